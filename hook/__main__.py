@@ -1,0 +1,20 @@
+"""Which personality is asked for; imports nothing else until it knows."""
+
+import sys
+
+if not __package__:  # started by its path, as `hook.system.own_command` does
+    sys.path[0] = __file__.rpartition("/")[0].rpartition("/")[0]
+
+
+def main() -> None:
+    """The command `reassert`."""
+    from hook.start import start
+
+    start(sys.argv[1:])
+    from hook.cli import main as cli
+
+    sys.exit(cli(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The command lines of runc and crun, read as they read them. Part of the start path: builtins only.
+
+runc takes Go's flags: one dash or two, `--name value` or `--name=value`, no clusters. crun takes getopt's:
+`-b DIR`, `-bDIR`, `-tb DIR`, and unambiguous beginnings of long names. What either accepts is accepted here.
+Sources: runc's main.go, create.go, run.go, restore.go, exec.go; crun's src/*.c, tables of options.
+"""
+
+_GLOBAL_VALUES = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
+_GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
+
+_CREATE_VALUES = ("bundle", "config", "console-socket", "pidfd-socket", "pid-file", "preserve-fds")
+_CREATE_FLAGS = ("no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep")
+
+_VALUES = {
+    "create": _CREATE_VALUES,
+    "run": _CREATE_VALUES,
+    "restore": (
+        *_CREATE_VALUES,
+        "image-path",
+        "work-path",
+        "parent-path",
+        "manage-cgroups-mode",
+        "empty-ns",
+        "status-fd",
+        "lsm-profile",
+        "lsm-mount-context",
+        "network-lock",
+    ),
+    "exec": (
+        "console-socket",
+        "pidfd-socket",
+        "cwd",
+        "env",
+        "user",
+        "additional-gids",
+        "process",
+        "pid-file",
+        "process-label",
+        "apparmor",
+        "cap",
+        "preserve-fds",
+        "cgroup",
+    ),
+}
+_FLAGS = {
+    "create": _CREATE_FLAGS,
+    "run": _CREATE_FLAGS,
+    "restore": (
+        *_CREATE_FLAGS,
+        "tcp-established",
+        "ext-unix-sk",
+        "shell-job",
+        "file-locks",
+        "auto-dedup",
+        "lazy-pages",
+        "tcp-close",
+    ),
+    "exec": ("tty", "detach", "no-new-privs", "ignore-paused"),
+}
+_SHORT_VALUES = {
+    "b": "bundle",
+    "f": "config",
+    "e": "env",
+    "u": "user",
+    "g": "additional-gids",
+    "p": "process",
+    "c": "cap",
+}
+_SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version"}
+
+EDITING_VERBS = ("create", "run", "restore", "exec")
+"""Verbs that start a process. The others pass through untouched."""
+
+
+class Option:
+    """One option as it stood: `begin` and `end` are its first and past-the-last argument."""
+
+    __slots__ = ("begin", "end", "name", "value")
+
+    def __init__(self, name: str, value: str, begin: int, end: int) -> None:
+        self.name = name
+        self.value = value
+        self.begin = begin
+        self.end = end
+
+
+class Invocation:
+    """A parsed command line.
+
+    `verb`: "" where there is none. `options`: of the verb, in order. `container_id`: "" where it is missing.
+    `operands`: index of the first argument that is not an option of the verb.
+    """
+
+    __slots__ = ("arguments", "container_id", "globals", "operands", "options", "verb")
+
+    def __init__(self, arguments: "list[str]") -> None:
+        self.arguments = arguments
+        self.globals, at = _options(arguments, 0, _GLOBAL_VALUES, _GLOBAL_FLAGS)
+        self.verb = arguments[at] if at < len(arguments) else ""
+        self.options: list[Option] = []
+        self.operands = at + 1
+        if self.verb in EDITING_VERBS:
+            self.options, self.operands = _options(arguments, at + 1, _VALUES[self.verb], _FLAGS[self.verb])
+        self.container_id = arguments[self.operands] if self.operands < len(arguments) else ""
+
+    def value(self, name: str) -> "str | None":
+        """The value of a verb's option; the last one counts."""
+        return _last(self.options, name)
+
+    def global_value(self, name: str) -> "str | None":
+        """The value of a global option; the last one counts."""
+        return _last(self.globals, name)
+
+
+def _last(options: "list[Option]", name: str) -> "str | None":
+    for option in reversed(options):
+        if option.name == name:
+            return option.value
+    return None
+
+
+def _options(
+    arguments: "list[str]", at: int, values: "tuple[str, ...]", flags: "tuple[str, ...]"
+) -> "tuple[list[Option], int]":
+    """The options from `at` on, and the index of the first argument that is none. Unknown ones count as flags."""
+    found: list[Option] = []
+    while at < len(arguments):
+        argument = arguments[at]
+        if argument == "--":
+            return found, at + 1
+        if argument == "-" or not argument.startswith("-"):
+            break
+        name, equals, value = argument.lstrip("-").partition("=")
+        long = _long_name(name, values, flags, argument.startswith("--"))
+        if not long and not argument.startswith("--"):
+            long, equals, value = _cluster(argument[1:], values)
+        if long not in values:
+            found.append(Option(long or name, value, at, at + 1))
+            at += 1
+        elif equals or at + 1 >= len(arguments):
+            found.append(Option(long, value, at, at + 1))
+            at += 1
+        else:
+            found.append(Option(long, arguments[at + 1], at, at + 2))
+            at += 2
+    return found, at
+
+
+def _long_name(name: str, values: "tuple[str, ...]", flags: "tuple[str, ...]", two_dashes: bool) -> str:
+    """The option that a name stands for, or "": itself, one letter, or getopt's unambiguous beginning."""
+    if name in values or name in flags:
+        return name
+    if len(name) == 1:
+        long = _SHORT_VALUES.get(name) or _SHORT_FLAGS.get(name) or ""
+        return long if long in values or long in flags else ""
+    meant = [known for known in values + flags if known.startswith(name)] if two_dashes else []
+    return meant[0] if len(meant) == 1 else ""
+
+
+def _cluster(letters: str, values: "tuple[str, ...]") -> "tuple[str, str, str]":
+    """Getopt's `-tb DIR` and `-bDIR`: (name, "=" if the value is attached, that value)."""
+    for position, letter in enumerate(letters):
+        long = _SHORT_VALUES.get(letter, "")
+        if long in values:
+            rest = letters[position + 1 :]
+            return long, "=" if rest else "", rest
+        if letter not in _SHORT_FLAGS:
+            break
+    return "", "", ""

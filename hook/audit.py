@@ -1,0 +1,95 @@
+"""One JSON event per container with edits, denials or errors. Part of the start path: builtins only.
+
+`event` makes the record, the same for every adapter; `write` appends it to the node's event log. A long-lived
+process hands the same record to structlog instead.
+"""
+
+import time
+
+from hook.container.identity import Identity
+from hook.jsontext import encode
+from hook.plan import Plan
+from hook.policy.model import Policy
+from hook.system import append_line, timestamp
+
+EVENTS = "/var/log/reassert/events.jsonl"
+"""Where events go unless the command line says otherwise."""
+
+EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
+HELD = "policy.held"
+"""A container with nothing to say for itself started while an edit of the policy was held back."""
+
+
+class Clock:
+    """When an adapter began, for an event's time and duration."""
+
+    __slots__ = ("_monotonic", "started")
+
+    def __init__(self) -> None:
+        self.started = time.time_ns()
+        self._monotonic = time.monotonic_ns()
+
+    def milliseconds(self) -> float:
+        """Since the adapter began."""
+        return round((time.monotonic_ns() - self._monotonic) / 1e6, 3)
+
+
+def container_event(
+    clock: Clock, adapter: str, container_id: str, who: "Identity | None", policy: "Policy | None"
+) -> "dict[str, object]":
+    """The fields that every event about a container has; the caller adds `event`, `level` and what happened."""
+    return {
+        "timestamp": timestamp(clock.started),
+        "adapter": adapter,
+        "id": container_id,
+        "container": who.as_dict() if who else {},
+        "mode": policy.mode if policy else "",
+        "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
+        "durationMs": clock.milliseconds(),
+    }
+
+
+def plan_event(event: "dict[str, object]", plan: Plan) -> "dict[str, object]":
+    """The record of a decision that had something to say."""
+    refused = bool(plan.refusal())
+    if refused or plan.denials:
+        kind = DENIED
+    elif plan.errors:
+        kind = ERROR
+    else:
+        kind = EDITED if plan.edits else HELD
+    event["event"] = kind
+    event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
+    event["applied"] = not refused and not plan.audit_only()
+    event["edits"] = [edit.describe() for edit in plan.edits]
+    event["denials"] = [{"rule": denial.rule, "message": denial.message} for denial in plan.denials]
+    event["errors"] = [{"rule": error.rule, "message": error.message} for error in plan.errors]
+    if plan.policy.warning:
+        event["warning"] = plan.policy.warning
+    return event
+
+
+def error_event(event: "dict[str, object]", message: str, let_through: bool) -> "dict[str, object]":
+    """The record of a failure of reassert itself."""
+    event["event"] = ERROR
+    event["level"] = "warning" if let_through else "error"
+    event["applied"] = False
+    event["errors"] = [{"rule": "", "message": message}]
+    return event
+
+
+def denial_event(event: "dict[str, object]", rule: str, message: str) -> "dict[str, object]":
+    """The record of a refusal that was decided while acting."""
+    event["event"] = DENIED
+    event["level"] = "error"
+    event["applied"] = False
+    event["denials"] = [{"rule": rule, "message": message}]
+    return event
+
+
+def write(path: str, event: "dict[str, object]") -> None:
+    """Append an event. A log that cannot be written never stops a container: the decision has been taken."""
+    try:
+        append_line(path, encode(event).encode("ascii"))
+    except OSError:
+        pass

@@ -1,0 +1,148 @@
+"""The command line for people: policy, explain, dispatcher. The start path's verbs never come here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from hook import __version__, audit
+from hook.errors import ReassertError, Usage, describe
+from hook.policy import store
+from hook.policy.compiler import compile_bytes, read_source, refresh
+from hook.policy.source import PolicyInvalid
+from hook.system import Untrusted, trusted
+
+_DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
+_ADAPTERS = """adapters (called by engines, each with its own --help):
+  runtime             wrapper of an OCI runtime
+  hook                OCI hook, and podman's precreate stage
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command. Returns its exit status: 0 good, 1 found something wrong, 2 wrong usage."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+        if not hasattr(options, "run"):
+            parser.print_help()
+            return 2
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except Usage as error:
+        print(f"reassert: {error}", file=sys.stderr)
+        return 2
+    except PolicyInvalid as error:
+        for problem in error.problems:
+            print(problem.at(error.path), file=sys.stderr)
+        return 1
+    except (ReassertError, OSError) as error:
+        print(f"reassert: {describe(error)}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "reassert",
+        description=_DESCRIPTION,
+        epilog=_ADAPTERS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"reassert {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    policy = commands.add_parser("policy", help="check or show the node policy").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    check = policy.add_parser("check", help="say everything that is wrong with a policy file")
+    check.add_argument("file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, with its ownership")
+    check.set_defaults(run=_policy_check)
+    show = policy.add_parser("show", help="the policy in force, its source, and an edit that is held back")
+    _where(show)
+    show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
+    show.set_defaults(run=_policy_show)
+    compiling = policy.add_parser("compile", help="compile the policy now; a start does it by itself after a change")
+    _where(compiling)
+    compiling.set_defaults(run=_policy_compile)
+
+    explain = commands.add_parser("explain", help="what would be done about a container, and why; changes nothing")
+    which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
+    which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    explain.add_argument("--policy", metavar="FILE", help="a policy file instead of the node's policy in force")
+    explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
+    explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
+    explain.set_defaults(run=_explain)
+
+    wrapper = commands.add_parser("dispatcher", help="print the script `reassert-runc` that an engine is pointed at")
+    wrapper.add_argument("--real", required=True, metavar="PATH", help="the real OCI runtime, absolute")
+    wrapper.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
+    wrapper.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
+    _where(wrapper)
+    wrapper.set_defaults(run=_dispatcher)
+    return parser
+
+
+def _where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"default: {store.SOURCE}")
+    parser.add_argument("--store", metavar="DIR", default=store.STORE, help=f"default: {store.STORE}")
+
+
+def _policy_check(options: argparse.Namespace) -> int:
+    """Errors end with 1. Ownership is an error for the node's own file, a warning for a draft."""
+    path = options.file or store.SOURCE
+    content, _ = read_source(path)
+    compiled = compile_bytes(path, content)
+    for problem in compiled.warnings:
+        print(problem.at(path), file=sys.stderr)
+    try:
+        trusted(os.path.abspath(path))
+    except Untrusted as error:
+        if not options.file:
+            raise
+        print(f"{path}: warning: on a node this file would be refused: {error}", file=sys.stderr)
+    print(f"{path}: valid, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}")
+    return 0
+
+
+def _policy_show(options: argparse.Namespace) -> int:
+    from hook.policy.show import show
+
+    return show(os.path.abspath(options.policy), options.store, options.output)
+
+
+def _policy_compile(options: argparse.Namespace) -> int:
+    """For the start path: the store's new text on stdout."""
+    sys.stdout.write(refresh(os.path.abspath(options.policy), options.store))
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from hook.explain import explain
+
+    config = options.config or str(Path(options.bundle) / "config.json")
+    return explain(config, options.policy, options.store, options.output)
+
+
+def _dispatcher(options: argparse.Namespace) -> int:
+    from hook.adapters.dispatcher import dispatcher
+
+    own = options.reassert or os.path.realpath(sys.argv[0])
+    extra = [
+        part
+        for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))
+        for part in ([f"--{name}", getattr(options, name)] if getattr(options, name) != default else [])
+    ]
+    for path in (options.real, own, *extra[1::2]):
+        if not path.startswith("/"):
+            raise Usage(f"{shlex.quote(path)} is not an absolute path")
+    sys.stdout.write(dispatcher(options.real, own, extra))
+    return 0

@@ -1,0 +1,144 @@
+"""An OCI config.json, or the process file of an `exec`, as text that keeps every byte nobody asked to change.
+
+Part of the start path: builtins only. Field names are the runtime-spec's.
+"""
+
+from hook.errors import Undecided
+from hook.jsontext import Malformed, decode, encode, members
+
+LIMIT = 32 * 1024 * 1024
+"""Bytes of a config.json or process file. etcd takes objects of at most 1.5 MiB, so a real one is far below."""
+
+_ROOT_MEMBERS = ("process", "mounts", "annotations", "linux", "root")
+_PROCESS_MEMBERS = ("env",)
+
+
+def _checked(found: "dict[str, tuple[object, int, int]]", names: "tuple[str, ...]") -> None:
+    """Refuse `Process` beside `process`: Go takes either, C only the second."""
+    for name in found:
+        if name not in names and name.lower() in names:
+            raise Malformed(f"member {name!r} is spelled {name.lower()!r} in an OCI spec")
+
+
+class Spec:
+    """config.json. `env`, `mounts` and `annotations` may be replaced; `render` splices them into the text.
+
+    Raises Undecided, naming `where`, for what is not an OCI spec.
+    """
+
+    __slots__ = ("_env", "_found", "_kept", "_process", "_text", "annotations", "env", "mounts", "where")
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        try:
+            self._text = decode(data)
+            self._found = members(self._text)
+            _checked(self._found, _ROOT_MEMBERS)
+            if not isinstance(self.member("process"), dict):
+                raise Malformed("process is missing or not an object")
+            self._process = members(self._text, self._found["process"][1])
+            _checked(self._process, _PROCESS_MEMBERS)
+            self.env = _strings(self._process, "env", "process.env")
+            self.mounts = _mounts(self.member("mounts"))
+            self.annotations = _string_map(self.member("annotations"))
+        except Malformed as error:
+            raise Undecided(f"{where}: {error}") from None
+        self._kept = (self.env, self.mounts, self.annotations)
+
+    def member(self, name: str) -> object:
+        """The value of a top-level member, None where it is missing."""
+        entry = self._found.get(name)
+        return entry[0] if entry else None
+
+    def changed(self) -> bool:
+        """Whether one of the three was replaced."""
+        return (self.env, self.mounts, self.annotations) != self._kept
+
+    def render(self) -> bytes:
+        """The text with the replaced values in it."""
+        env, mounts, annotations = self._kept
+        splices: list[tuple[int, int, str]] = []
+        if self.env != env:
+            splices.append(_splice(self._process, self._found["process"][1], "env", self.env))
+        if self.mounts != mounts:
+            splices.append(_splice(self._found, self._start(), "mounts", self.mounts))
+        if self.annotations != annotations:
+            splices.append(_splice(self._found, self._start(), "annotations", self.annotations))
+        return _apply(self._text, splices)
+
+    def _start(self) -> int:
+        return self._text.index("{")
+
+
+class ProcessFile:
+    """What `exec --process FILE` reads: the runtime-spec's process object alone. Only `env` may be replaced."""
+
+    __slots__ = ("_found", "_kept", "_text", "env", "where")
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        try:
+            self._text = decode(data)
+            self._found = members(self._text)
+            _checked(self._found, _PROCESS_MEMBERS)
+            self.env = self._kept = _strings(self._found, "env", "env")
+        except Malformed as error:
+            raise Undecided(f"{where}: {error}") from None
+
+    def changed(self) -> bool:
+        """Whether `env` was replaced."""
+        return self.env != self._kept
+
+    def render(self) -> bytes:
+        """The text with the replaced env in it."""
+        return _apply(self._text, [_splice(self._found, self._text.index("{"), "env", self.env)])
+
+
+def _splice(
+    found: "dict[str, tuple[object, int, int]]", start: int, name: str, value: object
+) -> "tuple[int, int, str]":
+    """Where to put a member's new value: over the old one, or as the first member of the object at `start`."""
+    entry = found.get(name)
+    if entry is not None:
+        return entry[1], entry[2], encode(value)
+    return start + 1, start + 1, f'"{name}":{encode(value)}' + ("," if found else "")
+
+
+def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
+    for begin, end, new in sorted(splices, reverse=True):
+        text = text[:begin] + new + text[end:]
+    return text.encode("utf-8")
+
+
+def _strings(found: "dict[str, tuple[object, int, int]]", name: str, what: str) -> "list[str]":
+    value = found[name][0] if name in found else None
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Malformed(f"{what} is not a list")
+    for position, entry in enumerate(value):
+        if not isinstance(entry, str):
+            raise Malformed(f"{what}[{position}] is not a string")
+    return value
+
+
+def _mounts(value: object) -> "list[dict[str, object]]":
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Malformed("mounts is not a list")
+    for position, entry in enumerate(value):
+        if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
+            raise Malformed(f"mounts[{position}] is not an object with a destination")
+    return value
+
+
+def _string_map(value: object) -> "dict[str, str]":
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Malformed("annotations is not an object")
+    for name, entry in value.items():
+        if not isinstance(entry, str):
+            raise Malformed(f"annotation {name!r} is not a string")
+    return value

@@ -1,0 +1,26 @@
+"""What can go wrong, said once for whoever reads it at 3 a.m. Part of the start path: builtins only."""
+
+
+class ReassertError(Exception):
+    """Base of every error that is shown to a user as one line, never as a traceback."""
+
+
+class Undecided(ReassertError):
+    """reassert itself cannot decide (unreadable spec, unreadable node value): `failurePolicy` says what happens."""
+
+
+class Refused(ReassertError):
+    """The container must not start. The message goes to the engine and into the event log."""
+
+
+class Usage(ReassertError):
+    """The command line was wrong."""
+
+
+def describe(error: BaseException) -> str:
+    """One line for any error: our own as they are, `FILE: No space left on device`, else with its type."""
+    if isinstance(error, ReassertError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"internal error, please report it: {type(error).__name__}: {error}"

@@ -1,0 +1,175 @@
+"""`reassert explain`: the decision about a bundle, for people. Reads what an adapter reads and changes nothing."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from typing import Any
+
+from tabulate import tabulate
+
+from hook import decision
+from hook.container.identity import Identity, identify
+from hook.container.model import Container
+from hook.container.spec import LIMIT, Spec
+from hook.edits import Edit
+from hook.facts import gather
+from hook.plan import Plan, Reserved, plan
+from hook.policy import store
+from hook.policy.compiler import compile_bytes, read_source
+from hook.policy.match import select
+from hook.policy.model import Policy
+from hook.system import Untrusted, read_file, trusted
+
+
+def explain(config: str, policy_file: str | None, store_directory: str, output: str) -> int:
+    """Print the decision; returns 0 also for a container that would be refused. Raises ReassertError, OSError."""
+    policy = _policy(policy_file, store_directory)
+    spec = Spec(read_file(config, LIMIT), config)
+    who = identify(spec)
+    matches = select(policy, who)
+    decided = plan(policy, Container(who, spec.env, spec.mounts, gather(matches)), matches)
+    if output == "json":
+        print(json.dumps(as_json(decided, who, config), indent=2))
+    elif output == "diff":
+        sys.stdout.write(_diff(decided, spec, config))
+    else:
+        print(_table(decided, who, config))
+    return 0
+
+
+def _policy(policy_file: str | None, store_directory: str) -> Policy:
+    """A draft is compiled here and kept nowhere; without one, what is in force on this node."""
+    if policy_file is None:
+        return store.load(store.SOURCE, store_directory)
+    content, _ = read_source(policy_file)
+    compiled = compile_bytes(policy_file, content)
+    for problem in compiled.warnings:
+        print(problem.at(policy_file), file=sys.stderr)
+    try:
+        trusted(os.path.abspath(policy_file))
+    except Untrusted as error:
+        print(f"{policy_file}: warning: on a node this file would be refused: {error}", file=sys.stderr)
+    return compiled.policy()
+
+
+def as_json(decided: Plan, who: Identity, config: str) -> dict[str, Any]:
+    """The whole decision as data."""
+    return {
+        "config": config,
+        "container": {
+            "engine": who.engine or None,
+            "kubernetes": who.kubernetes,
+            **{key: getattr(who, key) for key in ("namespace", "pod", "uid", "container", "image", "labels")},
+            "types": list(who.types),
+        },
+        "policy": {
+            "path": decided.policy.path,
+            "sha256": decided.policy.fingerprint,
+            "mode": decided.policy.mode,
+            "heldBack": decided.policy.warning or None,
+        },
+        "excluded": decided.excluded or None,
+        "rules": [
+            {
+                "name": match.rule.name,
+                "applies": match.applies,
+                "because": [
+                    {"condition": v.field, "wanted": v.wanted, "seen": v.seen, "met": v.met} for v in match.verdicts
+                ],
+                "unknown": match.unknown(),
+            }
+            for match in decided.matches
+        ],
+        "edits": [edit.describe() for edit in decided.edits],
+        "denials": [{"rule": denial.rule, "message": denial.message} for denial in decided.denials],
+        "errors": [{"rule": error.rule, "message": error.message} for error in decided.errors],
+        "outcome": _outcome(decided),
+    }
+
+
+def _outcome(decided: Plan) -> str:
+    if decided.refusal():
+        return "refused: " + decided.refusal()
+    if decided.excluded:
+        return f"left alone: excluded by {decided.excluded}"
+    if decided.audit_only() and not decided.is_empty():
+        return "started unchanged: mode is Audit"
+    return "started corrected" if decided.edits else "started unchanged"
+
+
+def _table(decided: Plan, who: Identity, config: str) -> str:
+    parts = [_identity(who, config), f"policy     {decided.policy.path} ({decided.policy.mode})"]
+    if decided.policy.warning:
+        parts.append(f"WARNING    {decided.policy.warning}")
+    if decided.matches:
+        rows = [
+            [match.rule.name, "yes" if match.applies else "no", _why(match.verdicts, match.rule.skip_unknown)]
+            for match in decided.matches
+        ]
+        parts.append("\n" + tabulate(rows, ["RULE", "APPLIES", "WHY"], tablefmt="plain"))
+    if decided.edits:
+        rows = [[edit.rule, edit.kind, _name(edit), _before(edit), _after(edit)] for edit in decided.edits]
+        parts.append(
+            "\n" + tabulate(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"], tablefmt="plain", disable_numparse=True)
+        )
+    for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
+        parts += [f"\n{label:10} {reason}" for reason in reasons]
+    parts.append(f"\nresult     {_outcome(decided)}")
+    return "\n".join(parts)
+
+
+def _identity(who: Identity, config: str) -> str:
+    if who.kubernetes is False:
+        kind = f"of no pod ({who.engine})" if who.engine else "of no pod"
+    elif who.kubernetes is None:
+        kind = "unknown: annotations of more than one engine"
+    else:
+        kind = f"{who} ({who.engine}, {' or '.join(who.types)})"
+    known = " ".join(f"{key}={value}" for key, value in who.as_dict().items())
+    return f"config     {config}\ncontainer  {kind}" + (f"\n           {known}" if known else "")
+
+
+def _why(verdicts: list[Any], skip: bool) -> str:
+    if not verdicts:
+        return "no conditions: every container"
+    words = []
+    for verdict in verdicts:
+        if verdict.met is None:
+            words.append(f"{verdict.field} cannot be seen here, {'does not count' if skip else 'counts as met'}")
+        else:
+            words.append(f"{verdict.field} {verdict.seen} {'is' if verdict.met else 'is not'} {verdict.wanted}")
+    return "; ".join(words)
+
+
+def _name(edit: Edit) -> str:
+    return edit.path if edit.kind == "mount" else edit.name  # type: ignore[union-attr]  # told apart by kind
+
+
+def _before(edit: Edit) -> str:
+    if edit.kind == "mount":
+        return ", ".join(f"{m['destination']} from {m.get('source')}" for m in edit.before) or "-"  # type: ignore[index, union-attr]
+    values = ["(no =)" if value is None else repr(value) for value in edit.before]
+    return ", ".join(values) or "-"
+
+
+def _after(edit: Edit) -> str:
+    after: Any = edit.describe()["after"]
+    if after is None:
+        return "absent"
+    return f"{after['source']} ({','.join(after['options'])})" if edit.kind == "mount" else repr(after)
+
+
+def _diff(decided: Plan, spec: Spec, config: str) -> str:
+    """Unified diff of config.json, indented on both sides, as the runtime adapter would leave it."""
+    before = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
+    if not decided.refusal() and not decided.audit_only():
+        for edit in decided.edits:
+            edit.apply(spec)
+        spec.annotations = decision.stamp(spec.annotations, decided.reserved, decided.policy.fingerprint)
+    elif decided.audit_only():
+        spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
+    after = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
+    return "".join(difflib.unified_diff(before, after, config, config + " (corrected)", n=2))

@@ -1,0 +1,126 @@
+"""JSON through CPython's C scanner and encoder. Part of the start path: builtins only.
+
+The `json` module would cost ten times what it does here (docs/performance.md), so this file holds the few lines
+of it that a container start needs, plus one thing `json` cannot do: `members` tells where in the text each value
+stands, so that an edit replaces those bytes and leaves every other byte of the file alone.
+"""
+
+from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SPACE = " \t\n\r"
+
+
+class Malformed(ValueError):
+    """The text is not the JSON that was expected; says where."""
+
+
+class _Context:
+    """What the C scanner wants to be told (see `json.decoder.JSONDecoder`)."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+
+    @staticmethod
+    def parse_constant(name: str) -> object:
+        raise Malformed(f"{name} is not JSON")
+
+
+def _not_json(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
+_encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
+
+
+def _value(text: str, start: int) -> "tuple[object, int]":
+    """The value that begins exactly at `start`, and where it ends."""
+    try:
+        value, end = _scan(text, start)
+    except StopIteration as stop:
+        raise Malformed(f"no JSON value at {_place(text, stop.value)}") from None
+    except RecursionError:
+        raise Malformed("nested too deeply") from None
+    except (ValueError, ImportError) as error:
+        # In the frozen start path JSONDecodeError cannot be imported: the scanner's ImportError means the same.
+        position = getattr(error, "pos", None)
+        where = f" at {_place(text, position)}" if position is not None else ""
+        raise Malformed(f"not valid JSON{where}") from None
+    return value, end
+
+
+def _place(text: str, position: int) -> str:
+    if position >= len(text):
+        return "the end of the text (truncated?)"
+    return f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"
+
+
+def _skip(text: str, at: int) -> int:
+    end = len(text)
+    while at < end and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def decode(data: bytes) -> str:
+    """UTF-8 text of a JSON document. Raises Malformed."""
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise Malformed(f"not UTF-8 at byte {error.start}") from None
+
+
+def parse(text: str) -> "Any":
+    """The one value that the text consists of. Raises Malformed."""
+    value, end = _value(text, _skip(text, 0))
+    if _skip(text, end) != len(text):
+        raise Malformed(f"more text after the value at {_place(text, end)}")
+    return value
+
+
+def members(text: str, start: int = 0) -> "dict[str, tuple[object, int, int]]":
+    """The object at `start`, as {name: (value, begin, end)} with the place of each value in the text.
+
+    A name that stands there twice is refused: Go's decoder and C's would disagree on which one counts.
+    Raises Malformed.
+    """
+    found: dict[str, tuple[object, int, int]] = {}
+    at = _skip(text, start)
+    if text[at : at + 1] != "{":
+        raise Malformed(f"not a JSON object at {_place(text, at)}")
+    at = _skip(text, at + 1)
+    if text[at : at + 1] == "}":
+        return found
+    while True:
+        if text[at : at + 1] != '"':
+            raise Malformed(f"no member name at {_place(text, at)}")
+        try:
+            name, at = scanstring(text, at + 1, True)
+        except (ValueError, ImportError):
+            raise Malformed(f"broken member name at {_place(text, at)}") from None
+        at = _skip(text, at)
+        if text[at : at + 1] != ":":
+            raise Malformed(f"no colon after {name!r} at {_place(text, at)}")
+        begin = _skip(text, at + 1)
+        value, end = _value(text, begin)
+        if name in found:
+            raise Malformed(f"member {name!r} stands there twice, again at {_place(text, begin)}")
+        found[name] = (value, begin, end)
+        at = _skip(text, end)
+        if text[at : at + 1] == "}":
+            return found
+        if text[at : at + 1] != ",":
+            raise Malformed(f"no comma or closing brace at {_place(text, at)}")
+        at = _skip(text, at + 1)
+
+
+def encode(value: object) -> str:
+    """Compact JSON in ASCII. Raises TypeError for what JSON does not know."""
+    return "".join(_encode(value, 0))

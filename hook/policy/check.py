@@ -1,0 +1,237 @@
+"""Everything that can be wrong with a policy file, all of it at once, each with its place and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from functools import cache
+from importlib import resources
+from itertools import combinations
+from typing import Any, NamedTuple, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from hook.container.paths import clean, is_below
+from hook.policy.model import Rule
+from hook.policy.overlap import always_meet, may_meet
+from hook.policy.source import Path, Problem, Source
+
+_FORBIDDEN = ("/proc", "/sys", "/dev")
+"""Trees that the runtime itself builds; a mount there could hand the container the node (CVE-2019-16884, runc)."""
+
+_TYPE_NAMES = {"object": "a mapping", "array": "a list", "string": "a string", "boolean": "true or false"}
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the policy file."""
+    text = resources.files("hook.policy").joinpath("schema.json").read_text("utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def check_shape(source: Source) -> list[Problem]:
+    """What the schema finds."""
+    errors = Draft202012Validator(schema()).iter_errors(source.data)
+    found = [problem for error in errors for problem in _explain(source, error)]
+    return sorted(set(found), key=lambda problem: (problem.line, problem.column, problem.message))
+
+
+def _explain(source: Source, error: ValidationError) -> list[Problem]:
+    """A schema error in the words of somebody who writes policies."""
+    path: list[str | int] = list(error.absolute_path)
+    value, argument = cast(Any, error.instance), cast(Any, error.validator_value)
+    rule = cast(dict[str, Any], error.schema if isinstance(error.schema, dict) else {})
+    what = str(path[-1]) if path and isinstance(path[-1], str) else f"item {path[-1]}" if path else "the policy"
+    expected = rule.get("description", "")
+    if error.validator == "additionalProperties":
+        allowed = list(rule.get("properties", {}))
+        return [_unknown_key(source, path, key, allowed) for key in value if key not in allowed]
+    if error.validator == "required":
+        if isinstance(value, dict) and error.parent is not None:
+            return []  # one branch of a oneOf, which is explained as a whole
+        missing = error.message.split("'")[1]
+        return [source.problem(path, f"{missing} is missing", key=not path)]
+    if error.validator == "oneOf":
+        given = ", ".join(key for key in value if key != "name") or "none"
+        return [source.problem(path, f"{what}: {given} given; it takes {expected}")]
+    if error.validator == "enum":
+        choices = ", ".join(map(str, argument))
+        return [source.problem(path, f"{what}: {value!r} is not one of {choices}{_near(value, argument)}")]
+    if error.validator == "const":
+        return [source.problem(path, f"{what}: {value!r} must be {json.dumps(argument)}")]
+    if error.validator == "type":
+        wanted = _TYPE_NAMES.get(str(argument), str(argument))
+        scalar = not isinstance(value, (dict, list)) and value is not None
+        hint = f'; quote it: "{_yaml(value)}"' if argument == "string" and scalar else ""
+        return [source.problem(path, f"{what}: {_yaml(value)} is not {wanted}{hint}")]
+    if error.validator == "minItems":
+        return [source.problem(path, f"{what}: the list is empty; leave it out to match everything")]
+    hint = f"; it takes {expected}" if expected else ""
+    return [source.problem(path, f"{what}: {value!r} is not allowed{hint}")]
+
+
+def _yaml(value: object) -> str:
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return "nothing" if value is None else json.dumps(value) if isinstance(value, (bool, str)) else str(value)
+
+
+def _near(value: object, choices: list[Any]) -> str:
+    close = difflib.get_close_matches(str(value).lower(), [str(c).lower() for c in choices], n=1)
+    match = next((c for c in choices if close and str(c).lower() == close[0]), None)
+    return f"; did you mean {match}?" if match else ""
+
+
+def _unknown_key(source: Source, path: list[str | int], key: str, allowed: list[str]) -> Problem:
+    near = _near(key, allowed) or f"; known are {', '.join(allowed)}"
+    return source.problem([*path, key], f"unknown field {key!r}{near}", key=True)
+
+
+def check_meaning(source: Source) -> list[Problem]:
+    """What the schema cannot say: paths, names, selectors. For data of the right shape."""
+    found: list[Problem] = []
+    names: dict[str, int] = {}
+    for number, rule in enumerate(source.data["spec"].get("rules") or []):
+        at: list[str | int] = ["spec", "rules", number]
+        if rule["name"] in names:
+            first = source.place(["spec", "rules", names[rule["name"]], "name"])[0]
+            found.append(source.problem([*at, "name"], f"a rule named {rule['name']} stands at line {first} already"))
+        names.setdefault(rule["name"], number)
+        if not any(rule.get(part) for part in ("env", "mounts", "deviceAllocations")):
+            found.append(source.problem(at, f"rule {rule['name']} reserves nothing: give it env or mounts"))
+        if "deviceAllocations" in rule:
+            found.append(_not_yet(source, [*at, "deviceAllocations"], "deviceAllocations"))
+        for position, env in enumerate(rule.get("env") or []):
+            found += _check_env(source, [*at, "env", position], env)
+        for position, mount in enumerate(rule.get("mounts") or []):
+            found += _check_mount(source, [*at, "mounts", position], mount)
+        found += _check_selector(source, [*at, "match", "podSelector"], (rule.get("match") or {}).get("podSelector"))
+    return found
+
+
+def _not_yet(source: Source, path: Path, what: str) -> Problem:
+    return source.problem(path, f"{what} cannot be enforced by this version; it is reserved for a later one", key=True)
+
+
+def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list[Problem]:
+    found: list[Problem] = []
+    name, origin = env["name"], env.get("valueFrom") or {}
+    if not name or "=" in name or "\0" in name:
+        found.append(source.problem([*at, "name"], f"env name {name!r}: it must not be empty nor hold '=' or NUL"))
+    elif ("*" in name or "?" in name) and "absent" not in env:
+        found.append(source.problem([*at, "name"], f"env name {name!r} is a pattern; only absent: true takes one"))
+    if "\0" in env.get("value", ""):
+        found.append(source.problem([*at, "value"], f"value of {name}: a NUL byte cannot be in an env value"))
+    if "file" in origin:
+        found += _check_path(source, [*at, "valueFrom", "file"], origin["file"])
+    if "deviceAllocation" in origin:
+        found.append(_not_yet(source, [*at, "valueFrom", "deviceAllocation"], "valueFrom.deviceAllocation"))
+    return found
+
+
+def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]:
+    reason = ""
+    if not path.startswith("/"):
+        reason = f"is relative; write it from the root: /{path.removeprefix('./')}"
+    elif ".." in path.split("/"):
+        reason = f"has a '..' in it; write {clean(path)}"
+    elif "\0" in path:
+        reason = "holds a NUL byte"
+    return [source.problem(at, f"{at[-1]} {path!r} {reason}")] if reason else []
+
+
+def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:
+    found = _check_path(source, [*at, "hostPath"], mount["hostPath"])
+    wrong = _check_path(source, [*at, "mountPath"], mount["mountPath"])
+    path = clean(mount["mountPath"])
+    if not wrong and path == "/":
+        wrong = [source.problem([*at, "mountPath"], "mountPath / would replace the container's whole root filesystem")]
+    for tree in _FORBIDDEN:
+        if not wrong and (path == tree or is_below(path, tree)):
+            wrong = [source.problem([*at, "mountPath"], f"mountPath {path} lies in {tree}, which the runtime builds")]
+    for position, allowed in enumerate(mount.get("allowBelow") or []):
+        where: list[str | int] = [*at, "allowBelow", position]
+        bad = _check_path(source, where, allowed)
+        if not bad and not wrong and not is_below(clean(allowed), path):
+            bad = [source.problem(where, f"allowBelow {allowed!r} does not lie below mountPath {path}")]
+        wrong = wrong + bad
+    return found + wrong
+
+
+def _check_selector(source: Source, at: list[str | int], selector: dict[str, Any] | None) -> list[Problem]:
+    found = []
+    for position, expression in enumerate((selector or {}).get("matchExpressions") or []):
+        operator, values = expression["operator"], expression.get("values")
+        where: list[str | int] = [*at, "matchExpressions", position]
+        if operator in ("In", "NotIn") and not values:
+            found.append(source.problem(where, f"operator {operator} needs values"))
+        if operator in ("Exists", "DoesNotExist") and values:
+            found.append(source.problem([*where, "values"], f"operator {operator} takes no values"))
+    return found
+
+
+def check_rules(source: Source, rules: list[Rule]) -> list[Problem]:
+    """Rules against each other, and what an adapter will not see. For data that passed the other checks."""
+    found: list[Problem] = []
+    wants: dict[tuple[str, str], list[_Want]] = {}
+    for number, rule in enumerate(rules):
+        found += _wants_twice(source, number, rule)
+        found += _unseen(source, number, rule)
+        for position, env in enumerate(rule.env):
+            want = _Want(rule, ("spec", "rules", number, "env", position), (env.value, env.file))
+            wants.setdefault(("env", env.name), []).append(want)
+        for position, mount in enumerate(rule.mounts):
+            what = (mount.source, frozenset(mount.options))
+            want = _Want(rule, ("spec", "rules", number, "mounts", position), what)
+            wants.setdefault(("mount", mount.destination), []).append(want)
+    for (kind, name), all_wants in wants.items():
+        for one, other in combinations(all_wants, 2):
+            if one.what != other.what and one.rule is not other.rule and may_meet(one.rule, other.rule):
+                found.append(_contradiction(source, f"{kind} {name}", one, other))
+    return found
+
+
+class _Want(NamedTuple):
+    rule: Rule
+    path: tuple[str | int, ...]
+    what: object
+
+
+def _contradiction(source: Source, thing: str, one: _Want, other: _Want) -> Problem:
+    """An error where the two rules always meet, a warning where some container may match both."""
+    message = f"rules {one.rule.name} and {other.rule.name} want different things for {thing}"
+    if always_meet(one.rule, other.rule):
+        line = source.place(one.path)[0]
+        return source.problem(other.path, f"{message}, and match the same containers (see line {line})")
+    return source.problem(other.path, f"{message}; a container that matches both is refused", severity="warning")
+
+
+def _wants_twice(source: Source, number: int, rule: Rule) -> list[Problem]:
+    found = []
+    for kind, names in (("env", [env.name for env in rule.env]), ("mounts", [m.destination for m in rule.mounts])):
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                path: Path = ["spec", "rules", number, kind, position]
+                found.append(source.problem(path, f"rule {rule.name} has {name} twice; keep one"))
+    return found
+
+
+def _unseen(source: Source, number: int, rule: Rule) -> list[Problem]:
+    """Conditions that hold for everyone where an adapter cannot see them, and were left to that default."""
+    if "ifUnknown" in (source.data["spec"]["rules"][number].get("match") or {}):
+        return []
+    found = []
+    for field in ("podSelector", "containerTypes"):
+        wanted = rule.conditions.get(field)
+        apps = {"init", "container", "ephemeral"}
+        if wanted is None or (field == "containerTypes" and set(wanted) & apps in (set(), apps)):
+            continue
+        seen = "pod labels" if field == "podSelector" else "init, container and ephemeral apart"
+        message = (
+            f"rule {rule.name} selects by {field}, but the runtime wrapper and the hook under containerd cannot see "
+            f"{seen}: there it counts as met; write ifUnknown: Enforce or Skip to say what you want"
+        )
+        found.append(source.problem(["spec", "rules", number, "match", field], message, key=True, severity="warning"))
+    return found

@@ -1,0 +1,196 @@
+"""From a policy file to the compiled store: once per change, never in the path of a start."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from hook import __version__
+from hook.container.paths import clean
+from hook.errors import ReassertError, describe
+from hook.jsontext import encode
+from hook.policy.check import check_meaning, check_rules, check_shape
+from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
+from hook.policy.source import PolicyInvalid, Problem, Source, parse
+from hook.policy.store import FORMAT, file_key, store_path
+from hook.system import replace_file, timestamp
+
+SOURCE_LIMIT = 16 * 1024 * 1024
+"""Bytes of a policy file."""
+
+_BIND = ("bind", "rbind")
+_PROPAGATION = ("private", "rprivate", "slave", "rslave")
+
+
+class Compiled:
+    """A policy file that passed every check. `header` and `lines` are what the store keeps of it."""
+
+    def __init__(self, source: Source, rules: list[Rule], warnings: list[Problem]) -> None:
+        self.source = source
+        self.warnings = warnings
+        spec = source.data["spec"]
+        exclude = spec.get("exclude") or {}
+        index, unindexed = _index(rules)
+        self.header: dict[str, Any] = {
+            "sha256": source.sha256,
+            "mode": spec.get("mode", NO_RULES["mode"]),
+            "failurePolicy": spec.get("failurePolicy", NO_RULES["failurePolicy"]),
+            "excludedNamespaces": list(exclude.get("namespaces") or []),
+            "excludedTypes": list(exclude.get("containerTypes") or []),
+            "index": index,
+            "unindexed": unindexed,
+        }
+        self.lines = [encode(rule_to_line(rule)) for rule in rules]
+
+    def policy(self) -> Policy:
+        """The policy as a start would read it, without a store."""
+        return Policy(self.source.path, json.loads(json.dumps(self.header)), self.lines)
+
+
+def compile_bytes(path: str, content: bytes) -> Compiled:
+    """Check a policy file and compile it. Raises PolicyInvalid with all that is wrong."""
+    source = parse(path, content)
+    problems = check_shape(source)
+    if problems:
+        raise PolicyInvalid(path, problems)
+    problems = check_meaning(source)
+    rules = [_rule(rule) for rule in source.data["spec"].get("rules") or []]
+    problems += check_rules(source, rules)
+    problems.sort(key=lambda problem: (problem.line, problem.column))
+    if any(problem.severity == "error" for problem in problems):
+        raise PolicyInvalid(path, problems)
+    return Compiled(source, rules, problems)
+
+
+def read_source(path: str) -> tuple[bytes, os.stat_result]:
+    """A policy file's bytes with the status they had. Raises ReassertError."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(SOURCE_LIMIT + 1)
+            status = os.fstat(file.fileno())
+    except OSError as error:
+        raise ReassertError(describe(error)) from None
+    if len(content) > SOURCE_LIMIT:
+        raise ReassertError(f"{path} is larger than the limit of {SOURCE_LIMIT} bytes")
+    return content, status
+
+
+def refresh(path: str, store: str) -> str:
+    """Compile the source, keep the result in the store, and return the store's text.
+
+    A broken source keeps the last good policy and is noted beside it. A store that cannot be written (a full disk)
+    is not an error: the text is good all the same.
+    """
+    content, status = read_source(path)
+    try:
+        text = _store_text(compile_bytes(path, content), file_key(status))
+    except PolicyInvalid as error:
+        errors = [problem.at(path) for problem in error.problems if problem.severity == "error"]
+        text = _held_text(path, store, file_key(status), errors)
+    try:
+        replace_file(store_path(path, store), text.encode("ascii"))
+    except OSError:
+        pass
+    return text
+
+
+def _store_text(compiled: Compiled, key: list[int]) -> str:
+    header = {
+        "format": FORMAT,
+        "version": __version__,
+        "source": compiled.source.path,
+        "key": key,
+        "compiledAt": timestamp(time.time_ns()),
+        "heldKey": None,
+        "heldSince": "",
+        "heldErrors": [],
+        **compiled.header,
+    }
+    return "\n".join([encode(header), *compiled.lines])
+
+
+def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
+    """The store's text with a broken source noted in it: the last good policy's, or that of no policy."""
+    header, lines = stored_header(path, store)
+    if header is None:
+        header = {"format": FORMAT, "version": __version__, "source": path, "key": None, "compiledAt": "", **NO_RULES}
+        lines = []
+    header.update(heldKey=key, heldSince=timestamp(time.time_ns()), heldErrors=errors)
+    return "\n".join([encode(header), *lines])
+
+
+def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """The header and the rule lines in the store for a source; None where there is none of this version."""
+    try:
+        first, *lines = Path(store_path(path, store)).read_text("ascii").splitlines()
+        header = json.loads(first)
+    except (OSError, ValueError):
+        return None, []
+    return (header, lines) if isinstance(header, dict) and header.get("format") == FORMAT else (None, [])
+
+
+def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], list[int]]:
+    """Rule numbers by namespace where a rule names its namespaces in full, and the numbers of the others."""
+    index: dict[str, list[int]] = {}
+    unindexed: list[int] = []
+    for number, rule in enumerate(rules):
+        namespaces = [str(name) for name in rule.conditions.get("namespaces", ["*"])]
+        if any("*" in name or "?" in name for name in namespaces):
+            unindexed.append(number)
+        else:
+            for name in dict.fromkeys(namespaces):
+                index.setdefault(name, []).append(number)
+    return index, unindexed
+
+
+def _rule(rule: dict[str, Any]) -> Rule:
+    """A checked rule in the form that starts read: defaults filled in, paths cleaned, selectors as triples."""
+    match = rule.get("match") or {}
+    conditions: dict[str, list[Any]] = {
+        field: [str(item) for item in match[field]]
+        for field in ("namespaces", "containerNames", "images", "containerTypes")
+        if match.get(field)
+    }
+    selector = match.get("podSelector")
+    if selector is not None:
+        conditions["podSelector"] = _requirements(selector)
+    env = [
+        Env(str(e["name"]), _text(e.get("value")), _text((e.get("valueFrom") or {}).get("file")))
+        for e in rule.get("env") or []
+    ]
+    mounts = [_mount(mount) for mount in rule.get("mounts") or []]
+    deny = rule.get("onConflict") == "Deny"
+    return Rule(str(rule["name"]), conditions, match.get("ifUnknown") == "Skip", env, mounts, deny)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _requirements(selector: dict[str, Any]) -> list[Any]:
+    labels = selector.get("matchLabels") or {}
+    wanted: list[Any] = [[str(key), "In", [str(value)]] for key, value in labels.items()]
+    expressions = selector.get("matchExpressions") or []
+    return wanted + [
+        [str(item["key"]), str(item["operator"]), [str(value) for value in item.get("values") or []]]
+        for item in expressions
+    ]
+
+
+def _mount(mount: dict[str, Any]) -> Mount:
+    """Bind, private and read-only unless the policy says otherwise."""
+    given = [str(option) for option in mount.get("options") or []]
+    options = [option for option in given if option in _BIND] or ["rbind"]
+    options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
+    options.append("rw" if mount.get("readOnly") is False else "ro")
+    options += [option for option in given if option not in options]
+    return Mount(
+        clean(str(mount["hostPath"])),
+        clean(str(mount["mountPath"])),
+        options,
+        [clean(str(path)) for path in mount.get("allowBelow") or []],
+        mount.get("onMissingSource") == "Skip",
+    )

@@ -1,0 +1,163 @@
+"""A compiled policy, as a container start reads it. Part of the start path: builtins only.
+
+The compiler writes a header line and then one line of JSON per rule, so that a start parses only the rules that
+its namespace could match: a thousand rules cost a container little more than one.
+"""
+
+from hook.jsontext import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ENFORCE, AUDIT = "Enforce", "Audit"
+FAIL, IGNORE = "Fail", "Ignore"
+
+
+class Env:
+    """One reserved env name. Exactly one of `value`, `file` is set, or neither: then it must be absent.
+
+    `name` may be a pattern (`NVIDIA_*`) only for what must be absent.
+    """
+
+    __slots__ = ("file", "name", "value")
+
+    def __init__(self, name: str, value: "str | None" = None, file: "str | None" = None) -> None:
+        self.name = name
+        self.value = value
+        self.file = file
+
+    def is_pattern(self) -> bool:
+        """Whether the name stands for many."""
+        return "*" in self.name or "?" in self.name
+
+
+class Mount:
+    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` those of mount(8)."""
+
+    __slots__ = ("allow_below", "destination", "options", "skip_missing", "source")
+
+    def __init__(
+        self,
+        source: str,
+        destination: str,
+        options: "list[str]",
+        allow_below: "list[str]",
+        skip_missing: bool,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.options = options
+        self.allow_below = allow_below
+        self.skip_missing = skip_missing
+
+    def as_oci(self) -> "dict[str, object]":
+        """The object for OCI's `mounts`."""
+        return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
+
+
+class Rule:
+    """What is reserved, and for whom. `conditions` holds the match block's fields as compiled; empty: everyone."""
+
+    __slots__ = ("conditions", "deny", "env", "mounts", "name", "skip_unknown")
+
+    def __init__(
+        self,
+        name: str,
+        conditions: "dict[str, list[Any]]",
+        skip_unknown: bool,
+        env: "list[Env]",
+        mounts: "list[Mount]",
+        deny: bool,
+    ) -> None:
+        self.name = name
+        self.conditions = conditions
+        self.skip_unknown = skip_unknown
+        self.env = env
+        self.mounts = mounts
+        self.deny = deny
+
+
+def rule_to_line(rule: Rule) -> "list[object]":
+    """A rule in the compiled form; `rule_from_line` reads it back."""
+    return [
+        rule.name,
+        rule.conditions,
+        rule.skip_unknown,
+        [[e.name, e.value, e.file] for e in rule.env],
+        [[m.source, m.destination, m.options, m.allow_below, m.skip_missing] for m in rule.mounts],
+        rule.deny,
+    ]
+
+
+def rule_from_line(line: "list[Any]") -> Rule:
+    """The rule that `rule_to_line` wrote."""
+    name, conditions, skip_unknown, env, mounts, deny = line
+    return Rule(name, conditions, skip_unknown, [Env(*e) for e in env], [Mount(*m) for m in mounts], deny)
+
+
+class Policy:
+    """The node's policy in force.
+
+    `path`: its source. `fingerprint`: sha256 of the source, hex. `warning`: why an edit of the source is held back,
+    or "". `missing`: why there is no policy at all (there never was a good one), or "".
+    """
+
+    __slots__ = (
+        "_header",
+        "_index",
+        "_lines",
+        "_unindexed",
+        "excluded_namespaces",
+        "excluded_types",
+        "failure_policy",
+        "fingerprint",
+        "missing",
+        "mode",
+        "path",
+        "warning",
+    )
+
+    def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
+        self.path = path
+        self._header = header
+        self._lines = lines
+        self.warning = warning
+        self.missing = ""
+        self.fingerprint: str = header["sha256"]
+        self.mode: str = header["mode"]
+        self.failure_policy: str = header["failurePolicy"]
+        self.excluded_namespaces: list[str] = header["excludedNamespaces"]
+        self.excluded_types: list[str] = header["excludedTypes"]
+        self._index: dict[str, list[int]] = header["index"]
+        self._unindexed: list[int] = header["unindexed"]
+
+    def candidates(self, namespace: "str | None") -> "list[Rule]":
+        """The rules, in the policy's order, that a container of this namespace could match; None: any of them."""
+        if namespace is None:
+            numbers = list(range(len(self._lines)))
+        else:
+            numbers = sorted(self._unindexed + self._index.get(namespace, []))
+        return [rule_from_line(parse(self._lines[number])) for number in numbers]
+
+
+class NoPolicy(Policy):
+    """There never was a good policy: only what the node needs to be mended may start (`plan`)."""
+
+    __slots__ = ()
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, NO_RULES, [])
+        self.missing = reason
+
+
+NO_RULES: "dict[str, Any]" = {
+    "sha256": "",
+    "mode": ENFORCE,
+    "failurePolicy": FAIL,
+    "excludedNamespaces": ["kube-system"],
+    "excludedTypes": [],
+    "index": {},
+    "unindexed": [],
+}
+"""Header of the policy that is in force while there is none: kube-system starts, the rest is refused."""

@@ -1,0 +1,101 @@
+"""`reassert policy show`: what is in force on this node, where from, and what is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from hook.policy import store
+from hook.policy.compiler import stored_header
+from hook.policy.model import Policy, Rule
+
+
+def show(source: str, store_directory: str, output: str) -> int:
+    """Print it; returns 1 if the source is not what is in force."""
+    policy = store.load(source, store_directory)
+    header, _ = stored_header(source, store_directory)
+    status: dict[str, Any] = {
+        "source": source,
+        "sha256": policy.fingerprint or None,
+        "compiledAt": (header or {}).get("compiledAt") or None,
+        "heldBack": policy.warning or None,
+        "heldSince": (header or {}).get("heldSince") or None if policy.warning or policy.missing else None,
+        "missing": policy.missing or None,
+    }
+    document = effective(policy)
+    if output == "json":
+        print(json.dumps({"status": status, "policy": None if policy.missing else document}, indent=2))
+    else:
+        labels = {
+            "source": "source",
+            "sha256": "fingerprint",
+            "compiledAt": "compiled",
+            "heldBack": "HELD BACK",
+            "heldSince": "held since",
+            "missing": "NO POLICY",
+        }
+        for key, value in status.items():
+            if value:
+                print(f"# {labels[key]}: {value}")
+        if policy.missing:
+            print("# containers of kube-system start, all others are refused until this is mended")
+        else:
+            yaml = YAML()
+            yaml.default_flow_style = False
+            yaml.width = 4096
+            yaml.dump(document, sys.stdout)
+    return 1 if policy.warning or policy.missing else 0
+
+
+def effective(policy: Policy) -> dict[str, Any]:
+    """The policy in force as a policy file with every default written out."""
+    exclude = {"namespaces": policy.excluded_namespaces, "containerTypes": policy.excluded_types}
+    return {
+        "apiVersion": "reassert/v1",
+        "kind": "NodePolicy",
+        "spec": {
+            "mode": policy.mode,
+            "failurePolicy": policy.failure_policy,
+            "exclude": {key: value for key, value in exclude.items() if value},
+            "rules": [_rule(rule) for rule in policy.candidates(None)],
+        },
+    }
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": rule.name}
+    match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
+    if "podSelector" in rule.conditions:
+        wanted: Any = rule.conditions["podSelector"]
+        expressions = [
+            {"key": key, "operator": operator, **({"values": values} if values else {})}
+            for key, operator, values in wanted
+        ]
+        match["podSelector"] = {"matchExpressions": expressions}
+    if match:
+        shown["match"] = {**match, "ifUnknown": "Skip" if rule.skip_unknown else "Enforce"}
+    if rule.env:
+        shown["env"] = [_env(env.name, env.value, env.file) for env in rule.env]
+    if rule.mounts:
+        shown["mounts"] = [
+            {
+                "hostPath": mount.source,
+                "mountPath": mount.destination,
+                "readOnly": "ro" in mount.options,
+                "options": [option for option in mount.options if option not in ("ro", "rw")],
+                **({"allowBelow": mount.allow_below} if mount.allow_below else {}),
+                "onMissingSource": "Skip" if mount.skip_missing else "Fail",
+            }
+            for mount in rule.mounts
+        ]
+    shown["onConflict"] = "Deny" if rule.deny else "Override"
+    return shown
+
+
+def _env(name: str, value: str | None, file: str | None) -> dict[str, Any]:
+    if file is not None:
+        return {"name": name, "valueFrom": {"file": file}}
+    return {"name": name, "absent": True} if value is None else {"name": name, "value": value}

@@ -1,0 +1,131 @@
+"""A policy file as data that remembers where everything stood: YAML 1.2 or JSON through ruamel.yaml."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
+
+from hook.errors import ReassertError
+
+Path = Sequence[str | int]
+"""Keys and indices from the document's root, as jsonschema gives them."""
+
+_NODES = 200_000
+"""YAML nodes that a policy may expand to; aliases of aliases would otherwise eat the node's memory."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, or doubtful, in a policy file. `line` and `column` count from 1."""
+
+    line: int
+    column: int
+    message: str
+    severity: str = "error"
+
+    def at(self, path: str) -> str:
+        """The line that compilers print, which editors jump to."""
+        return f"{path}:{self.line}:{self.column}: {self.severity}: {self.message}"
+
+
+class PolicyInvalid(ReassertError):
+    """A policy file with errors. `problems` has all of them, warnings too."""
+
+    def __init__(self, path: str, problems: list[Problem]) -> None:
+        self.path = path
+        self.problems = problems
+        super().__init__("; ".join(p.at(path) for p in problems if p.severity == "error"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A policy file that could be parsed. `data`: dicts, lists and scalars that know their place."""
+
+    path: str
+    sha256: str
+    data: Any
+
+    def place(self, path: Path, key: bool = False) -> tuple[int, int]:
+        """Line and column of the value at `path`, or of its key; of the nearest ancestor where it is missing."""
+        node, line, column = self.data, 0, 0
+        for depth, step in enumerate(path):
+            marks = getattr(node, "lc", None)
+            entry = (marks.data or {}).get(step) if marks is not None else None
+            if entry is None:
+                break
+            last = depth == len(path) - 1
+            line, column = entry[:2] if len(entry) == 2 or (last and key) else entry[2:]
+            node = node[step]
+        return line + 1, column + 1
+
+    def problem(self, path: Path, message: str, *, key: bool = False, severity: str = "error") -> Problem:
+        """A Problem at a place in this file."""
+        return Problem(*self.place(path, key), message, severity)
+
+
+def parse(path: str, content: bytes) -> Source:
+    """Read a policy file's bytes. Raises PolicyInvalid with the place of what YAML or JSON does not allow."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        raise PolicyInvalid(path, [Problem(line, column, "not UTF-8: save the file as UTF-8")]) from None
+    yaml = YAML(typ="rt", pure=True)
+    yaml.allow_duplicate_keys = False
+    try:
+        data = yaml.load(_tabs_of_json(text))
+    except DuplicateKeyError as error:
+        message = "a key stands here twice: " + str(error.problem or "").removeprefix("found duplicate key ")
+        raise PolicyInvalid(path, [_at(error, message.split(" with value")[0])]) from None
+    except MarkedYAMLError as error:
+        message = ", ".join(part for part in (error.context, error.problem) if part)
+        raise PolicyInvalid(path, [_at(error, f"not YAML: {message}")]) from None
+    except ReaderError as error:
+        line, column = text.count("\n", 0, error.position) + 1, error.position - text.rfind("\n", 0, error.position)
+        message = (
+            f"character U+{error.character:04X} is not allowed" if isinstance(error.character, int) else error.reason
+        )
+        raise PolicyInvalid(path, [Problem(line, column, message)]) from None
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise PolicyInvalid(path, [Problem(1, 1, f"not YAML: {error}")]) from None
+    if data is None:
+        raise PolicyInvalid(path, [Problem(1, 1, "the file is empty; apiVersion, kind and spec are needed")])
+    if _count(data, 0) > _NODES:
+        raise PolicyInvalid(path, [Problem(1, 1, f"expands to more than {_NODES} YAML nodes")])
+    return Source(path, hashlib.sha256(content).hexdigest(), data)
+
+
+def _at(error: MarkedYAMLError, message: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    return Problem(mark.line + 1, mark.column + 1, message) if mark else Problem(1, 1, message)
+
+
+def _tabs_of_json(text: str) -> str:
+    """JSON may be indented with tabs, YAML may not. One space each, so that columns stay."""
+    if "\t" in text:
+        try:
+            json.loads(text)
+        except ValueError:
+            return text
+        return text.replace("\t", " ")
+    return text
+
+
+def _count(node: Any, so_far: int) -> int:
+    so_far += 1
+    if so_far <= _NODES:
+        children: Any = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        for child in children:
+            so_far = _count(child, so_far)
+            if so_far > _NODES:
+                break
+    return so_far

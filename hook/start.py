@@ -1,0 +1,49 @@
+"""The start path's door: the two personalities that stand in the way of a container start.
+
+Everything that is imported from here runs before PyInstaller's import machinery when frozen (packaging/reassert.spec),
+and it is the same code that runs unfrozen and under test. Rules for all of it: import nothing but `sys`, `posix`,
+`_json`, `errno`, `time` and this package's own start path; no enum, re, typing, dataclasses, os or json. A test
+(tests/unit/test_import_budget.py) holds that; docs/performance.md says what each would cost.
+"""
+
+import posix
+import sys
+
+from hook.adapters import hook, runtime
+from hook.errors import describe
+from hook.system import say
+
+PERSONALITIES = ("runtime", "hook")
+
+
+def engine_environment() -> "dict[bytes, bytes]":
+    """The environment as the engine gave it: what PyInstaller's bootloader put in is taken out again.
+
+    The bootloader prepends its directory to LD_LIBRARY_PATH, keeping the old one in LD_LIBRARY_PATH_ORIG, and talks
+    to its own children through _PYI_* (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations").
+    """
+    environment = dict(posix.environ)
+    if hasattr(sys, "_MEIPASS"):
+        for name in list(environment):
+            if name.startswith(b"_PYI_"):
+                del environment[name]
+        original = environment.pop(b"LD_LIBRARY_PATH_ORIG", None)
+        environment.pop(b"LD_LIBRARY_PATH", None)
+        if original is not None:
+            environment[b"LD_LIBRARY_PATH"] = original
+    return environment
+
+
+def start(arguments: "list[str]") -> None:
+    """Become the personality that the arguments ask for, and never return; return at once for any other."""
+    if not arguments or arguments[0] not in PERSONALITIES:
+        return
+    status = 1
+    try:
+        if arguments[0] == "runtime":
+            status = runtime.main(arguments[1:], engine_environment())
+        else:
+            status = hook.main(arguments[1:])
+    except BaseException as error:  # never a traceback at an engine
+        say(describe(error))
+    posix._exit(status)

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Freeze reassert into dist/reassert/ with PyInstaller (onedir). Needs a python3 >= 3.11 with venv and its shared
+# library, and objdump: on Debian `apt-get install python3-venv libpython3.11 binutils` (with your python's version).
+#
+#   packaging/build.sh            PYTHON=/usr/bin/python3 packaging/build.sh
+set -eu
+cd "$(dirname "$0")/.."
+: "${PYTHON:=python3}"
+
+fail() {
+  echo "packaging/build.sh: $*" >&2
+  exit 1
+}
+
+command -v "$PYTHON" >/dev/null || fail "no $PYTHON; install python3 or set PYTHON"
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  fail "$("$PYTHON" -V) is too old; Python 3.11 or later is needed (set PYTHON)"
+"$PYTHON" -c 'import ensurepip' 2>/dev/null || fail "$PYTHON has no venv; apt-get install python3-venv"
+command -v objdump >/dev/null || fail "objdump is missing; apt-get install binutils"
+
+# One virtual environment per python and set of requirements.
+stamp=$("$PYTHON" -VV | cat - packaging/requirements*.txt | cksum | tr ' ' -)
+if [ "$(cat build/venv/stamp 2>/dev/null)" != "$stamp" ]; then
+  rm -rf build/venv
+  "$PYTHON" -m venv build/venv
+  build/venv/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+    -r packaging/requirements.txt -r packaging/requirements-build.txt
+  echo "$stamp" > build/venv/stamp
+fi
+
+build/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
+  --workpath build/pyinstaller --distpath build/dist packaging/reassert.spec
+rm -rf dist/reassert
+mkdir -p dist
+mv build/dist/reassert dist/reassert
+dist/reassert/reassert --version

@@ -1,0 +1,57 @@
+"""Fixtures of the end-to-end tests, and the probes behind their skips."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.support import BUSYBOX, REASSERT, Bundle, Node, run, scratch
+
+RUNTIMES = {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nothing is skipped for a missing tool: tests/run.sh installs them. What is missing fails, by name."""
+    needed = [*RUNTIMES.values(), BUSYBOX, str(REASSERT)]
+    missing = [tool for tool in needed if not os.access(tool, os.X_OK)]
+    if missing and any("e2e" in item.nodeid for item in items):
+        pytest.exit(f"missing for the end-to-end tests: {', '.join(missing)}; run tests/run.sh", returncode=3)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """A scratch node with the default test policy."""
+    directory = scratch()
+    yield Node(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A scratch directory that only root writes."""
+    path = scratch()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def bundle(directory: Path) -> Bundle:
+    """A fresh OCI bundle whose container sleeps."""
+    return Bundle(directory / "bundle")
+
+
+@pytest.fixture(params=sorted(RUNTIMES))
+def real(request: pytest.FixtureRequest) -> str:
+    """Path of each real OCI runtime in turn."""
+    return RUNTIMES[request.param]
+
+
+@pytest.fixture
+def runtime(node: Node, real: str) -> str:
+    """Path of a `reassert-runc` in front of each real runtime in turn."""
+    run(str(REASSERT), "policy", "compile", "--policy", str(node.policy), "--store", str(node.store))
+    return node.dispatcher(real)

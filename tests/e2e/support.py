@@ -1,0 +1,194 @@
+"""What the end-to-end tests share: the frozen program, root-owned scratch space, OCI bundles, real runtimes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parents[2]
+REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
+BUSYBOX = "/bin/busybox"
+APPLETS = ("sh", "sleep", "cat", "env", "grep", "ls", "id", "true", "touch", "mkdir", "mount", "printenv", "tr")
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+    - {name: PYTHONHTTPSVERIFY, absent: true}
+    mounts:
+    - {hostPath: CA, mountPath: /etc/ssl, readOnly: true}
+"""
+"""`CA` is replaced by the scratch node's directory of CA files."""
+
+
+@dataclass
+class Node:
+    """A scratch node: policy, store, event log and CA directory of its own, under a directory that only root writes."""
+
+    directory: Path
+    policy: Path = field(init=False)
+    store: Path = field(init=False)
+    events: Path = field(init=False)
+    ca: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.policy = self.directory / "etc" / "policy.yaml"
+        self.store = self.directory / "lib"
+        self.events = self.directory / "log" / "events.jsonl"
+        self.ca = self.directory / "ca"
+        (self.ca / "certs").mkdir(parents=True)
+        (self.ca / "certs" / "company.crt").write_text("company\n")
+        self.policy.parent.mkdir()
+        self.write_policy(POLICY)
+
+    def write_policy(self, text: str) -> None:
+        """The policy file, with `CA` replaced by this node's CA directory."""
+        self.policy.write_text(text.replace("hostPath: CA", f"hostPath: {self.ca}"))
+
+    def options(self) -> list[str]:
+        """What every adapter is told about this node."""
+        return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]
+
+    def dispatcher(self, real: str) -> str:
+        """Path of a `reassert-runc` for a real runtime, made by the frozen program."""
+        path = self.directory / f"reassert-{Path(real).name}"
+        path.write_text(run(str(REASSERT), "dispatcher", "--real", real, *self.options()).stdout)
+        path.chmod(0o755)
+        return str(path)
+
+    def logged(self) -> list[dict[str, Any]]:
+        """The event log."""
+        return [json.loads(line) for line in self.events.read_text().splitlines()] if self.events.exists() else []
+
+
+def scratch() -> Path:
+    """A new directory that passes the ownership rules (so not below /tmp), on tmpfs where /run is one."""
+    path = Path("/run/reassert-tests") / uuid.uuid4().hex[:12]
+    path.mkdir(parents=True, mode=0o755)
+    return path
+
+
+def run(*command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command with its output as text; fails the test with both streams in the message."""
+    options.setdefault("stdin", None if "input" in options else subprocess.DEVNULL)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, **options)
+    assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+class Bundle:
+    """An OCI bundle with a busybox root filesystem. `spec` is written to config.json by `save`."""
+
+    def __init__(self, directory: Path, args: list[str] | None = None) -> None:
+        self.directory = directory
+        self.rootfs = directory / "rootfs"
+        for name in ("bin", "etc/ssl/certs", "etc/pki", "proc", "sys", "dev", "tmp"):
+            (self.rootfs / name).mkdir(parents=True)
+        shutil.copy(BUSYBOX, self.rootfs / "bin/busybox")
+        for applet in APPLETS:
+            (self.rootfs / "bin" / applet).symlink_to("busybox")
+        (self.rootfs / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
+        (self.rootfs / "etc/ssl/certs/image.crt").write_text("image\n")
+        run("runc", "spec", "--bundle", str(directory))
+        self.spec: dict[str, Any] = json.loads(self.config.read_text())
+        process = self.spec["process"]
+        process.update(terminal=False, args=args or ["/bin/sleep", "600"], env=["PATH=/bin"])
+        process.pop("rlimits", None)
+        self.save()
+
+    @property
+    def config(self) -> Path:
+        """config.json."""
+        return self.directory / "config.json"
+
+    def save(self) -> None:
+        """Write `spec` to config.json."""
+        self.config.write_text(json.dumps(self.spec))
+
+    def saved(self) -> dict[str, Any]:
+        """config.json as it is now."""
+        loaded: dict[str, Any] = json.loads(self.config.read_text())
+        return loaded
+
+    def bind(self, source: Path | str, destination: str, *options: str) -> None:
+        """Add a bind mount, as a pod's volume would be."""
+        mount = {"destination": destination, "type": "bind", "source": str(source), "options": ["rbind", *options]}
+        self.spec["mounts"].append(mount)
+
+    def pod(self, namespace: str = "default", name: str = "p", container: str = "c", **more: str) -> None:
+        """containerd's annotations for a pod's container."""
+        kind = more.pop("type", "container")
+        self.spec["annotations"] = {
+            "io.kubernetes.cri.container-type": kind,
+            "io.kubernetes.cri.container-name": container,
+            "io.kubernetes.cri.image-name": "registry.example/app:1",
+            "io.kubernetes.cri.sandbox-id": "0" * 64,
+            "io.kubernetes.cri.sandbox-name": name,
+            "io.kubernetes.cri.sandbox-namespace": namespace,
+            "io.kubernetes.cri.sandbox-uid": "11111111-2222-3333-4444-555555555555",
+            **more,
+        }
+
+
+class Running:
+    """A container of a runtime command (`runc`, or a dispatcher's path), deleted at the end."""
+
+    def __init__(self, runtime: str, bundle: Bundle) -> None:
+        self.runtime = runtime
+        self.bundle = bundle
+        self.id = "t-" + uuid.uuid4().hex[:12]
+
+    def __enter__(self) -> Running:
+        with (self.bundle.directory / "output").open("w+") as output:
+            # The container inherits these descriptors: pipes would keep `run` waiting for it.
+            done = subprocess.run(
+                [self.runtime, "create", "--bundle", str(self.bundle.directory), self.id],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=60,
+            )
+        assert done.returncode == 0, self.output()
+        run(self.runtime, "start", self.id)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run(self.runtime, "delete", "--force", self.id, check=False)
+
+    def output(self) -> str:
+        """What the container's process printed so far."""
+        return (self.bundle.directory / "output").read_text()
+
+    def wait_for(self, text: str) -> str:
+        """The output, once it holds `text`."""
+        for _ in range(100):
+            if text in self.output():
+                return self.output()
+            time.sleep(0.05)
+        raise AssertionError(f"{text!r} never came: {self.output()}")
+
+    def exec(self, *command: str, options: tuple[str, ...] = ()) -> str:
+        """Standard output of a command in the container."""
+        return run(self.runtime, "exec", *options, self.id, *command).stdout
+
+    def environ(self) -> list[str]:
+        """The environment that the container's first process has."""
+        return self.exec("/bin/cat", "/proc/1/environ").rstrip("\0").split("\0")
+
+    def mounts(self, below: str = "/etc") -> list[tuple[str, str, str]]:
+        """(root, mount point, options) of the mounts that the container sees at or below a path, in order."""
+        rows = [line.split() for line in self.exec("/bin/cat", "/proc/self/mountinfo").splitlines()]
+        return [(row[3], row[4], row[5]) for row in rows if row[4] == below or row[4].startswith(below + "/")]
