@@ -75,8 +75,8 @@ class Node:
 
 
 def scratch() -> Path:
-    """A new directory that passes the ownership rules (so not below /tmp), on tmpfs where /run is one."""
-    path = Path("/run/reassert-tests") / uuid.uuid4().hex[:12]
+    """A new directory that passes the ownership rules (so not below /tmp) and may hold programs (so not below /run)."""
+    path = Path("/var/lib/reassert-tests") / uuid.uuid4().hex[:12]
     path.mkdir(parents=True, mode=0o755)
     return path
 
