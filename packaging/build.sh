@@ -29,7 +29,8 @@ if [ "$(cat build/venv/stamp 2>/dev/null)" != "$stamp" ]; then
 fi
 
 build/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
-  --workpath build/pyinstaller --distpath build/dist packaging/reassert.spec
+  --workpath build/pyinstaller --distpath build/dist packaging/reassert.spec > build/pyinstaller.log 2>&1 ||
+  { cat build/pyinstaller.log >&2; fail "PyInstaller failed, see above"; }
 rm -rf dist/reassert
 mkdir -p dist
 mv build/dist/reassert dist/reassert

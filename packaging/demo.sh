@@ -1,0 +1,176 @@
+#!/bin/sh
+# The main job on real containers: install.sh --demo. Everything lives in one scratch directory.
+set -eu
+cd "$(dirname "$0")/.."
+reassert=$PWD/dist/reassert/reassert
+runc=$(command -v runc)
+# Not /tmp: the policy's directory must be writable by root only. Not /run: Debian mounts it noexec.
+work=$(mktemp -d /var/lib/reassert-demo.XXXXXX)
+chmod 755 "$work"
+root=$work/runc
+plain=plain-$$ guarded=guarded-$$
+
+clean_up() {
+  for id in $plain $guarded; do
+    "$runc" --root "$root" delete --force "$id" >/dev/null 2>&1 || :
+  done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+step() {
+  printf '\n== %s\n' "$*"
+}
+
+# -- the node: a GPU that the device plugin allocated, a CA bundle, a policy that reserves both
+mkdir -p "$work/node/etc-ssl/certs" "$work/pod/certs" "$work/bundle/rootfs"
+echo "the company's CA" > "$work/node/etc-ssl/certs/ca-certificates.crt"
+echo GPU-8a56a4bc > "$work/node/gpu"
+cat > "$work/node/policy.yaml" <<POLICY
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: demo}
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - name: gpu
+    env:
+    - {name: NVIDIA_VISIBLE_DEVICES, valueFrom: {file: $work/node/gpu}}
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+    mounts:
+    - {hostPath: $work/node/etc-ssl, mountPath: /etc/ssl, readOnly: true}
+POLICY
+
+# -- the hostile pod: takes every GPU, brings its own CA bundle, mounts over /etc/ssl/certs
+echo "an attacker's CA" > "$work/pod/certs/ca-certificates.crt"
+for directory in bin dev etc/ssl/certs proc sys tmp; do
+  mkdir -p "$work/bundle/rootfs/$directory"
+done
+cp /bin/busybox "$work/bundle/rootfs/bin/busybox"
+ln -s busybox "$work/bundle/rootfs/bin/sh"
+# shellcheck disable=SC2016  # the container's shell expands it
+look='echo "gpus   ${NVIDIA_VISIBLE_DEVICES-unset}"
+echo "bundle ${REQUESTS_CA_BUNDLE-unset}"
+echo "trust  $(busybox cat /etc/ssl/certs/ca-certificates.crt 2>&1)"
+echo "mount  $(busybox awk '"'"'$5 ~ "^/etc/ssl" {print $5, $6}'"'"' /proc/self/mountinfo | busybox sed "s/,.*//" | busybox xargs)"'
+printf '%s\n' "$look" > "$work/bundle/rootfs/bin/look"
+cat > "$work/bundle/config.json" <<CONFIG
+{
+  "ociVersion": "1.0.2",
+  "process": {
+    "user": {"uid": 0, "gid": 0}, "cwd": "/", "noNewPrivileges": true,
+    "args": ["/bin/sh", "-c", "sh /bin/look; exec busybox sleep 300"],
+    "env": [
+      "PATH=/bin",
+      "NVIDIA_VISIBLE_DEVICES=GPU-8a56a4bc",
+      "REQUESTS_CA_BUNDLE=/tmp/mine.pem",
+      "NVIDIA_VISIBLE_DEVICES=all"
+    ]
+  },
+  "root": {"path": "rootfs"},
+  "mounts": [
+    {"destination": "/proc", "type": "proc", "source": "proc"},
+    {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+    {"destination": "/etc/ssl/certs", "type": "bind", "source": "$work/pod/certs", "options": ["rbind", "rw"]}
+  ],
+  "annotations": {
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.container-name": "trainer",
+    "io.kubernetes.cri.sandbox-id": "demo",
+    "io.kubernetes.cri.sandbox-name": "hostile",
+    "io.kubernetes.cri.sandbox-namespace": "default",
+    "io.kubernetes.cri.sandbox-uid": "00000000-0000-0000-0000-000000000000"
+  },
+  "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]}
+}
+CONFIG
+cp -r "$work/bundle" "$work/bundle2"
+"$reassert" dispatcher --real "$runc" --reassert "$reassert" --policy "$work/node/policy.yaml" \
+  --store "$work/node/store" --events "$work/node/events.jsonl" > "$work/reassert-runc"
+chmod 755 "$work/reassert-runc"
+
+run_container() { # RUNTIME BUNDLE ID: starts it, leaves what its process saw in ID.first and ID.exec
+  if ! "$1" --root "$root" create --bundle "$2" "$3" > "$work/$3.first" 2>&1 < /dev/null; then
+    return 1
+  fi
+  "$1" --root "$root" start "$3" || return 1
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    grep -q ^mount "$work/$3.first" && break
+    sleep 0.1
+  done
+  "$1" --root "$root" exec "$3" /bin/sh /bin/look > "$work/$3.exec" 2>&1
+}
+
+step "A pod that overrides what the node reserved, under $runc alone"
+if ! run_container "$runc" "$work/bundle" "$plain"; then
+  sed 's/^/   /' "$work/$plain.first"
+  cat <<SORRY
+
+Containers cannot run here: plain $runc failed as above, reassert had no part in it. It needs root with
+CAP_SYS_ADMIN in a place that may mount and make namespaces. This is what reassert would have decided:
+
+SORRY
+  "$reassert" explain --bundle "$work/bundle" --policy "$work/node/policy.yaml"
+  exit 3
+fi
+echo "   started as $plain"
+
+step "The same pod, with reassert in front of $runc"
+if ! run_container "$work/reassert-runc" "$work/bundle2" "$guarded"; then
+  sed 's/^/   /' "$work/$guarded.first"
+  echo "install.sh --demo: the container did not start through reassert" >&2
+  exit 1
+fi
+echo "   started as $guarded, decided by this policy:"
+sed -n '/rules:/,$s/^/     /p' "$work/node/policy.yaml"
+
+saw() { # FILE KEY
+  sed -n "s/^$2 *//p" "$work/$1"
+}
+row() {
+  printf '   %-26s %-32s %s\n' "$1" "$2" "$3"
+}
+rows() { # FILE SUFFIX
+  row NVIDIA_VISIBLE_DEVICES "$(saw "$plain.$1" gpus)" "$(saw "$guarded.$1" gpus)"
+  row REQUESTS_CA_BUNDLE "$(saw "$plain.$1" bundle)" "$(saw "$guarded.$1" bundle)"
+  row "that CA bundle holds" "$(saw "$plain.$1" trust)" "$(saw "$guarded.$1" trust)"
+  row "mounts at /etc/ssl" "$(saw "$plain.$1" mount)" "$(saw "$guarded.$1" mount)"
+}
+step "What the container's own process saw"
+row "" "runc" "reassert + runc"
+rows first
+step "What a process saw that was exec'ed into it"
+row "" "runc" "reassert + runc"
+rows exec
+step "What the node's event log says"
+sed 's/^/   /' "$work/node/events.jsonl"
+
+# -- not as promised: say which, and fail
+status=0
+expect() { # FILE KEY VALUE
+  [ "$(saw "$1" "$2")" = "$3" ] || {
+    echo "install.sh --demo: $1: $2 is '$(saw "$1" "$2")', promised was '$3'" >&2
+    status=1
+  }
+}
+for way in first exec; do
+  expect "$plain.$way" gpus all
+  expect "$plain.$way" bundle /tmp/mine.pem
+  expect "$plain.$way" trust "an attacker's CA"
+  expect "$guarded.$way" gpus GPU-8a56a4bc
+  expect "$guarded.$way" bundle /etc/ssl/certs/ca-certificates.crt
+  expect "$guarded.$way" trust "the company's CA"
+  expect "$guarded.$way" mount "/etc/ssl ro"
+done
+grep -q '"event":"container.edited"' "$work/node/events.jsonl" || {
+  echo "install.sh --demo: the event log says nothing of the edit" >&2
+  status=1
+}
+if [ $status -eq 0 ]; then
+  printf '\nAs promised. Nothing was left behind and nothing on this node was changed.\n'
+fi
+exit $status
