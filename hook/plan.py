@@ -124,11 +124,11 @@ def plan(policy: Policy, container: Container, matches: "list[Match] | None" = N
 def _plan_env(decided: Plan, rules: "list[Rule]", container: Container) -> None:
     """An exact name beats a pattern; two rules that want different things for one name refuse the container."""
     owners: dict[str, str] = {}
-    denying: set[str] = set()
+    denying: dict[str, str] = {}
     for rule in rules:
         for env in rule.env:
             if rule.deny:
-                denying.add(env.name)
+                denying.setdefault(env.name, rule.name)
             if env.is_pattern():
                 if env.name not in decided.reserved.absent:
                     decided.reserved.absent.append(env.name)
@@ -148,10 +148,11 @@ def _plan_env(decided: Plan, rules: "list[Rule]", container: Container) -> None:
             owners.setdefault(env.name, rule.name)
     for edit in decided.reserved.edits(container.env, owners):
         decided.edits.append(edit)
-        reserved = decided.reserved.owner(edit.name)
+        reserved = edit.name if edit.name in decided.reserved.values else ""
+        asked = [name for name in denying if name == reserved or (not reserved and glob_match(name, edit.name))]
         conflict = edit.conflict()
-        if reserved in denying and conflict:
-            decided.denials.append(Denial(edit.rule, "env", conflict))
+        if asked and conflict:
+            decided.denials.append(Denial(denying[asked[0]], "env", conflict))
 
 
 def _value(env: Env, container: Container) -> "tuple[str | None, str]":
@@ -167,11 +168,11 @@ def _value(env: Env, container: Container) -> "tuple[str | None, str]":
 def _plan_mounts(decided: Plan, rules: "list[Rule]", container: Container) -> None:
     """Shallow before deep; everything at or below a reserved path goes, but for `allowBelow`."""
     wanted: dict[str, tuple[Rule, Mount]] = {}
-    denying: set[str] = set()
+    denying: dict[str, str] = {}
     for rule in rules:
         for mount in rule.mounts:
             if rule.deny:
-                denying.add(mount.destination)
+                denying.setdefault(mount.destination, rule.name)
             if mount.source in container.facts.absent_sources:
                 if not mount.skip_missing:
                     missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
@@ -185,23 +186,30 @@ def _plan_mounts(decided: Plan, rules: "list[Rule]", container: Container) -> No
     if not wanted:
         return
     there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
-    allowed = [path for _, mount in wanted.values() for path in mount.allow_below]
-    companions = frozenset(wanted).union(
-        path for path, _ in there if any(path == root or is_below(path, root) for root in allowed)
-    )
+    reserved = [mount for _, mount in wanted.values()]
+    ours = [mount.as_oci() for mount in reserved]
+    companions = frozenset(wanted).union(path for path, _ in there if _is_let_through(path, reserved))
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
         rule, mount = wanted[path]
         oci = mount.as_oci()
         before = [
             other
             for at, other in there
-            if (at == path and other != oci) or is_below(path, at) or (is_below(at, path) and at not in companions)
+            if other not in ours and (at == path or is_below(path, at) or (is_below(at, path) and at not in companions))
         ]
         edit = PlaceMount(rule.name, oci, companions, before)
         if path in denying and edit.conflict():
-            decided.denials.append(Denial(rule.name, "mount", edit.conflict()))
+            decided.denials.append(Denial(denying[path], "mount", edit.conflict()))
         if not edit.verify(container):
             decided.edits.append(edit)
+
+
+def _is_let_through(path: str, reserved: "list[Mount]") -> bool:
+    """Whether every reserved mount above the path allows it; one that says nothing of it is as good as a no."""
+    above = [mount for mount in reserved if is_below(path, mount.destination)]
+    return bool(above) and all(
+        any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above
+    )
 
 
 def same_mount(one: Mount, other: Mount) -> bool:

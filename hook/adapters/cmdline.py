@@ -1,7 +1,8 @@
 """The command lines of runc and crun, read as they read them. Part of the start path: builtins only.
 
 runc takes Go's flags: one dash or two, `--name value` or `--name=value`, no clusters. crun takes getopt's:
-`-b DIR`, `-bDIR`, `-tb DIR`, and unambiguous beginnings of long names. What either accepts is accepted here.
+`-b DIR`, `-bDIR`, `-tb DIR`, and unambiguous beginnings of long names. runc also takes options after the container's
+id (urfave/cli reorders them), but for exec. What either accepts is accepted here.
 Sources: runc's main.go, create.go, run.go, restore.go, exec.go; crun's src/*.c, tables of options.
 """
 
@@ -100,8 +101,17 @@ class Invocation:
         self.options: list[Option] = []
         self.operands = at + 1
         if self.verb in EDITING_VERBS:
-            self.options, self.operands = _options(arguments, at + 1, _VALUES[self.verb], _FLAGS[self.verb])
+            values, flags = _VALUES[self.verb], _FLAGS[self.verb]
+            self.options, self.operands = _options(arguments, at + 1, values, flags)
+            if self.verb != "exec":
+                self._options_after_operands(values, flags)
         self.container_id = arguments[self.operands] if self.operands < len(arguments) else ""
+
+    def _options_after_operands(self, values: "tuple[str, ...]", flags: "tuple[str, ...]") -> None:
+        at = self.operands
+        while at < len(self.arguments) and self.arguments[at - 1] != "--":
+            found, at = _options(self.arguments, at + 1, values, flags)
+            self.options += found
 
     def value(self, name: str) -> "str | None":
         """The value of a verb's option; the last one counts."""

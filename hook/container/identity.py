@@ -76,7 +76,7 @@ def identify(spec: Spec) -> Identity:
     claims: list[Identity] = []
     if _CONTAINERD + "sandbox-id" in notes or _CONTAINERD + "container-type" in notes:
         claims.append(_containerd(notes))
-    if manager == "cri-o" or (_CRIO + "ContainerType" in notes and manager != "libpod"):
+    if manager == "cri-o" or _CRIO + "Labels" in notes or (_CRIO + "ContainerType" in notes and manager != "libpod"):
         claims.append(_crio(notes))
     if manager == "libpod":
         claims.append(_podman(notes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from itertools import combinations
@@ -38,6 +39,21 @@ def check_shape(source: Source) -> list[Problem]:
     return sorted(set(found), key=lambda problem: (problem.line, problem.column, problem.message))
 
 
+def well_formed(items: object, kind: str) -> Iterator[tuple[int, Any]]:
+    """The items of a list that have the shape of a definition in the schema, with their numbers.
+
+    What is wrong with the meaning of these is said beside what is wrong with the shape of the others.
+    """
+    for number, item in enumerate(items if isinstance(items, list) else []):
+        if _validator(kind).is_valid(item):
+            yield number, item
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    return Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema()["$defs"]})
+
+
 def _explain(source: Source, error: ValidationError) -> list[Problem]:
     """A schema error in the words of somebody who writes policies."""
     path: list[str | int] = list(error.absolute_path)
@@ -53,6 +69,8 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
             return []  # one branch of a oneOf, which is explained as a whole
         missing = error.message.split("'")[1]
         return [source.problem(path, f"{missing} is missing", key=not path)]
+    if error.validator == "oneOf" and not isinstance(value, dict):
+        return []  # its wrong type is an error of its own
     if error.validator == "oneOf":
         given = ", ".join(key for key in value if key != "name") or "none"
         return [source.problem(path, f"{what}: {given} given; it takes {expected}")]
@@ -60,12 +78,13 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
         choices = ", ".join(map(str, argument))
         return [source.problem(path, f"{what}: {value!r} is not one of {choices}{_near(value, argument)}")]
     if error.validator == "const":
-        return [source.problem(path, f"{what}: {value!r} must be {json.dumps(argument)}")]
+        return [source.problem(path, f"{what}: {_yaml(value)} must be {json.dumps(argument)}")]
     if error.validator == "type":
         wanted = _TYPE_NAMES.get(str(argument), str(argument))
-        scalar = not isinstance(value, (dict, list)) and value is not None
-        hint = f'; quote it: "{_yaml(value)}"' if argument == "string" and scalar else ""
-        return [source.problem(path, f"{what}: {_yaml(value)} is not {wanted}{hint}")]
+        scalar = not isinstance(value, (dict, list, str)) and value is not None
+        given = (scalar and source.written(path)) or _yaml(value)
+        hint = f'; quote it: "{given}"' if argument == "string" and scalar else ""
+        return [source.problem(path, f"{what}: {given} is not {wanted}{hint}")]
     if error.validator == "minItems":
         return [source.problem(path, f"{what}: the list is empty; leave it out to match everything")]
     hint = f"; it takes {expected}" if expected else ""
@@ -90,24 +109,30 @@ def _unknown_key(source: Source, path: list[str | int], key: str, allowed: list[
 
 
 def check_meaning(source: Source) -> list[Problem]:
-    """What the schema cannot say: paths, names, selectors. For data of the right shape."""
+    """What the schema cannot say: paths, names, selectors. For whatever in it is of the right shape."""
     found: list[Problem] = []
     names: dict[str, int] = {}
-    for number, rule in enumerate(source.data["spec"].get("rules") or []):
+    whole = dict(well_formed(source.rules(), "rule"))
+    for number, rule in enumerate(source.rules()):
         at: list[str | int] = ["spec", "rules", number]
-        if rule["name"] in names:
-            first = source.place(["spec", "rules", names[rule["name"]], "name"])[0]
-            found.append(source.problem([*at, "name"], f"a rule named {rule['name']} stands at line {first} already"))
-        names.setdefault(rule["name"], number)
-        if not any(rule.get(part) for part in ("env", "mounts", "deviceAllocations")):
-            found.append(source.problem(at, f"rule {rule['name']} reserves nothing: give it env or mounts"))
+        if not isinstance(rule, dict):
+            continue
+        name = str(rule.get("name", ""))
+        if name in names:
+            first = source.place(["spec", "rules", names[name], "name"])[0]
+            found.append(source.problem([*at, "name"], f"a rule named {name} stands at line {first} already"))
+        names.setdefault(name, number)
+        if number in whole and not any(rule.get(part) for part in ("env", "mounts", "deviceAllocations")):
+            found.append(source.problem(at, f"rule {name} reserves nothing: give it env or mounts"))
         if "deviceAllocations" in rule:
             found.append(_not_yet(source, [*at, "deviceAllocations"], "deviceAllocations"))
-        for position, env in enumerate(rule.get("env") or []):
+        for position, env in well_formed(rule.get("env"), "env"):
             found += _check_env(source, [*at, "env", position], env)
-        for position, mount in enumerate(rule.get("mounts") or []):
+        for position, mount in well_formed(rule.get("mounts"), "mount"):
             found += _check_mount(source, [*at, "mounts", position], mount)
-        found += _check_selector(source, [*at, "match", "podSelector"], (rule.get("match") or {}).get("podSelector"))
+        if number in whole:
+            selector = (rule.get("match") or {}).get("podSelector")
+            found += _check_selector(source, [*at, "match", "podSelector"], selector)
     return found
 
 
@@ -132,6 +157,7 @@ def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list
 
 
 def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]:
+    field = next(step for step in reversed(at) if isinstance(step, str))
     reason = ""
     if not path.startswith("/"):
         reason = f"is relative; write it from the root: /{path.removeprefix('./')}"
@@ -139,7 +165,7 @@ def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]
         reason = f"has a '..' in it; write {clean(path)}"
     elif "\0" in path:
         reason = "holds a NUL byte"
-    return [source.problem(at, f"{at[-1]} {path!r} {reason}")] if reason else []
+    return [source.problem(at, f"{field} {path!r} {reason}")] if reason else []
 
 
 def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:
@@ -172,11 +198,11 @@ def _check_selector(source: Source, at: list[str | int], selector: dict[str, Any
     return found
 
 
-def check_rules(source: Source, rules: list[Rule]) -> list[Problem]:
-    """Rules against each other, and what an adapter will not see. For data that passed the other checks."""
+def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
+    """Rules, by number, against each other, and what an adapter will not see. For rules of the right shape."""
     found: list[Problem] = []
     wants: dict[tuple[str, str], list[_Want]] = {}
-    for number, rule in enumerate(rules):
+    for number, rule in rules.items():
         found += _wants_twice(source, number, rule)
         found += _unseen(source, number, rule)
         for position, env in enumerate(rule.env):

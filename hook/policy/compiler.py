@@ -12,11 +12,11 @@ from hook import __version__
 from hook.container.paths import clean
 from hook.errors import ReassertError, describe
 from hook.jsontext import encode
-from hook.policy.check import check_meaning, check_rules, check_shape
+from hook.policy.check import check_meaning, check_rules, check_shape, well_formed
 from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, file_key, store_path
-from hook.system import replace_file, timestamp
+from hook.system import replace_file, timestamp, trusted
 
 SOURCE_LIMIT = 16 * 1024 * 1024
 """Bytes of a policy file."""
@@ -40,6 +40,7 @@ class Compiled:
             "failurePolicy": spec.get("failurePolicy", NO_RULES["failurePolicy"]),
             "excludedNamespaces": list(exclude.get("namespaces") or []),
             "excludedTypes": list(exclude.get("containerTypes") or []),
+            "rules": len(rules),
             "index": index,
             "unindexed": unindexed,
         }
@@ -53,24 +54,23 @@ class Compiled:
 def compile_bytes(path: str, content: bytes) -> Compiled:
     """Check a policy file and compile it. Raises PolicyInvalid with all that is wrong."""
     source = parse(path, content)
-    problems = check_shape(source)
-    if problems:
-        raise PolicyInvalid(path, problems)
-    problems = check_meaning(source)
-    rules = [_rule(rule) for rule in source.data["spec"].get("rules") or []]
-    problems += check_rules(source, rules)
+    rules = {number: _rule(rule) for number, rule in well_formed(source.rules(), "rule")}
+    problems = [*check_shape(source), *check_meaning(source), *check_rules(source, rules)]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):
         raise PolicyInvalid(path, problems)
-    return Compiled(source, rules, problems)
+    return Compiled(source, list(rules.values()), problems)
 
 
 def read_source(path: str) -> tuple[bytes, os.stat_result]:
-    """A policy file's bytes with the status they had. Raises ReassertError."""
+    """A policy file's bytes with the status from before they were read. Raises ReassertError.
+
+    In this order an edit made meanwhile leaves a status that is not the file's any more, and the next start compiles.
+    """
     try:
         with Path(path).open("rb") as file:
-            content = file.read(SOURCE_LIMIT + 1)
             status = os.fstat(file.fileno())
+            content = file.read(SOURCE_LIMIT + 1)
     except OSError as error:
         raise ReassertError(describe(error)) from None
     if len(content) > SOURCE_LIMIT:
@@ -109,7 +109,7 @@ def _store_text(compiled: Compiled, key: list[int]) -> str:
         "heldErrors": [],
         **compiled.header,
     }
-    return "\n".join([encode(header), *compiled.lines])
+    return "\n".join([encode(header), *compiled.lines, ""])
 
 
 def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
@@ -119,15 +119,16 @@ def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
         header = {"format": FORMAT, "version": __version__, "source": path, "key": None, "compiledAt": "", **NO_RULES}
         lines = []
     header.update(heldKey=key, heldSince=timestamp(time.time_ns()), heldErrors=errors)
-    return "\n".join([encode(header), *lines])
+    return "\n".join([encode(header), *lines, ""])
 
 
 def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[str]]:
     """The header and the rule lines in the store for a source; None where there is none of this version."""
     try:
+        trusted(store_path(path, store))
         first, *lines = Path(store_path(path, store)).read_text("ascii").splitlines()
         header = json.loads(first)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ReassertError):
         return None, []
     return (header, lines) if isinstance(header, dict) and header.get("format") == FORMAT else (None, [])
 

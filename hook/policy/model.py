@@ -157,6 +157,7 @@ NO_RULES: "dict[str, Any]" = {
     "failurePolicy": FAIL,
     "excludedNamespaces": ["kube-system"],
     "excludedTypes": [],
+    "rules": 0,
     "index": {},
     "unindexed": [],
 }

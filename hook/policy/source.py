@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,7 @@ class Source:
     path: str
     sha256: str
     data: Any
+    text: str
 
     def place(self, path: Path, key: bool = False) -> tuple[int, int]:
         """Line and column of the value at `path`, or of its key; of the nearest ancestor where it is missing."""
@@ -65,6 +67,17 @@ class Source:
             line, column = entry[:2] if len(entry) == 2 or (last and key) else entry[2:]
             node = node[step]
         return line + 1, column + 1
+
+    def written(self, path: Path) -> str:
+        """A number, boolean or date as it stands in the file: `1.10`, not the 1.1 that it means; "" behind a tag."""
+        line, column = self.place(path)
+        found = re.match(r"[\w.+:-]+( +[\w.+:-]+)*", self.text.splitlines()[line - 1][column - 1 :])
+        return found[0] if found else ""
+
+    def rules(self) -> Any:
+        """`spec.rules`, whatever stands there; an empty list where nothing can."""
+        spec = self.data.get("spec") if isinstance(self.data, dict) else None
+        return (spec.get("rules") if isinstance(spec, dict) else None) or []
 
     def problem(self, path: Path, message: str, *, key: bool = False, severity: str = "error") -> Problem:
         """A Problem at a place in this file."""
@@ -99,9 +112,13 @@ def parse(path: str, content: bytes) -> Source:
         raise PolicyInvalid(path, [Problem(1, 1, f"not YAML: {error}")]) from None
     if data is None:
         raise PolicyInvalid(path, [Problem(1, 1, "the file is empty; apiVersion, kind and spec are needed")])
-    if _count(data, 0) > _NODES:
+    try:
+        nodes = _count(data, 0)
+    except RecursionError:  # an alias inside its own anchor
+        nodes = _NODES + 1
+    if nodes > _NODES:
         raise PolicyInvalid(path, [Problem(1, 1, f"expands to more than {_NODES} YAML nodes")])
-    return Source(path, hashlib.sha256(content).hexdigest(), data)
+    return Source(path, hashlib.sha256(content).hexdigest(), data, text)
 
 
 def _at(error: MarkedYAMLError, message: str) -> Problem:

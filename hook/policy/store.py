@@ -73,6 +73,8 @@ class Stored:
         header = parse(lines.pop(0)) if lines else None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise Malformed("not a compiled policy of this version")
+        if header.get("rules") != len(lines) or not text.endswith("\n"):
+            raise Malformed("a compiled policy that was cut off")
         self._header = header
         self._lines = lines
 
