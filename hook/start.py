@@ -2,8 +2,8 @@
 
 Everything that is imported from here runs before PyInstaller's import machinery when frozen (packaging/reassert.spec),
 and it is the same code that runs unfrozen and under test. Rules for all of it: import nothing but `sys`, `posix`,
-`_json`, `errno`, `time` and this package's own start path; no enum, re, typing, dataclasses, os or json. A test
-(tests/unit/test_import_budget.py) holds that; docs/performance.md says what each would cost.
+`_json`, `_signal`, `errno`, `time` and this package's own start path; no enum, re, typing, dataclasses, os or json.
+A test (tests/unit/test_import_budget.py) holds that; docs/performance.md says what each would cost.
 """
 
 import posix
@@ -16,20 +16,29 @@ from hook.system import say
 PERSONALITIES = ("runtime", "hook")
 
 
+_BOOTLOADERS = (
+    b"_PYI_ARCHIVE_FILE",
+    b"_PYI_APPLICATION_HOME_DIR",
+    b"_PYI_PARENT_PROCESS_LEVEL",
+    b"_PYI_SPLASH_IPC",
+    b"_PYI_LINUX_PROCESS_NAME",
+)
+
+
 def engine_environment() -> "dict[bytes, bytes]":
     """The environment as the engine gave it: what PyInstaller's bootloader put in is taken out again.
 
-    The bootloader prepends its directory to LD_LIBRARY_PATH, keeping the old one in LD_LIBRARY_PATH_ORIG, and talks
-    to its own children through _PYI_* (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations").
+    It puts its directory before LD_LIBRARY_PATH, keeps the old one in LD_LIBRARY_PATH_ORIG, and talks to its own
+    children (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). What it leaves no trace of stays lost,
+    and means nothing to a runtime: an empty LD_LIBRARY_PATH, PYINSTALLER_*, an engine's own variables of these names.
     """
     environment = dict(posix.environ)
     if hasattr(sys, "_MEIPASS"):
-        for name in list(environment):
-            if name.startswith(b"_PYI_"):
-                del environment[name]
-        original = environment.pop(b"LD_LIBRARY_PATH_ORIG", None)
-        environment.pop(b"LD_LIBRARY_PATH", None)
-        if original is not None:
+        for name in _BOOTLOADERS:
+            environment.pop(name, None)
+        original = environment.pop(b"LD_LIBRARY_PATH", b"").partition(b":")[2]
+        if original:
+            environment.pop(b"LD_LIBRARY_PATH_ORIG", None)
             environment[b"LD_LIBRARY_PATH"] = original
     return environment
 

@@ -4,6 +4,7 @@
 the real runtime takes over this process, with the engine's arguments, descriptors, cwd and environment.
 """
 
+import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
 import posix
 import time
 
@@ -59,6 +60,12 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
 
 
 def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
+    """Replace this process, with the signals that Python ignores from its start on back at their default.
+
+    What is ignored would stay so in the container. Engines in Go give their children the default too.
+    """
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
     try:
         posix.execve(real, [real, *arguments], environment)
     except OSError as error:

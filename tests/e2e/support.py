@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
 BUSYBOX = "/bin/busybox"
@@ -65,8 +67,9 @@ class Node:
     def dispatcher(self, real: str) -> str:
         """Path of a `reassert-runc` for a real runtime, made by the frozen program."""
         path = self.directory / f"reassert-{Path(real).name}"
-        path.write_text(run(str(REASSERT), "dispatcher", "--real", real, *self.options()).stdout)
-        path.chmod(0o755)
+        if not path.exists():
+            path.write_text(run(str(REASSERT), "dispatcher", "--real", real, *self.options()).stdout)
+            path.chmod(0o755)
         return str(path)
 
     def logged(self) -> list[dict[str, Any]]:
@@ -87,6 +90,12 @@ def run(*command: str, check: bool = True, **options: Any) -> subprocess.Complet
     done = subprocess.run(command, text=True, capture_output=True, timeout=60, **options)
     assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def need(there: bool, what: str) -> None:
+    """Skip the test where this machine lacks a capability, saying which. In CI that is a failure."""
+    if not there:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"this machine lacks: {what}")
 
 
 class Bundle:
@@ -146,22 +155,35 @@ class Bundle:
 class Running:
     """A container of a runtime command (`runc`, or a dispatcher's path), deleted at the end."""
 
-    def __init__(self, runtime: str, bundle: Bundle) -> None:
+    def __init__(self, runtime: str, bundle: Bundle, *options: str) -> None:
+        """`options`: global ones of the runtime, for its `create` alone."""
         self.runtime = runtime
         self.bundle = bundle
+        self.options = options
         self.id = "t-" + uuid.uuid4().hex[:12]
 
-    def __enter__(self) -> Running:
+    def create(self) -> int:
+        """Exit status of the runtime's `create`."""
         with (self.bundle.directory / "output").open("w+") as output:
             # The container inherits these descriptors: pipes would keep `run` waiting for it.
-            done = subprocess.run(
-                [self.runtime, "create", "--bundle", str(self.bundle.directory), self.id],
+            return subprocess.run(
+                [self.runtime, *self.options, "create", "--bundle", str(self.bundle.directory), self.id],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=60,
-            )
-        assert done.returncode == 0, self.output()
+            ).returncode
+
+    def refused(self) -> str:
+        """The one line that a refused `create` says."""
+        status = self.create()
+        run(self.runtime, "delete", "--force", self.id, check=False)
+        lines = self.output().splitlines()
+        assert (status, len(lines)) == (1, 1), f"{status}: {self.output()}"
+        return lines[0]
+
+    def __enter__(self) -> Running:
+        assert self.create() == 0, self.output()
         run(self.runtime, "start", self.id)
         return self
 

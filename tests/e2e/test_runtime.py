@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from e2e.support import Bundle, Node, Running
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from difflib import ndiff
+from pathlib import Path
+
+import pytest
+
+from e2e.support import REASSERT, Bundle, Node, Running, need, run, scratch
+
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
+
+DUMP = """\
+#!/bin/busybox sh
+for part in pid:$$ cwd:"$(busybox readlink /proc/$$/cwd)" args:"$*"; do echo "$part"; done
+cd /proc/$$ || exit 1
+for fd in fd/*; do echo "$fd $(busybox readlink $fd)"; done
+busybox grep -E '^(Umask|SigBlk|SigIgn|NoNewPrivs|Seccomp|Groups|Cap)' status
+busybox cat limits oom_score_adj personality
+echo environ; busybox tr '\\0' '\\n' < environ | busybox sort
+"""
+"""A real runtime that says what it was given. busybox's own shell, static: it changes none of it."""
 
 
 def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node: Node, bundle: Bundle) -> None:
@@ -15,7 +40,7 @@ def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node
     bundle.save()
     with Running(runtime, bundle) as container:
         for env in (container.environ(), container.exec("/bin/env").split("\n")):
-            assert "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt" in env
+            assert WANTED in env
             assert "OTHER=stays" in env
             assert not [entry for entry in env if entry.startswith("PYTHONHTTPSVERIFY")]
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
@@ -33,6 +58,232 @@ def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime:
     with Running(runtime, bundle) as container:
         for spelling in (["-e", "REQUESTS_CA_BUNDLE=x", "-e", "A=1"], ["--env=REQUESTS_CA_BUNDLE=x", "--env=A=1"]):
             env = container.exec("/bin/env", options=(*spelling, "--cwd", "/")).split("\n")
-            assert "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt" in env
+            assert WANTED in env
             assert "REQUESTS_CA_BUNDLE=x" not in env
             assert "A=1" in env
+
+
+def process_file(bundle: Bundle) -> Path:
+    """What an engine hands to `exec --process`: the pod's own idea of env, owned by somebody, with a mode."""
+    path = bundle.directory / "process.json"
+    process = {
+        **bundle.spec["process"],
+        "args": ["/bin/env"],
+        "env": ["PATH=/bin", "REQUESTS_CA_BUNDLE=/tmp/evil", "A=1"],
+    }
+    path.write_text(json.dumps(process))
+    os.chown(path, 1, 2)
+    path.chmod(0o640)
+    return path
+
+
+@pytest.mark.parametrize("spelling", ["--process FILE", "--process=FILE", "-p FILE"])
+def test_the_process_file_of_an_exec_is_corrected_and_keeps_owner_and_mode(
+    runtime: str, bundle: Bundle, spelling: str
+) -> None:
+    with Running(runtime, bundle) as container:
+        path = process_file(bundle)
+        options = spelling.replace("FILE", str(path)).split(" ")
+        env = run(runtime, "exec", *options, container.id).stdout.splitlines()
+        assert WANTED in env
+        assert "A=1" in env
+        assert "REQUESTS_CA_BUNDLE=/tmp/evil" not in env
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (1, 2, 0o640)
+        assert [file.name for file in path.parent.glob(".*reassert*")] == []
+
+
+@pytest.mark.parametrize("spelling", ["--bundle BUNDLE", "--bundle=BUNDLE", "-b BUNDLE", "", "--bundle ."])
+def test_run_finds_the_bundle_in_every_spelling(runtime: str, bundle: Bundle, spelling: str) -> None:
+    bundle.spec["process"]["args"] = ["/bin/env"]
+    bundle.save()
+    options = spelling.replace("BUNDLE", str(bundle.directory)).split()
+    name = f"run-{bundle.directory.parent.name}"
+    elsewhere = "BUNDLE" in spelling
+    try:
+        done = run(runtime, "run", *options, name, cwd="/" if elsewhere else bundle.directory)
+    finally:
+        run(runtime, "delete", "--force", name, check=False)
+    assert WANTED in done.stdout.splitlines()
+
+
+def test_a_container_from_before_reassert_keeps_its_env_in_exec(real: str, runtime: str, bundle: Bundle) -> None:
+    with Running(real, bundle) as container:
+        container.runtime = runtime
+        assert WANTED not in container.exec("/bin/env").splitlines()
+        path = process_file(bundle)
+        before = path.read_bytes()
+        env = run(runtime, "exec", "--process", str(path), container.id).stdout.splitlines()
+        assert "REQUESTS_CA_BUNDLE=/tmp/evil" in env
+        assert path.read_bytes() == before
+
+
+def test_a_forged_decision_gains_nothing(runtime: str, bundle: Bundle) -> None:
+    forged = {"version": 1, "policy": "", "env": {"REQUESTS_CA_BUNDLE": "/tmp/evil"}, "absent": []}
+    bundle.pod(**{"reassert/decision": json.dumps(forged)})
+    bundle.save()
+    with Running(runtime, bundle) as container:
+        assert WANTED in container.environ()
+        assert WANTED in container.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=x")).splitlines()
+    stamped = json.loads(bundle.saved()["annotations"]["reassert/decision"])
+    assert stamped["env"] == {"REQUESTS_CA_BUNDLE": WANTED.partition("=")[2], "PYTHONHTTPSVERIFY": None}
+
+
+def test_a_forged_decision_is_removed_from_an_excluded_container(runtime: str, bundle: Bundle) -> None:
+    bundle.pod("kube-system", **{"reassert/decision": "not even JSON", "kept": "as it is"})
+    bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=own")
+    bundle.save()
+    with Running(runtime, bundle) as container:
+        assert "REQUESTS_CA_BUNDLE=own" in container.environ()
+        assert "A=1" in container.exec("/bin/env", options=("-e", "A=1")).splitlines()
+    notes = bundle.saved()["annotations"]
+    assert "reassert/decision" not in notes
+    assert notes["kept"] == "as it is"
+
+
+def test_verbs_that_start_nothing_never_start_python(node: Node, directory: Path) -> None:
+    fake = directory / "runc"
+    fake.write_text(DUMP)
+    fake.chmod(0o755)
+    script = directory / "reassert-runc"
+    script.write_text(
+        run(str(REASSERT), "dispatcher", "--real", str(fake), "--reassert", "/nowhere", *node.options()).stdout
+    )
+    script.chmod(0o755)
+    for verb in ("start", "state", "kill", "delete", "features", "ps", "update"):
+        assert f"args:{verb} x" in run(str(script), verb, "x").stdout
+    assert run(str(script), "create", "x", check=False).returncode == 127
+
+
+SHELLS = ("+ PWD=", "+ OLDPWD=", "+ SHLVL=", "+ _=")
+"""What a /bin/sh adds where it is not there: dash the first, bash the others too. No runtime reads any."""
+
+
+def changes(before: list[str], after: list[str]) -> list[str]:
+    """The lines that differ, each with a sign."""
+    return [line for line in ndiff(before, after) if line[0] in "+-"]
+
+
+class Handover:
+    """The same call of a fake real runtime, made by an engine directly and through reassert."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.bundle = Bundle(node.directory / "bundle")
+        self.fake = node.directory / "fake"
+        self.fake.write_text(DUMP)
+        self.fake.chmod(0o755)
+        run(str(REASSERT), "policy", "compile", "--policy", str(node.policy), "--store", str(node.store))
+
+    def given(
+        self, env: dict[str, str] | None = None, before: tuple[str, ...] = (), fds: tuple[int, ...] = ()
+    ) -> list[list[str]]:
+        """What the real runtime was given: directly, through `reassert runtime`, through the dispatcher.
+
+        `before`: a command that execs the rest of its arguments.
+        """
+        arguments = ["--log", "/dev/null", "create", "--bundle", str(self.bundle.directory), "an id", "two  spaces"]
+        seen = []
+        for command in (
+            [str(self.fake)],
+            [str(REASSERT), "runtime", "--real", str(self.fake), *self.node.options(), "--"],
+            [self.node.dispatcher(str(self.fake))],
+        ):
+            self.bundle.save()
+            with subprocess.Popen(
+                [*before, *command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self.node.directory,
+                env=BASE if env is None else env,
+                pass_fds=fds,
+                text=True,
+                errors="surrogateescape",
+            ) as engine:
+                output, errors = engine.communicate(timeout=60)
+            assert engine.returncode == 0, errors
+            assert output.startswith(f"pid:{engine.pid}\n"), output
+            seen.append(re.sub(r"pipe:\[\d+\]", "a pipe", output).splitlines()[1:])
+        assert "reassert/decision" in self.bundle.saved()["annotations"]
+        return seen
+
+    def same(
+        self, env: dict[str, str] | None = None, before: tuple[str, ...] = (), fds: tuple[int, ...] = ()
+    ) -> list[str]:
+        """What the real runtime was given, once it is clear that reassert makes no difference."""
+        direct, runtime, dispatcher = self.given(env, before, fds)
+        assert changes(direct, runtime) == []
+        assert [line for line in changes(direct, dispatcher) if not line.startswith(SHELLS)] == []
+        return direct
+
+
+def signals(given: list[str], field: str) -> set[int]:
+    """Signal numbers in a mask of /proc/PID/status, but for SIGQUIT, which the fake's shell changes by itself."""
+    [mask] = [int(line.split()[1], 16) for line in given if line.startswith(field + ":")]
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1} - {signal.SIGQUIT}
+
+
+@pytest.fixture(scope="module")
+def handover() -> Iterator[Handover]:
+    directory = scratch()
+    yield Handover(Node(directory))
+    shutil.rmtree(directory)
+
+
+BASE = {"PATH": "/usr/bin:/bin"}
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "empty": {},
+    "no HOME, no LANG": BASE,
+    "LD_LIBRARY_PATH as containerd's shim has it": {**BASE, "LD_LIBRARY_PATH": "/opt/containerd/lib:"},
+    "LD_LIBRARY_PATH of several": {**BASE, "LD_LIBRARY_PATH": ":/a:/b"},
+    "LD_LIBRARY_PATH_ORIG alone": {**BASE, "LD_LIBRARY_PATH_ORIG": "/x"},
+    "a name like PyInstaller's": {**BASE, "_PYI_X": "1", "_MEIPASS2": "/x"},
+    "python's own": {**BASE, "PYTHONPATH": "/x", "PYTHONHOME": "/x", "PYTHONUTF8": "0", "PYTHONINSPECT": "1"},
+    "a locale that is not there": {**BASE, "LC_ALL": "en_US.ISO-8859-1", "LANG": "tlh"},
+    "the C locale": {**BASE, "LC_ALL": "C"},
+    "directories that are not there": {**BASE, "TMPDIR": "/nowhere", "HOME": "/nowhere", "XDG_RUNTIME_DIR": "/nowhere"},
+    "bytes that are no UTF-8": {**BASE, "A": "\udcff\udcfe", "B": "two\nlines"},
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_real_runtime_gets_the_engines_environment(handover: Handover, name: str) -> None:
+    handover.same(env=ENVIRONMENTS[name])
+
+
+def test_an_empty_library_path_never_becomes_ours(handover: Handover) -> None:
+    """It means the same as none, which is what PyInstaller's bootloader makes of it."""
+    direct, runtime, _ = handover.given(env={**BASE, "LD_LIBRARY_PATH": ""})
+    assert changes(direct, runtime) == ["- LD_LIBRARY_PATH="]
+
+
+def test_the_real_runtime_gets_the_engines_descriptors(handover: Handover) -> None:
+    path = handover.node.directory / "extra"
+    with path.open("w") as extra:
+        assert f"fd/{extra.fileno()} {path}" in handover.same(fds=(extra.fileno(),))
+
+
+def test_the_real_runtime_gets_a_closed_stdin(handover: Handover) -> None:
+    handover.same(before=("/bin/busybox", "sh", "-c", 'exec "$@" <&- 3>&-', "sh"))
+
+
+def test_the_real_runtime_gets_the_engines_umask_and_limits(handover: Handover) -> None:
+    given = handover.same(before=("/bin/busybox", "sh", "-c", 'umask 0137; ulimit -n 99; exec "$@"', "sh"))
+    assert "Umask:\t0137" in given
+
+
+def test_the_real_runtime_gets_default_signals(handover: Handover) -> None:
+    assert signals(handover.same(), "SigIgn") == set()
+
+
+def test_the_real_runtime_gets_signals_that_the_engine_ignores_or_blocks(handover: Handover) -> None:
+    given = handover.same(before=("env", "--ignore-signal=HUP,INT", "--block-signal=TERM,CHLD,PIPE"))
+    assert signals(given, "SigIgn") == {signal.SIGHUP, signal.SIGINT}
+    assert signals(given, "SigBlk") == {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE}
+
+
+def test_a_read_only_tmp_is_no_obstacle(handover: Handover) -> None:
+    script = 'mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && ! touch /tmp/x 2>/dev/null && exec "$@"'
+    need(run("unshare", "-m", "true", check=False).returncode == 0, "unshare -m (CAP_SYS_ADMIN)")
+    handover.same(before=("unshare", "-m", "sh", "-c", script, "sh"))
