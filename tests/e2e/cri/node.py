@@ -1,0 +1,234 @@
+"""A scratch containerd in namespaces of its own: what it leaves behind goes away with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cri.client import Cri, CriError, split_mounts, started_environ, wait_for
+from e2e.cri.images import IMAGES, PAUSE, write_images
+from e2e.support import Node, run
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+_HOLDER = """
+mount --make-rshared /  # as systemd leaves it on a node
+umount /sys/fs/cgroup/unified 2>/dev/null || :  # crun takes cgroup v1 or v2, not both at once
+mount -t tmpfs -o mode=0711 tmpfs /run/containerd
+mount -t tmpfs -o mode=0700 tmpfs "$1"
+echo ready
+cat >/dev/null
+exit  # the shell stays the first process of the pid namespace and reaps orphans
+"""
+"""Ends, and everything in its namespaces with it, when its standard input is closed."""
+
+_CONFIG = """\
+version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+[grpc]
+  address = "{directory}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{directory}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "{directory}/cni"
+  conf_dir = "{directory}/cni"
+"""
+
+_HANDLER = """\
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+  runtime_type = "io.containerd.runc.v2"
+  pod_annotations = {annotations}
+  container_annotations = {annotations}
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
+  BinaryName = "{binary}"
+"""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One containerd to test with: its program, and the configuration that its version reads."""
+
+    binary: str
+    config: str = _CONFIG
+    handler: str = _HANDLER
+
+
+GENERATIONS = {"1.6": Generation("/usr/bin/containerd")}
+"""Debian 12's. A later one needs its own program and, from 2.0 on, may take a version 3 configuration."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A runtime handler. `open_to_pods`: pods' annotations are copied into the OCI spec."""
+
+    name: str
+    binary: str
+    open_to_pods: bool = False
+
+
+class Containerd:
+    """The containerd of a scratch node. `node`: the policy, store and event log of its dispatchers.
+
+    Image store and shims' sockets lie on tmpfs that only its mount namespace has; what the tests read (bundles, logs,
+    the CRI socket) lies in the scratch directory.
+    """
+
+    def __init__(self, node: Node, generation: Generation, handlers: list[Handler]) -> None:
+        self.node = node
+        self.directory = node.directory / "containerd"
+        self.tmp = self.directory / "tmp"
+        for path in (self.directory, self.directory / "root", self.tmp):
+            path.mkdir()
+        self._generation = generation
+        self._cgroup = f"reassert-tests-{node.directory.name}"
+        self._config = self.directory / "config.toml"
+        self._config.write_text(self._configuration(handlers))
+        self._logfile = self.directory / "containerd.log"
+        self._socket = self.directory / "containerd.sock"
+        self._holder, self._init = self._hold()
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self.cri = Cri(self._socket, "/" + self._cgroup, node.directory / "pods")
+
+    def _configuration(self, handlers: list[Handler]) -> str:
+        parts = [self._generation.config.format(directory=self.directory, pause=PAUSE)]
+        for handler in handlers:
+            annotations = '["*"]' if handler.open_to_pods else "[]"
+            part = self._generation.handler.format(name=handler.name, binary=handler.binary, annotations=annotations)
+            parts.append(part)
+        return "".join(parts)
+
+    def _hold(self) -> tuple[subprocess.Popen[bytes], int]:
+        """Namespaces, and the pid of the first process in them."""
+        Path("/run/containerd").mkdir(exist_ok=True)
+        script = ["/bin/sh", "-ec", _HOLDER, "holder", str(self.directory / "root")]
+        command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", *script]
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert holder.stdout
+        assert holder.stdout.readline() == b"ready\n", "no namespaces for containerd: is this root, with CAP_SYS_ADMIN?"
+        return holder, _child(holder.pid)
+
+    def _inside(self, *command: str) -> list[str]:
+        return ["nsenter", "--target", str(self._init), "--mount", "--pid", *command]
+
+    def start(self) -> None:
+        """Start containerd and wait until its CRI answers."""
+        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(self.tmp)}
+        command = self._inside(self._generation.binary, "--config", str(self._config))
+        with self._logfile.open("ab") as log:
+            self._daemon = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        wait_for(self._is_up, "containerd", lambda: self._logfile.read_text()[-2000:])
+
+    def _is_up(self) -> bool:
+        assert self._daemon and self._daemon.poll() is None, self._logfile.read_text()[-2000:]
+        try:
+            return bool(self.cri.version())
+        except CriError:
+            return False
+
+    def stop(self) -> None:
+        """Stop containerd alone, as `systemctl stop` does: shims and containers stay."""
+        assert self._daemon
+        os.kill(_child(self._daemon.pid), signal.SIGTERM)
+        self._daemon.wait(30)
+        self._socket.unlink(missing_ok=True)
+
+    def import_images(self) -> None:
+        """Give it every image of the tests."""
+        for path in write_images(self.directory):
+            self.ctr("image", "import", str(path))
+            path.unlink()
+        for name in IMAGES:
+            wait_for(lambda name=name: self.cri.has_image(name), f"image {name}")
+
+    def ctr(self, *arguments: str) -> str:
+        """Standard output of containerd's own client, in Kubernetes' namespace."""
+        return run(*self.ctr_command(*arguments)).stdout
+
+    def ctr_command(self, *arguments: str) -> list[str]:
+        """A command line for containerd's own client."""
+        return self._inside("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
+
+    def close(self) -> None:
+        """End everything that was started here, and remove the cgroups."""
+        self.cri.close()
+        if self._daemon and self._daemon.poll() is None:
+            self.stop()
+        self._holder.communicate(timeout=30)
+        for cgroup in _cgroups(self._cgroup):
+            for path, _, _ in os.walk(cgroup, topdown=False):
+                os.rmdir(path)
+
+    def bundle(self, container: str) -> Path:
+        """The OCI bundle of a pod's or container's id."""
+        return self.directory / "state/io.containerd.runtime.v2.task/k8s.io" / container
+
+    def annotations(self, container: str) -> dict[str, str]:
+        """The annotations in the config.json that the container was made of."""
+        found: dict[str, str] = json.loads((self.bundle(container) / "config.json").read_text())["annotations"]
+        return found
+
+    def environ(self, container: str) -> list[str]:
+        """The environment of the first process of a pod's or container's id, from the node."""
+        return started_environ((self._process(container) / "environ").read_text)
+
+    def mounts(self, container: str, below: str) -> list[tuple[str, str, str]]:
+        """What the first process of a pod's or container's id sees at or below a path, from the node."""
+        return split_mounts((self._process(container) / "mountinfo").read_text(), below)
+
+    def _process(self, container: str) -> Path:
+        return self._view("proc") / (self.bundle(container) / "init.pid").read_text()
+
+    def _view(self, path: str) -> Path:
+        """A path as it is within the namespaces."""
+        return Path(f"/proc/{self._init}/root/{path}")
+
+    def remains(self, container: str) -> list[str]:
+        """What the node still has of a pod's or container's id: processes, mounts, runtime state, cgroups, files."""
+        found = [str(path) for path in (self.bundle(container), *self.tmp.iterdir()) if path.exists()]
+        found += map(str, self._view("run/containerd/runc").glob(f"*/{container}"))
+        for cgroup in _cgroups(self._cgroup):
+            found += [path for path, _, _ in os.walk(cgroup) if container in path]
+        found += [line for line in self._view("proc/1/mountinfo").read_text().splitlines() if container in line]
+        for process in self._view("proc").glob("[0-9]*/cmdline"):
+            try:
+                command = process.read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if container in command:
+                found.append(command.replace("\0", " "))
+        return found
+
+
+@contextmanager
+def running(node: Node, generation: Generation, handlers: list[Handler]) -> Iterator[Containerd]:
+    """A containerd with the tests' images in it."""
+    containerd = Containerd(node, generation, handlers)
+    try:
+        containerd.start()
+        containerd.import_images()
+        yield containerd
+    finally:
+        containerd.close()
+
+
+def _child(pid: int) -> int:
+    """The pid of a process's only child."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def _cgroups(name: str) -> list[Path]:
+    """A top-level cgroup in every hierarchy: one with cgroup v2, one for each controller with v1."""
+    return [path for pattern in (name, f"*/{name}") for path in CGROUPS.glob(pattern) if path.is_dir()]

@@ -1,0 +1,65 @@
+"""Containers through a containerd restart, from before reassert's arrival, and to their end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from e2e.conftest import RUNTIMES
+from e2e.cri.client import wait_for
+from e2e.cri.conftest import StartPod, later
+from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
+from e2e.cri.images import HOSTILE
+from e2e.cri.node import Containerd
+from e2e.support import Node
+
+
+def test_exec_keeps_its_env_over_a_restart_of_containerd(start_pod: StartPod, containerd: Containerd) -> None:
+    pod = start_pod()
+    container = pod.run(image=HOSTILE, env=ENV)
+    containerd.stop()
+    containerd.start()
+    assert reserved_in(container.exec_environ()) == reserved_in(container.environ()) == RESERVED
+    assert reserved_in(pod.run(name="next", image=HOSTILE, env=ENV).environ()) == RESERVED
+
+
+def test_a_container_from_before_reassert_keeps_its_env(
+    start_pod: StartPod, node: Node, runtime: str, evil: Path
+) -> None:
+    """Until it is made anew: what its first process was given, its exec'd ones are."""
+    program = later(node, runtime)
+    program.symlink_to(RUNTIMES[runtime])
+    pod = start_pod("later")
+    hostile = {"image": HOSTILE, "env": ENV, "mounts": [(str(evil), "/etc/ssl/certs")]}
+    old = pod.run(name="old", **hostile)
+    os.replace(_link(node, node.dispatcher(RUNTIMES[runtime])), program)
+    assert reserved_in(old.environ()) == reserved_in(old.exec_environ()) == OVERRIDDEN
+    new = pod.run(name="new", **hostile)
+    assert reserved_in(new.environ()) == reserved_in(new.exec_environ()) == RESERVED
+    assert_only_ours(new.mounts())
+
+
+def _link(node: Node, target: str) -> Path:
+    path = node.directory / "link"
+    path.symlink_to(target)
+    return path
+
+
+def test_nothing_is_left_of_a_removed_pod(start_pod: StartPod, containerd: Containerd, evil: Path) -> None:
+    pod = start_pod()
+    first, second = (
+        pod.run(name=name, image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")]) for name in ("a", "b")
+    )
+    first.exec("/bin/true")
+    assert containerd.remains(first.id), "nothing is found of a container that runs"
+    first.remove()
+    _wait_for_the_end(containerd, first.id)
+    assert reserved_in(second.exec_environ()) == RESERVED
+    pod.remove()
+    _wait_for_the_end(containerd, second.id)
+    _wait_for_the_end(containerd, pod.id)
+    assert [path.name for path in evil.iterdir()] == ["evil.crt"]
+
+
+def _wait_for_the_end(containerd: Containerd, container: str) -> None:
+    wait_for(lambda: not containerd.remains(container), container, lambda: str(containerd.remains(container)))

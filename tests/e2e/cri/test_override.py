@@ -1,0 +1,112 @@
+"""A pod's author overrides what the node reserves: what the processes of its containers really get."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from e2e.cri.client import Container
+from e2e.cri.conftest import CRI_POLICY, StartPod
+from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, TEXT, assert_only_ours, reserved_in
+from e2e.cri.images import HOSTILE
+from e2e.cri.node import Containerd
+from e2e.support import Node
+
+
+def test_without_reassert_the_override_wins(start_pod: StartPod, evil: Path) -> None:
+    """The other tests would prove nothing if it did not."""
+    container = start_pod("plain").run(image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")])
+    assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == OVERRIDDEN
+    assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["evil.crt"]
+
+
+@pytest.mark.parametrize("paths", [["/etc/ssl/certs"], ["/etc/ssl", "/etc//ssl/./certs/"]], ids=" ".join)
+def test_an_override_is_undone_in_the_container_and_in_exec(
+    start_pod: StartPod, node: Node, evil: Path, paths: list[str]
+) -> None:
+    container = start_pod().run(image=HOSTILE, env=ENV, mounts=[(str(evil), path) for path in paths])
+    for environ in (container.environ(), container.exec_environ()):
+        assert reserved_in(environ) == RESERVED
+        assert f"TEXT={TEXT}" in environ
+        assert "PATH=/bin" in environ
+    assert_only_ours(container.mounts())
+    assert_only_ours(container.exec_mounts())
+    assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+    [event] = [event for event in node.logged() if event["id"] == container.id]
+    assert (event["event"], event["applied"], event["adapter"]) == ("container.edited", True, "runtime")
+    assert event["container"]["namespace"] == "default"
+
+
+def test_the_containers_own_output_says_the_same(start_pod: StartPod, evil: Path) -> None:
+    script = "tr '\\0' '\\n' </proc/1/environ; cat /proc/1/mountinfo; echo end; exec sleep 1000"
+    container = start_pod().run(
+        image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")], command=["/bin/sh", "-c", script]
+    )
+    output = container.output("end")
+    assert reserved_in(output) == RESERVED
+    points = [line.split()[4] for line in output if line.count(" ") > 6]
+    assert [point for point in points if point.startswith("/etc/ssl")] == ["/etc/ssl"]
+
+
+def test_the_image_alone_cannot_override_either(start_pod: StartPod) -> None:
+    assert reserved_in(start_pod().run(image=HOSTILE).environ()) == RESERVED
+
+
+def test_a_terminal_works_and_brings_nothing_back(start_pod: StartPod, containerd: Containerd) -> None:
+    script = "tty; tr '\\0' '\\n' </proc/1/environ; echo end; exec sleep 1000"
+    container = start_pod().run(image=HOSTILE, env=ENV, tty=True, command=["/bin/sh", "-c", script])
+    output = container.output("end")
+    assert output[0].startswith("/dev/")
+    assert reserved_in(output) == RESERVED
+    typed = _exec_with_terminal(containerd, container, "tty; tr '\\0' '\\n' </proc/self/environ")
+    assert typed[0].startswith("/dev/")
+    assert reserved_in(typed) == RESERVED
+
+
+def _exec_with_terminal(containerd: Containerd, container: Container, script: str) -> list[str]:
+    """What a shell prints in a terminal, as with `kubectl exec -it`."""
+    ours, theirs = pty.openpty()
+    script += "; echo end; read _"  # the client leaves with the shell, printed or not what is still on its way
+    command = containerd.ctr_command("task", "exec", "--tty", "--exec-id", "t", container.id, "/bin/sh", "-c", script)
+    client = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    output = b""
+    while b"end\r" not in output:
+        assert select.select([ours], [], [], 30)[0], output
+        output += os.read(ours, 4096)
+    os.write(ours, b"\n")
+    assert client.wait(30) == 0, output
+    os.close(ours)
+    return [line.rstrip("\r") for line in output.decode().split("\n")]
+
+
+def test_the_pods_sandbox_is_a_container_too(start_pod: StartPod, containerd: Containerd, node: Node) -> None:
+    """A pause image is empty but for its program: the mount's target has to be made."""
+    pod = start_pod()
+    assert reserved_in(containerd.environ(pod.id)) == RESERVED
+    assert_only_ours(containerd.mounts(pod.id, "/etc/ssl"))
+    node.write_policy(CRI_POLICY.replace("exclude: {", "exclude: {containerTypes: [sandbox], "))
+    pod = start_pod()
+    assert reserved_in(containerd.environ(pod.id)) == {}
+    assert containerd.mounts(pod.id, "/etc/ssl") == []
+    assert reserved_in(pod.run(image=HOSTILE, env=ENV).environ()) == RESERVED
+
+
+def test_eight_pods_at_once(start_pod: StartPod, node: Node, evil: Path) -> None:
+    """The policy has just changed, so all of them find it uncompiled."""
+    node.write_policy(CRI_POLICY.replace("value: void", "value: none"))
+
+    def start(number: int) -> dict[str, str]:
+        pod = start_pod(name=f"p{number}")
+        container = pod.run(image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")])
+        assert_only_ours(container.mounts())
+        return reserved_in(container.environ())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(start, range(8))) == [RESERVED | {"NVIDIA_VISIBLE_DEVICES": "none"}] * 8

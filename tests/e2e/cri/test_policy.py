@@ -1,0 +1,77 @@
+"""The policy file's life under a running containerd: absent, changed, broken, mended."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from e2e.cri.client import CriError
+from e2e.cri.conftest import CRI_POLICY, StartPod
+from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
+from e2e.cri.images import HOSTILE
+from e2e.support import Node
+
+
+def missing(node: Node) -> str:
+    node.policy.unlink()
+    return "No such file or directory"
+
+
+def broken(node: Node) -> str:
+    node.write_policy(CRI_POLICY.replace("spec:\n", "spec:\n  mood: Enforce\n"))
+    return "unknown field 'mood'"
+
+
+def foreign(node: Node) -> str:
+    node.policy.chmod(0o666)
+    return "is writable by others"
+
+
+@pytest.mark.parametrize("spoil", [missing, broken, foreign])
+def test_without_any_good_policy_only_kube_system_starts(
+    start_pod: StartPod, node: Node, spoil: Callable[[Node], str]
+) -> None:
+    shutil.rmtree(node.store, ignore_errors=True)
+    reason = spoil(node)
+    try:
+        container = start_pod(namespace="kube-system").run(image=HOSTILE, env=ENV)
+        assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == OVERRIDDEN
+        with pytest.raises(CriError) as error:
+            start_pod()
+    finally:
+        node.policy.touch()
+        node.policy.chmod(0o644)
+    text = str(error.value)
+    assert "OCI runtime create failed: reassert: refused default/p/sandbox: no node policy: " in text
+    assert str(node.policy) in text
+    assert reason in text
+
+
+def test_a_change_is_picked_up_between_two_pods(start_pod: StartPod, node: Node) -> None:
+    before = start_pod().run(image=HOSTILE, env=ENV)
+    node.write_policy(CRI_POLICY.replace("value: void", "value: none"))
+    after = start_pod().run(image=HOSTILE, env=ENV)
+    changed = RESERVED | {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert reserved_in(after.environ()) == reserved_in(after.exec_environ()) == changed
+    # What a container got at its start is what an exec in it gets, for as long as it runs.
+    assert reserved_in(before.environ()) == reserved_in(before.exec_environ()) == RESERVED
+
+
+@pytest.mark.parametrize("spoil", [missing, broken, foreign])
+def test_the_last_good_policy_stays_in_force(start_pod: StartPod, node: Node, spoil: Callable[[Node], str]) -> None:
+    assert reserved_in(start_pod().run(image=HOSTILE, env=ENV).environ()) == RESERVED
+    reason = spoil(node)
+    try:
+        held = start_pod().run(image=HOSTILE, env=ENV)
+    finally:
+        node.policy.touch()
+        node.policy.chmod(0o644)
+    assert reserved_in(held.environ()) == reserved_in(held.exec_environ()) == RESERVED
+    [event] = [event for event in node.logged() if event["id"] == held.id]
+    assert event["warning"].startswith("the last good policy stays in force: ")
+    assert str(node.policy) in event["warning"]
+    assert reason in event["warning"]
+    node.write_policy(CRI_POLICY.replace("value: void", "value: mended"))
+    assert reserved_in(start_pod().run().environ())["NVIDIA_VISIBLE_DEVICES"] == "mended"
