@@ -40,8 +40,8 @@ _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what 
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 
-def _value(text: str, start: int) -> "tuple[object, int]":
-    """The value that begins exactly at `start`, and where it ends."""
+def value_at(text: str, start: int) -> "tuple[object, int]":
+    """The value that begins exactly at `start`, and where it ends. Raises Malformed."""
     try:
         value, end = _scan(text, start)
     except StopIteration as stop:
@@ -79,7 +79,7 @@ def decode(data: bytes) -> str:
 
 def parse(text: str) -> "Any":
     """The one value that the text consists of. Raises Malformed."""
-    value, end = _value(text, _skip(text, 0))
+    value, end = value_at(text, _skip(text, 0))
     if _skip(text, end) != len(text):
         raise Malformed(f"more text after the value at {_place(text, end)}")
     return value
@@ -109,7 +109,7 @@ def members(text: str, start: int = 0) -> "dict[str, tuple[object, int, int]]":
         if text[at : at + 1] != ":":
             raise Malformed(f"no colon after {name!r} at {_place(text, at)}")
         begin = _skip(text, at + 1)
-        value, end = _value(text, begin)
+        value, end = value_at(text, begin)
         if name in found:
             raise Malformed(f"member {name!r} stands there twice, again at {_place(text, begin)}")
         found[name] = (value, begin, end)
