@@ -60,7 +60,9 @@ def compile_bytes(path: str, content: bytes) -> Compiled:
     if any(problem.severity == "error" for problem in problems):
         raise PolicyInvalid(path, problems)
     if len(rules) != len(source.rules()):
-        raise ReassertError(f"{path}: {len(source.rules())} rules were read and {len(rules)} understood; please report it")
+        raise ReassertError(
+            f"{path}: {len(source.rules())} rules were read and {len(rules)} understood; please report it"
+        )
     return Compiled(source, list(rules.values()), problems)
 
 
