@@ -38,6 +38,11 @@ Run as an OCI hook. STAGE is one of:
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
 """
 
+_ANOTHER_ROOT = (
+    "a createContainer hook runs inside the container's user namespace, where nobody can tell which of the node's "
+    "files are root's; hook in at the stage createRuntime instead"
+)
+
 
 def main(arguments: "list[str]") -> int:
     """Run the adapter; returns its exit status."""
@@ -121,6 +126,8 @@ def _at_stage(settings: Settings, stage: str, kinds: "set[str]") -> None:
         case.container_id = state.container_id
         if stage == POSTSTOP:
             return
+        if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
+            raise Undecided(_ANOTHER_ROOT)
         where = state.bundle.rstrip("/") + "/config.json"
         spec = Spec(read_file(where, LIMIT), where)
         decided = case.decide(spec)
@@ -163,6 +170,8 @@ def _mount(case: Case, stage: str, state: State, spec: Spec, edits: "list[PlaceM
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
     rootfs = path if path.startswith("/") else f"{state.bundle.rstrip('/')}/{path}"
+    if stage != CREATE_CONTAINER and state.pid <= 0:
+        raise Undecided("the OCI state on stdin has no pid of a container's process")
     kept = [str(mount["destination"]) for mount in spec.mounts]
     try:
         mount_in_container(0 if stage == CREATE_CONTAINER else state.pid, rootfs, edits, kept)

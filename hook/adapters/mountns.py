@@ -44,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Misled(ReassertError):
-    """The image leads the reserved path somewhere else than to the mount: the container must not start."""
+    """The image has no place for the mount, or leads its path elsewhere: the container must not start."""
 
     def __init__(self, rule: str, message: str) -> None:
         self.rule = rule
@@ -61,7 +61,7 @@ def mount_in_container(pid: int, rootfs: str, edits: list[PlaceMount], destinati
     own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if pid:
-            _enter(f"/proc/{pid}/ns/mnt")
+            _enter(f"/proc/{pid}/ns/mnt", own)
         try:
             root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -81,7 +81,10 @@ def mount_in_container(pid: int, rootfs: str, edits: list[PlaceMount], destinati
 def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> None:
     kept = [(path, _clone_below(root, path)) for path in _kept_below(edit, destinations)]
     try:
-        target = _target(root, edit.name, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+        try:
+            target = _target(root, edit.name, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+        except OSError as error:
+            raise Misled(edit.rule, f"{edit.name} cannot be reached inside the image: {error.strerror}") from None
         try:
             _move(tree, target, edit.name)
         finally:
@@ -155,7 +158,10 @@ def _clone_below(root: int, path: str) -> int:
 
 
 def _target(root: int, path: str, is_directory: bool) -> int:
-    """The place to mount on; made where it is missing, as a runtime would, but relative to an opened parent."""
+    """The place to mount on; made where it is missing, as a runtime would, but relative to an opened parent.
+
+    Raises OSError, which says what is wrong with the image.
+    """
     try:
         return _open_in_root(root, path)
     except FileNotFoundError:
@@ -169,11 +175,9 @@ def _target(root: int, path: str, is_directory: bool) -> int:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             os.close(os.open(name, flags, 0o644, dir_fd=parent))
     except FileExistsError:
-        raise Undecided(
-            f"{path} in the image is a symbolic link that leads nowhere; nothing can be mounted there"
-        ) from None
+        raise OSError(errno.ELOOP, f"{path} is a symbolic link that leads nowhere") from None
     except OSError as error:
-        raise Undecided(f"{path} is missing in the image and cannot be made: {error.strerror}") from None
+        raise OSError(error.errno, f"{path} is missing and cannot be made: {error.strerror}") from None
     finally:
         os.close(parent)
     return _open_in_root(root, path)
@@ -184,9 +188,11 @@ def _move(tree: int, target: int, path: str) -> None:
     _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags)
 
 
-def _enter(namespace: str) -> None:
+def _enter(namespace: str, own: int) -> None:
     fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if os.path.sameopenfile(fd, own):
+            raise Undecided("the container has no mount namespace of its own, and nothing is mounted in the node's")
         _setns(fd)
     finally:
         os.close(fd)

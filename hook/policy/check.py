@@ -185,13 +185,14 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
     for tree in _FORBIDDEN:
         if not wrong and (path == tree or is_below(path, tree)):
             wrong = [source.problem([*at, "mountPath"], f"mountPath {path} lies in {tree}, which the runtime builds")]
+    found += wrong
     for position, allowed in enumerate(mount.get("allowBelow") or []):
         where: list[str | int] = [*at, "allowBelow", position]
         bad = _check_path(source, where, allowed)
         if not bad and not wrong and not is_below(clean(allowed), path):
             bad = [source.problem(where, f"allowBelow {allowed!r} does not lie below mountPath {path}")]
-        wrong = wrong + bad
-    return found + wrong
+        found += bad
+    return found
 
 
 def _check_selector(source: Source, at: list[str | int], selector: dict[str, Any] | None) -> list[Problem]:

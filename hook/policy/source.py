@@ -56,7 +56,10 @@ class Source:
     text: str
 
     def place(self, path: Path, key: bool = False) -> tuple[int, int]:
-        """Line and column of the value at `path`, or of its key; of the nearest ancestor where it is missing."""
+        """Line and column of the value at `path`, or of its key; of the nearest ancestor where it is missing.
+
+        Nothing stands nowhere: `mode:` without a value is at its key.
+        """
         node, line, column = self.data, 0, 0
         for depth, step in enumerate(path):
             marks = getattr(node, "lc", None)
@@ -64,7 +67,7 @@ class Source:
             if entry is None:
                 break
             last = depth == len(path) - 1
-            line, column = entry[:2] if len(entry) == 2 or (last and key) else entry[2:]
+            line, column = entry[:2] if len(entry) == 2 or (last and (key or node[step] is None)) else entry[2:]
             node = node[step]
         return line + 1, column + 1
 

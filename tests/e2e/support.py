@@ -113,6 +113,7 @@ class Bundle:
         (self.rootfs / "etc/ssl/certs/image.crt").write_text("image\n")
         run("runc", "spec", "--bundle", str(directory))
         self.spec: dict[str, Any] = json.loads(self.config.read_text())
+        self.spec["root"]["readonly"] = False  # as in a pod that says nothing about it
         process = self.spec["process"]
         process.update(terminal=False, args=args or ["/bin/sleep", "600"], env=["PATH=/bin"])
         process.pop("rlimits", None)

@@ -70,7 +70,7 @@ GENERATIONS = {"1.6": Generation("/usr/bin/containerd")}
 
 @dataclass(frozen=True)
 class Handler:
-    """A runtime handler. `open_to_pods`: pods' annotations are copied into the OCI spec."""
+    """A runtime handler. `open_to_pods`: pods' annotations are copied into the OCI spec, all of them."""
 
     name: str
     binary: str
@@ -102,8 +102,8 @@ class Containerd:
 
     def _configuration(self, handlers: list[Handler]) -> str:
         parts = [self._generation.config.format(directory=self.directory, pause=PAUSE)]
-        for handler in handlers:
-            annotations = '["*"]' if handler.open_to_pods else "[]"
+        for handler in handlers:  # in these patterns a * does not reach over a slash (Go's filepath.Match)
+            annotations = '["*", "*/*"]' if handler.open_to_pods else "[]"
             part = self._generation.handler.format(name=handler.name, binary=handler.binary, annotations=annotations)
             parts.append(part)
         return "".join(parts)

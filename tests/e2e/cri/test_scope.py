@@ -110,11 +110,11 @@ def test_forged_annotations_gain_nothing(
 ) -> None:
     """Neither out of the rules, nor into `exclude`, nor another decision for exec."""
     node.write_policy(NARROW_POLICY)
-    forged = forged | {"arrived": "yes"}
+    forged = forged | {"pods/own": "arrived"}
     pod = start_pod("open", annotations=forged)
     container = pod.run(image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")], annotations=forged)
     for each in (pod.id, container.id):
-        assert containerd.annotations(each)["arrived"] == "yes"
+        assert containerd.annotations(each)["pods/own"] == "arrived"
     for environ in (container.environ(), container.exec_environ()):
         assert reserved_in(environ) == RESERVED
         assert "LD_PRELOAD=x" not in environ

@@ -1,0 +1,342 @@
+"""The OCI hook in config.json, under the real runc and crun without any wrapper: what the process itself sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.support import POLICY, REASSERT, Bundle, Node, Running, need, run
+
+STAGES = ("prestart", "createRuntime", "createContainer")
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
+ADAPTERS = "a hook cannot set env; the runtime wrapper (reassert runtime) or the NRI plugin can"
+
+
+@pytest.fixture(params=STAGES)
+def stage(request: pytest.FixtureRequest) -> str:
+    """Each stage of a hook in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(autouse=True)
+def compiled(node: Node) -> None:
+    """A node's policy is compiled long before its containers start."""
+    compile_policy(node)
+
+
+def compile_policy(node: Node, text: str = "") -> None:
+    if text:
+        node.write_policy(text)
+    run(str(REASSERT), "policy", "compile", "--policy", str(node.policy), "--store", str(node.store))
+
+
+def add_hook(bundle: Bundle, node: Node, stage: str, *flags: str) -> None:
+    """An entry as reassert writes it: absolute path, non-empty env, timeout."""
+    entry = {
+        "path": str(REASSERT),
+        "args": ["reassert", "hook", *flags, *node.options(), stage],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 10,
+    }
+    bundle.spec.setdefault("hooks", {}).setdefault(stage, []).append(entry)
+    bundle.save()
+
+
+def reason(node: Node, container: Running) -> str:
+    """Why a hook refused the container: in its event, and in what the runtime says where it passes that on (runc)."""
+    assert container.create() != 0
+    run(container.runtime, "delete", "--force", container.id, check=False)
+    event = node.logged()[-1]
+    assert event["applied"] is False
+    [problem] = event.get("denials") or event["errors"]
+    message: str = problem["message"]
+    if container.runtime.endswith("runc"):
+        assert message.replace('"', "") in container.output().replace("\\", "").replace('"', "")
+    assert "Traceback" not in container.output()
+    return message
+
+
+def host(bundle: Bundle) -> list[Any]:
+    """What of the host a misled mount would change: mounts in the node's and in our namespace, files at the targets."""
+    seen: list[Any] = []
+    for process in ("1", "self"):
+        lines = Path(f"/proc/{process}/mountinfo").read_text().splitlines()
+        points = [(line.split()[4], line) for line in lines]
+        places = ("/tmp", "/elsewhere", "/nowhere")
+        seen.append(
+            [
+                line
+                for point, line in points
+                if str(bundle.directory.parent) in line or point in places or point.startswith("/etc")
+            ]
+        )
+    seen.append([sorted(os.listdir("/etc")), sorted(os.listdir("/etc/ssl")), sorted(os.listdir("/"))])
+    return seen
+
+
+def sees_the_nodes_ca(container: Running) -> None:
+    """The last mount at /etc/ssl is the node's directory, read-only, and nothing lies over it."""
+    assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+    root, point, options = container.mounts("/etc/ssl")[-1]
+    assert (root.endswith("/ca"), point, options.split(",")[0]) == (True, "/etc/ssl", "ro")
+    assert (
+        "Read-only"
+        in run(container.runtime, "exec", container.id, "/bin/touch", "/etc/ssl/certs/x", check=False).stderr
+    )
+
+
+def test_the_hook_puts_the_mount_back_over_a_pods(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    evil = bundle.directory / "evil"
+    evil.mkdir()
+    bundle.bind(evil, "/etc/ssl/certs", "ro")
+    bundle.pod()
+    add_hook(bundle, node, stage, "--mount-ca")
+    before = host(bundle)
+    with Running(real, bundle) as container:
+        sees_the_nodes_ca(container)
+        assert host(bundle) == before
+    [event] = node.logged()
+    assert (event["event"], event["adapter"], event["applied"]) == ("container.edited", "hook", True)
+
+
+def test_the_hook_makes_a_target_that_the_image_lacks(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    shutil.rmtree(bundle.rootfs / "etc/ssl")
+    add_hook(bundle, node, stage, "--mount-ca")
+    with Running(real, bundle) as container:
+        sees_the_nodes_ca(container)
+
+
+def test_the_hook_mounts_a_file(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    policy = POLICY.replace(
+        "hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/certs/company.crt, mountPath: /etc/a/b.pem,"
+    )
+    compile_policy(node, policy.replace("CA/", f"{node.ca}/"))
+    add_hook(bundle, node, stage, "--mount-ca")
+    with Running(real, bundle) as container:
+        assert container.exec("/bin/cat", "/etc/a/b.pem") == "company\n"
+        [(_, point, options)] = container.mounts("/etc/a")
+        assert (point, options.split(",")[0]) == ("/etc/a/b.pem", "ro")
+
+
+def test_the_hook_works_under_a_read_only_root(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    bundle.spec["root"]["readonly"] = True
+    add_hook(bundle, node, stage, "--mount-ca")
+    with Running(real, bundle) as container:
+        sees_the_nodes_ca(container)
+
+
+def test_a_read_only_root_has_no_place_for_a_missing_target(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    """crun makes the root read-only before createContainer, runc after it; both do after createRuntime."""
+    shutil.rmtree(bundle.rootfs / "etc/ssl")
+    bundle.spec["root"]["readonly"] = True
+    add_hook(bundle, node, stage, "--mount-ca")
+    if real.endswith("crun") and stage == "createContainer":
+        assert reason(node, Running(real, bundle)) == (
+            "/etc/ssl cannot be reached inside the image: /etc/ssl is missing and cannot be made: Read-only file system"
+        )
+    else:
+        with Running(real, bundle) as container:
+            sees_the_nodes_ca(container)
+
+
+def test_the_hook_works_under_small_limits(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    bundle.spec["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 64}]
+    add_hook(bundle, node, stage, "--mount-ca")
+    with Running(real, bundle) as container:
+        sees_the_nodes_ca(container)
+
+
+HOSTILE = {
+    "/etc/ssl to /tmp": ("etc/ssl", "/tmp"),
+    "/etc/ssl out of the root": ("etc/ssl", "/../../etc"),
+    "/etc/ssl relative, out of the root": ("etc/ssl", "../../../../tmp"),
+    "/etc/ssl to nowhere": ("etc/ssl", "/nowhere"),
+    "/etc/ssl to itself": ("etc/ssl", "ssl"),
+    "/etc/ssl through /proc": ("etc/ssl", "/proc/1/root/tmp"),
+    "/etc to another directory": ("etc", "/elsewhere"),
+    "/etc to nowhere": ("etc", "/nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_image_never_leads_a_mount_to_the_host(
+    real: str, stage: str, node: Node, bundle: Bundle, name: str
+) -> None:
+    link, target = HOSTILE[name]
+    shutil.rmtree(bundle.rootfs / link)
+    (bundle.rootfs / link).symlink_to(target)
+    (bundle.rootfs / "elsewhere").mkdir()
+    add_hook(bundle, node, stage, "--mount-ca")
+    before = host(bundle)
+    container = Running(real, bundle)
+    if container.create() == 0:
+        run(real, "start", container.id)
+        try:
+            assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+            assert host(bundle) == before
+        finally:
+            run(real, "delete", "--force", container.id)
+    else:
+        print(reason(node, container))
+    assert host(bundle) == before
+
+
+def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    compile_policy(node, POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
+    (node.ca / "private").mkdir()
+    for name in ("private", "certs"):
+        (bundle.directory / name).mkdir()
+        (bundle.directory / name / "pods").write_text("")
+        bundle.bind(bundle.directory / name, f"/etc/ssl/{name}", "ro")
+    add_hook(bundle, node, stage, "--mount-ca")
+    with Running(real, bundle) as container:
+        assert container.exec("/bin/ls", "/etc/ssl/private").split() == ["pods"]
+        assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+
+
+def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/evil")
+    add_hook(bundle, node, stage, "--inject-env")
+    message = reason(node, Running(real, bundle))
+    assert message == f"env REQUESTS_CA_BUNDLE is not what the policy wants, and {ADAPTERS}"
+
+
+def test_the_hook_passes_right_env(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    bundle.spec["process"]["env"].append(WANTED)
+    add_hook(bundle, node, stage, "--inject-env")
+    with Running(real, bundle) as container:
+        assert WANTED in container.environ()
+        assert container.mounts("/etc/ssl") == []
+    assert node.logged() == []
+
+
+def test_without_a_flag_the_hook_does_both(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    add_hook(bundle, node, stage)
+    assert ADAPTERS in reason(node, Running(real, bundle))
+    bundle.spec["process"]["env"].append(WANTED)
+    bundle.save()
+    with Running(real, bundle) as container:
+        sees_the_nodes_ca(container)
+
+
+def test_audit_only_logs(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    compile_policy(node, POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
+    add_hook(bundle, node, stage)
+    with Running(real, bundle) as container:
+        assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["image.crt"]
+    [event] = node.logged()
+    assert (event["mode"], event["applied"]) == ("Audit", False)
+
+
+def test_an_excluded_namespace_is_left_alone(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    bundle.pod("kube-system")
+    add_hook(bundle, node, stage)
+    with Running(real, bundle) as container:
+        assert container.mounts("/etc/ssl") == []
+    assert node.logged() == []
+
+
+def test_behind_the_wrapper_the_hook_finds_everything_in_place(
+    runtime: str, stage: str, node: Node, bundle: Bundle
+) -> None:
+    bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/evil")
+    bundle.pod()
+    add_hook(bundle, node, stage)
+    with Running(runtime, bundle) as container:
+        assert WANTED in container.environ()
+        assert len(container.mounts("/etc/ssl")) == 1
+        sees_the_nodes_ca(container)
+    assert [event["adapter"] for event in node.logged()] == ["runtime"]
+
+
+def in_user_namespace(bundle: Bundle) -> None:
+    """Root in the container is uid 100000 of the node, and its root filesystem belongs to it."""
+    mapping = {"containerID": 0, "hostID": 100000, "size": 65536}
+    bundle.spec["linux"].update(uidMappings=[mapping], gidMappings=[mapping])
+    bundle.spec["linux"]["namespaces"].append({"type": "user"})
+    for path in [bundle.rootfs, *bundle.rootfs.rglob("*")]:
+        os.chown(path, 100000, 100000, follow_symlinks=False)
+    possible = run("unshare", "-U", "true", check=False).returncode == 0
+    need(possible, "user namespaces (user.max_user_namespaces, CONFIG_USER_NS)")
+
+
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime"])
+def test_the_hook_works_with_a_user_namespace(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    in_user_namespace(bundle)
+    evil = bundle.directory / "evil"
+    evil.mkdir()
+    bundle.bind(evil, "/etc/ssl/certs", "ro")
+    bundle.spec["process"]["env"].append(WANTED)
+    add_hook(bundle, node, stage)
+    before = host(bundle)
+    with Running(real, bundle) as container:
+        assert container.exec("/bin/cat", "/proc/self/uid_map").split() == ["0", "100000", "65536"]
+        sees_the_nodes_ca(container)
+        assert host(bundle) == before
+
+
+def test_inside_a_user_namespace_the_hook_refuses_and_names_the_right_stage(
+    real: str, node: Node, bundle: Bundle
+) -> None:
+    in_user_namespace(bundle)
+    add_hook(bundle, node, "createContainer")
+    container = Running(real, bundle)
+    assert container.create() != 0
+    run(real, "delete", "--force", container.id, check=False)
+    if real.endswith("runc"):  # crun keeps a hook's words to itself, and the event log is not the namespace's to write
+        assert "hook in at the stage createRuntime instead" in container.output()
+
+
+def call(node: Node, stage: str, state: object, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The hook by itself, with text or an OCI state on stdin."""
+    text = state if isinstance(state, str) else json.dumps(state)
+    return run(str(REASSERT), "hook", *flags, *node.options(), stage, input=text, check=False)
+
+
+def test_poststop_needs_no_bundle(node: Node) -> None:
+    done = call(node, "poststop", {"ociVersion": "1.0.2", "id": "x", "status": "stopped", "bundle": "/nowhere"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+BAD_STATES: dict[str, tuple[object, str]] = {
+    "nothing": ("", "the OCI state on stdin: no JSON value at the end of the text"),
+    "garbage": ("\x00\x01 garbage", "the OCI state on stdin: no JSON value at line 1"),
+    "a list": ([], "no absolute bundle and pid"),
+    "no bundle": ({"id": "x", "pid": 1}, "no absolute bundle and pid"),
+    "a relative bundle": ({"id": "x", "pid": 1, "bundle": "x"}, "no absolute bundle and pid"),
+    "no such bundle": ({"id": "x", "pid": 1, "bundle": "/nowhere"}, "/nowhere/config.json: No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STATES)
+def test_a_bad_state_is_refused_in_one_line(node: Node, name: str) -> None:
+    state, message = BAD_STATES[name]
+    done = call(node, "prestart", state)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert message in done.stderr
+    assert node.logged()[-1]["event"] == "container.error"
+
+
+@pytest.mark.parametrize("pid", [None, 0, -1, 2**40, "1", os.getpid()])
+def test_a_state_without_a_running_process_is_refused_in_one_line(
+    node: Node, bundle: Bundle, pid: int | str | None
+) -> None:
+    before = host(bundle)
+    done = call(node, "createRuntime", {"id": "x", "bundle": str(bundle.directory), "pid": pid}, "--mount-ca")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert any(clue in done.stderr for clue in ("pid", f"/proc/{2**40}", "no mount namespace of its own"))
+    assert host(bundle) == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["startContainer"], ["prestart", "poststop"], ["--nonsense", "prestart"]])
+def test_wrong_usage_is_said_in_one_line(arguments: list[str]) -> None:
+    done = run(str(REASSERT), "hook", *arguments, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.endswith("see reassert hook --help\n")

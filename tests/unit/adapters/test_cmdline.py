@@ -1,0 +1,150 @@
+"""The command lines of runc and crun mean here what they mean to runc and crun."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.adapters.cmdline import EDITING_VERBS, Invocation
+
+CONTAINERD = "--root /run/runc/k8s.io --log /b/log.json --log-format json --systemd-cgroup"
+PODMAN = "--log-level=debug --cgroup-manager systemd --root=/run/crun"
+
+
+def parsed(line: str) -> Invocation:
+    return Invocation(line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "create --bundle B ID",
+        "create --bundle=B ID",
+        "create -b B ID",
+        "create -bB ID",
+        "create -b=B ID",
+        "create -bundle B ID",
+        "create -bundle=B ID",
+        "create --bun B ID",
+        "create --bun=B ID",
+        "create --b B ID",
+        "create --bundle B -- ID",
+        "create --bundle A --bundle B ID",
+        "create --pid-file P --no-pivot --console-socket S -b B --preserve-fds 2 ID",
+        "create --pid-file --bundle -b B ID",
+        "create ID --bundle B",
+        "create --no-pivot ID --pid-file P -b B",
+        "run -db B ID",
+        "run --detach --keep --bundle B ID",
+        "restore --image-path I --work-path W -b B --tcp-established ID",
+    ],
+)
+@pytest.mark.parametrize("front", ["", CONTAINERD, PODMAN])
+def test_every_spelling_of_the_bundle_is_understood(front: str, line: str) -> None:
+    invocation = parsed(f"{front} {line}")
+    assert (invocation.verb, invocation.value("bundle"), invocation.container_id) == (line.split()[0], "B", "ID")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["create ID", "create --no-pivot ID", "create -- ID --bundle B", "create ID -- --bundle B", "create ID -"],
+)
+def test_bundle_that_is_not_given_is_none(line: str) -> None:
+    invocation = parsed(line)
+    assert (invocation.value("bundle"), invocation.container_id) == (None, "ID")
+
+
+@pytest.mark.parametrize(
+    ("line", "verb", "container_id"),
+    [
+        ("--root create start X", "start", "X"),
+        ("--root=create state create", "state", "create"),
+        ("--log exec --log-format run kill create 9", "kill", "create"),
+        ("start create", "start", "create"),
+        ("create --pid-file create create", "create", "create"),
+        ("create --bundle exec run", "create", "run"),
+        ("--debug -- create ID", "create", "ID"),
+        ("--rootless true --criu /c delete --force", "delete", "--force"),
+    ],
+)
+def test_value_or_id_that_equals_a_verb_is_none(line: str, verb: str, container_id: str) -> None:
+    invocation = parsed(line)
+    assert (invocation.verb, invocation.container_id) == (verb, container_id)
+
+
+@pytest.mark.parametrize("line", ["", "--version", "-v", "--root R", "--log", "create", "exec", "create --bundle"])
+def test_incomplete_command_line_is_read_as_far_as_it_goes(line: str) -> None:
+    invocation = parsed(line)
+    assert invocation.verb == (line.split() or [""])[0].partition("-")[0]
+    assert invocation.container_id == ""
+
+
+def test_global_options_of_containerd() -> None:
+    invocation = parsed(f"{CONTAINERD} create --bundle B ID")
+    assert [invocation.global_value(name) for name in ("root", "log", "log-format")] == [
+        "/run/runc/k8s.io",
+        "/b/log.json",
+        "json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec --process P ID",
+        "exec --process=P ID",
+        "exec -p P ID",
+        "exec -pP ID",
+        "exec -p=P ID",
+        "exec -tp P ID",
+        "exec -tdpP ID",
+        "exec --tty --detach --pid-file F -p P ID",
+        "exec -process P ID",
+    ],
+)
+def test_every_spelling_of_the_process_file_is_understood(line: str) -> None:
+    invocation = parsed(line)
+    assert (invocation.value("process"), invocation.container_id) == ("P", "ID")
+
+
+def test_beginning_that_two_options_share_is_neither() -> None:
+    """getopt refuses it: --process, --process-label."""
+    assert parsed("exec --proc P ID").value("process") is None
+
+
+def test_env_options_of_exec_are_found_where_they_stand() -> None:
+    invocation = parsed("--root R exec -e A=1 --env=B=2 -eC=3 -te D=4 --env E ID cmd -e F=6 --env G=7")
+    found = [(option.value, option.begin, option.end) for option in invocation.options if option.name == "env"]
+    assert found == [("A=1", 3, 5), ("B=2", 5, 6), ("C=3", 6, 7), ("D=4", 7, 9), ("E", 9, 11)]
+    assert invocation.container_id == "ID"
+    assert invocation.arguments[invocation.operands :] == "ID cmd -e F=6 --env G=7".split()
+
+
+def test_operands_of_exec_are_no_options() -> None:
+    for line in ("exec ID cmd --process P", "exec -- ID --process P", "exec -t -- ID cmd"):
+        invocation = parsed(line)
+        assert (invocation.container_id, invocation.value("process")) == ("ID", None)
+
+
+def test_later_option_counts() -> None:
+    assert parsed("exec -p A -p B ID").value("process") == "B"
+    assert parsed("--root A --root B state ID").global_value("root") == "B"
+
+
+words = st.text("abx", min_size=1, max_size=3)
+spellings = st.sampled_from(["--{n} {v}", "--{n}={v}", "-{n} {v}", "-{n}={v}"])
+options = st.tuples(st.sampled_from(["bundle", "pid-file", "console-socket"]), words, spellings)
+
+
+@given(st.sampled_from(EDITING_VERBS[:3]), st.lists(options, max_size=5), st.lists(options, max_size=2), words)
+def test_any_order_of_options_gives_the_last_values(
+    verb: str, before: list[tuple[str, str, str]], behind: list[tuple[str, str, str]], name: str
+) -> None:
+    def written(given: list[tuple[str, str, str]]) -> list[str]:
+        return " ".join(spelling.format(n=n, v=v) for n, v, spelling in given).split()
+
+    invocation = Invocation([verb, *written(before), name, *written(behind)])
+    expected = {option: value for option, value, _ in [*before, *behind]}
+    assert {option: invocation.value(option) for option in expected} == expected
+    assert invocation.container_id == name

@@ -1,0 +1,85 @@
+"""`reassert-runc` is run by a real sh, with a real program in reassert's place and in the runtime's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hook.adapters.dispatcher import dispatcher
+from hook.errors import ReassertError
+from unit.support import reassert
+
+SHELLS = [shell for shell in ("sh", "dash", "bash", "busybox") if shutil.which(shell)]
+AWKWARD = ["", " ", "a b", "*", "$HOME", "`id`", "'", '"', "\\", "a\nb", "é"]
+
+
+def program(path: Path) -> str:
+    """An executable that prints its own name and arguments."""
+    path.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps([{path.name!r}, *sys.argv[1:]]))\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture(params=SHELLS)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> object:
+    """Run the dispatcher under each shell; returns what was started."""
+    directory = tmp_path / "it's a $dir"
+    directory.mkdir()
+    real, own = program(directory / "runc"), program(directory / "reassert")
+    script = tmp_path / "reassert-runc"
+    script.write_text(dispatcher(real, own, ["--policy", "/etc/a b"]))
+    shell = ["busybox", "sh"] if request.param == "busybox" else [request.param]
+
+    def started(*arguments: str) -> list[str]:
+        result = subprocess.run([*shell, str(script), *arguments], capture_output=True, text=True)
+        assert result.stderr == ""
+        said: list[str] = json.loads(result.stdout)
+        return [word.replace(str(directory), "DIR") for word in said]
+
+    return started
+
+
+@pytest.mark.parametrize("verb", ["create", "run", "exec", "restore"])
+def test_verbs_that_start_a_process_go_through_reassert(run: object, verb: str) -> None:
+    arguments = ["--root", "/r", verb, "--bundle", "a b", *AWKWARD, "id"]
+    expected = ["reassert", "runtime", "--real", "DIR/runc", "--policy", "/etc/a b", "--", *arguments]
+    assert run(*arguments) == expected  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("verb", ["start", "kill", "delete", "state", "features", "ps", "creates", "create-x"])
+def test_all_others_reach_the_real_runtime_at_once(run: object, verb: str) -> None:
+    arguments = ["--root", "/r", verb, "--force", *AWKWARD, "id"]
+    assert run(*arguments) == ["runc", *arguments]  # type: ignore[operator]
+
+
+def test_no_arguments_reach_the_real_runtime(run: object) -> None:
+    assert run() == ["runc"]  # type: ignore[operator]
+
+
+def test_real_runtime_must_be_executable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "gone", tmp_path / "file", tmp_path):
+        with pytest.raises(ReassertError, match="is not an executable file"):
+            dispatcher(str(path), "/r", [])
+
+
+def test_dispatcher_does_not_dispatch_to_itself(tmp_path: Path) -> None:
+    first = tmp_path / "reassert-runc"
+    first.write_text(dispatcher("/bin/true", "/r", []))
+    first.chmod(0o755)
+    with pytest.raises(ReassertError, match="would call itself for ever"):
+        dispatcher(str(first), "/r", [])
+
+
+def test_command_prints_a_script_that_says_only_what_is_not_the_default() -> None:
+    same = reassert("dispatcher", "--real", "/bin/true", "--reassert", "/r", "--policy", "/etc/reassert/policy.yaml")
+    assert same.stdout == dispatcher("/bin/true", "/r", [])
+    other = reassert("dispatcher", "--real", "/bin/true", "--reassert", "/r", "--store", "/s")
+    assert other.stdout == dispatcher("/bin/true", "/r", ["--store", "/s"])
+    relative = reassert("dispatcher", "--real", "true")
+    assert (relative.returncode, relative.stderr) == (2, "reassert: true is not an absolute path\n")

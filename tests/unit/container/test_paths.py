@@ -1,0 +1,46 @@
+"""Two spellings of one path inside a container compare as one."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.container.paths import clean, is_below
+
+paths = st.text("ab./", max_size=10)
+
+
+@given(paths)
+def test_cleaned_path_is_what_posix_would_normalise(path: str) -> None:
+    assert clean(path) == posixpath.normpath("/" + path.lstrip("/"))
+
+
+@given(paths)
+def test_cleaning_twice_changes_nothing(path: str) -> None:
+    assert clean(clean(path)) == clean(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "cleaned"),
+    [
+        ("/etc/ssl", "/etc/ssl"),
+        ("/etc//ssl/", "/etc/ssl"),
+        ("etc/ssl", "/etc/ssl"),
+        ("/etc/x/../ssl/.", "/etc/ssl"),
+        ("/../../etc", "/etc"),
+        ("/etc/..data", "/etc/..data"),
+        ("", "/"),
+        ("/", "/"),
+    ],
+)
+def test_spellings_of_a_path(path: str, cleaned: str) -> None:
+    assert clean(path) == cleaned
+
+
+@given(paths.map(clean), paths.map(clean))
+def test_path_is_below_another_where_its_parts_begin_with_it(path: str, parent: str) -> None:
+    mine, theirs = [part for part in path.split("/") if part], [part for part in parent.split("/") if part]
+    assert is_below(path, parent) == (len(mine) > len(theirs) and mine[: len(theirs)] == theirs)

@@ -1,0 +1,130 @@
+"""A config.json is changed where it was asked, and nowhere else; what is no OCI spec is never guessed at."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.container.spec import ProcessFile, Spec
+from hook.errors import Undecided
+from unit.support import FIXTURES
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+OURS = ("process", "mounts", "annotations", "env", "linux", "root")
+others = st.dictionaries(st.text().filter(lambda name: name.lower() not in OURS), json_values, max_size=4)
+
+
+def read(data: object) -> Spec:
+    """A spec from data, or from text as it is."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return Spec(text.encode("utf-8", "surrogatepass"), "/b/config.json")
+
+
+def replaced(spec: Spec) -> dict[str, Any]:
+    """Data of the spec after all three were replaced."""
+    spec.env, spec.mounts, spec.annotations = ["A=1"], [{"destination": "/x"}], {"n": "v"}
+    data: dict[str, Any] = json.loads(spec.render())
+    assert data["process"].pop("env") == ["A=1"]
+    assert data.pop("mounts") == [{"destination": "/x"}]
+    assert data.pop("annotations") == {"n": "v"}
+    return data
+
+
+@given(others, others, st.sampled_from([None, 2, "\t"]), st.booleans(), st.data())
+def test_all_that_was_not_replaced_survives(
+    top: dict[str, Any], process: dict[str, Any], indent: Any, ascii_only: bool, data: st.DataObject
+) -> None:
+    """Also where env, mounts and annotations were missing, and whatever stands before or behind them."""
+    process_members = list(process.items()) + [("env", ["B=2"])] * data.draw(st.booleans())
+    process = dict(data.draw(st.permutations(process_members)))
+    members = [*top.items(), ("process", process), *data.draw(st.lists(st.just(("mounts", [])), max_size=1))]
+    text = json.dumps(dict(data.draw(st.permutations(members))), indent=indent, ensure_ascii=ascii_only)
+    try:
+        spec = read(text)
+    except Undecided:  # a lone surrogate outside of an escape is no UTF-8
+        assert not ascii_only
+        return
+    process.pop("env", None)
+    assert replaced(spec) == {**top, "process": process}
+
+
+def test_bytes_of_unknown_fields_stay_as_they_were() -> None:
+    odd = '"x" : {"big":12345678901234567890123, "f":1.10e+0, "u":"\\u00e9é\\/", "dup":1,"dup":2 }'
+    text = f'\n{{ {odd} ,"process":{{"env":[ "A=0" ],  "y":-0.0}}}}\n'
+    spec = read(text)
+    spec.env = ["A=1"]
+    assert spec.render().decode() == text.replace('[ "A=0" ]', '["A=1"]')
+
+
+def test_recorded_bundle_is_rendered_byte_for_byte_where_nothing_changes() -> None:
+    data = (FIXTURES / "kubelet" / "containerd-container.json").read_bytes()
+    spec = Spec(data, "c")
+    spec.env = list(spec.env)
+    assert not spec.changed()
+    assert spec.render() == data
+    spec.env = [*spec.env, "NEW=é"]
+    assert spec.changed()
+    assert spec.render() == data.replace(
+        b'"COPY=all","NVIDIA_VISIBLE_DEVICES=all"]', b'"COPY=all","NVIDIA_VISIBLE_DEVICES=all","NEW=\\u00e9"]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "not a JSON object at the end of the text"),
+        ("[]", "not a JSON object"),
+        ("{}", "process is missing or not an object"),
+        ('{"process": []}', "process is missing or not an object"),
+        ('{"process": {}', "truncated"),
+        ('{"process": {}, "process": {}}', "member 'process' stands there twice"),
+        ('{"process": {"env": [], "env": []}}', "member 'env' stands there twice"),
+        ('{"process": {}, "Process": {}}', "member 'Process' is spelled 'process' in an OCI spec"),
+        ('{"process": {"ENV": []}}', "member 'ENV' is spelled 'env' in an OCI spec"),
+        ('{"process": {}, "Mounts": []}', "member 'Mounts' is spelled 'mounts' in an OCI spec"),
+        ('{"process": {"env": "A=1"}}', "process.env is not a list"),
+        ('{"process": {"env": ["A=1", 2]}}', "process.env[1] is not a string"),
+        ('{"process": {}, "mounts": {}}', "mounts is not a list"),
+        ('{"process": {}, "mounts": [{"source": "/x"}]}', "mounts[0] is not an object with a destination"),
+        ('{"process": {}, "mounts": [{"destination": 3}]}', "mounts[0] is not an object with a destination"),
+        ('{"process": {}, "annotations": []}', "annotations is not an object"),
+        ('{"process": {}, "annotations": {"a": 1}}', "annotation 'a' is not a string"),
+        ('{"process": {"x": NaN}}', "not valid JSON"),
+        ('{"process": {"x": "\ud800"}}', "not UTF-8"),
+    ],
+)
+def test_what_is_no_oci_spec_is_undecided_with_its_file_and_reason(text: str, complaint: str) -> None:
+    with pytest.raises(Undecided) as caught:
+        read(text)
+    assert str(caught.value).startswith("/b/config.json: ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"process": {"env": null}, "mounts": null, "annotations": null}', '{"process":{}}'])
+def test_missing_and_null_lists_are_empty_and_can_be_filled(text: str) -> None:
+    spec = read(text)
+    assert (spec.env, spec.mounts, spec.annotations) == ([], [], {})
+    assert replaced(spec) == {"process": {}}
+
+
+def test_process_file_keeps_all_but_env() -> None:
+    text = ' {"terminal" : true,"env":["A=1"],"args":["sh"] }'
+    target = ProcessFile(text.encode(), "/p")
+    assert not target.changed()
+    target.env = ["A=2", "B"]
+    assert target.changed()
+    assert target.render().decode() == text.replace('["A=1"]', '["A=2","B"]')
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"env": 3}', '{"Env": []}', '{"env": [], "env": []}'])
+def test_what_is_no_process_is_undecided(text: str) -> None:
+    with pytest.raises(Undecided, match="^/p: "):
+        ProcessFile(text.encode(), "/p")

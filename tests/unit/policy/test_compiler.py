@@ -1,0 +1,125 @@
+"""What the compiler prepares, so that a start need not: defaults, cleaned paths, selectors, the store's text."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.errors import ReassertError
+from hook.policy import compiler
+from hook.policy.compiler import compile_bytes, read_source, refresh
+from hook.policy.store import Stored, file_key, store_path
+from unit.support import ROOT, document, policy, problems, rule
+
+A = {"name": "a", "env": [{"name": "A", "value": "1"}]}
+
+
+def mount(**fields: Any) -> list[object]:
+    """The compiled form of one mount."""
+    (one,) = rule(env=[], mounts=[{"hostPath": "/h", "mountPath": "/m", **fields}]).mounts
+    return [one.source, one.destination, one.options, one.allow_below, one.skip_missing]
+
+
+def test_mount_is_bound_private_and_read_only_unless_told() -> None:
+    assert mount() == ["/h", "/m", ["rbind", "rprivate", "ro"], [], False]
+
+
+def test_mount_options_replace_only_their_own_kind() -> None:
+    assert mount(readOnly=False, options=["bind", "nosuid"])[2] == ["bind", "rprivate", "rw", "nosuid"]
+    assert mount(options=["rslave", "noexec"])[2] == ["rbind", "rslave", "ro", "noexec"]
+
+
+def test_mount_paths_are_cleaned_once() -> None:
+    cleaned = mount(hostPath="//h/./x/", mountPath="/m//n/", allowBelow=["/m/n/./o/"], onMissingSource="Skip")
+    assert cleaned == ["/h/x", "/m/n", ["rbind", "rprivate", "ro"], ["/m/n/o"], True]
+
+
+def test_mode_and_failure_policy_default_to_the_strict_ones() -> None:
+    strict, lax = policy(A), policy(A, mode="Audit", failurePolicy="Ignore")
+    assert (strict.mode, strict.failure_policy) == ("Enforce", "Fail")
+    assert (lax.mode, lax.failure_policy) == ("Audit", "Ignore")
+
+
+def test_compiled_rule_survives_its_line() -> None:
+    full = {
+        "name": "full",
+        "match": {
+            "namespaces": ["a"],
+            "podSelector": {"matchLabels": {"x": "y"}, "matchExpressions": [{"key": "z", "operator": "Exists"}]},
+            "ifUnknown": "Skip",
+        },
+        "env": [{"name": "F", "valueFrom": {"file": "/f"}}, {"name": "G_*", "absent": True}],
+        "onConflict": "Deny",
+    }
+    (one,) = policy(full).candidates(None)
+    assert one.conditions == {"namespaces": ["a"], "podSelector": [["x", "In", ["y"]], ["z", "Exists", []]]}
+    assert [(env.name, env.value, env.file) for env in one.env] == [("F", None, "/f"), ("G_*", None, None)]
+    assert (one.skip_unknown, one.deny) == (True, True)
+
+
+def test_fingerprint_is_the_files_own() -> None:
+    text = document(A).encode()
+    assert compile_bytes("p", text).policy().fingerprint != compile_bytes("p", text + b"\n").policy().fingerprint
+
+
+def test_stored_policy_is_the_compiled_one(root_dir: Path) -> None:
+    source = root_dir / "policy.yaml"
+    source.write_text(document(A, mode="Audit"))
+    stored = Stored(refresh(str(source), str(root_dir)))
+    key = file_key(source.stat())
+    assert stored.knows(key)
+    loaded = stored.policy(str(source), key, "")
+    assert (loaded.mode, [one.name for one in loaded.candidates("x")], loaded.warning) == ("Audit", ["a"], "")
+
+
+def test_source_edited_while_it_is_read_is_compiled_again(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit between the two looks at the file must not leave its new status beside its old content."""
+    source = root_dir / "policy.yaml"
+    source.write_text(document(A))
+    fstat = os.fstat
+
+    def edit_in_between(fd: int) -> os.stat_result:
+        before = fstat(fd)
+        was_read = os.lseek(fd, 0, os.SEEK_CUR) > 0
+        source.write_text(document(A, mode="Audit"))
+        return fstat(fd) if was_read else before
+
+    monkeypatch.setattr(compiler.os, "fstat", edit_in_between)
+    content, status = read_source(str(source))
+    assert file_key(status) != file_key(source.stat()) or content == source.read_bytes()
+
+
+def test_huge_source_is_refused_and_not_read_whole(root_dir: Path) -> None:
+    source = root_dir / "policy.yaml"
+    source.touch()
+    os.truncate(source, 1 << 40)
+    with pytest.raises(ReassertError, match="larger than the limit of 16777216 bytes"):
+        read_source(str(source))
+
+
+def test_store_names_never_clash() -> None:
+    paths = ["/a/b", "/a-b", "/a\\b", "/a\\x2db"]
+    names = {store_path(path, "/s") for path in paths}
+    assert len(names) == len(paths)
+    assert all(name.count("/") == 2 for name in names)
+
+
+SHIPPED = [ROOT / "config" / "policy.yaml", *sorted((ROOT / "config" / "examples").glob("*.yaml"))]
+
+
+def test_examples_are_shipped() -> None:
+    assert len(SHIPPED) >= 5
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_policy_has_no_errors(path: Path) -> None:
+    assert [problem.at(path.name) for problem in problems(path.read_bytes()) if problem.severity == "error"] == []
+
+
+def test_header_of_no_policy_has_all_that_a_compiled_one_has() -> None:
+    compiled = compile_bytes("p", document(A).encode()).header
+    assert set(json.loads(json.dumps(compiled))) == set(compiler.NO_RULES)

@@ -1,0 +1,80 @@
+"""Two rules that could meet in a container are told from those that never can, and from those that always do."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.policy.match import glob_match
+from hook.policy.overlap import _glob_covers, always_meet, globs_meet, may_meet
+from unit.support import rule
+
+TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
+"""Every text that two globs of three characters each could need for a common match."""
+
+globs = st.text("ab*?", max_size=3)
+
+WEB = {"podSelector": {"matchLabels": {"tier": "web"}}}
+DB = {"podSelector": {"matchLabels": {"tier": "db"}}}
+SKIP = {"ifUnknown": "Skip"}
+
+
+@given(globs, globs)
+def test_globs_meet_exactly_where_a_text_matches_both(one: str, other: str) -> None:
+    assert globs_meet(one, other) == any(glob_match(one, text) and glob_match(other, text) for text in TEXTS)
+
+
+@given(globs, globs)
+def test_glob_that_covers_another_matches_all_that_the_other_matches(wide: str, narrow: str) -> None:
+    if _glob_covers(wide, narrow):
+        assert all(glob_match(wide, text) for text in TEXTS if glob_match(narrow, text))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ({}, {}, True),
+        ({"namespaces": ["a"]}, {"namespaces": ["b"]}, False),
+        ({"namespaces": ["a", "b"]}, {"namespaces": ["b"]}, True),
+        ({"namespaces": ["a"]}, {"containerNames": ["b"]}, True),
+        ({"images": ["r/*"]}, {"images": ["s/*"]}, False),
+        (WEB, DB, True),  # under containerd nobody sees the labels: both count as met
+        ({**WEB, **SKIP}, DB, False),
+        ({"containerTypes": ["init"]}, {"containerTypes": ["container"]}, True),
+        ({"containerTypes": ["init"], **SKIP}, {"containerTypes": ["container"]}, False),
+        ({"containerTypes": ["sandbox"]}, {"containerTypes": ["container"]}, False),
+    ],
+)
+def test_rules_may_meet_unless_what_every_adapter_sees_keeps_them_apart(
+    one: dict[str, Any], other: dict[str, Any], meet: bool
+) -> None:
+    assert may_meet(rule(match=one), rule(match=other)) is meet
+    assert may_meet(rule(match=other), rule(match=one)) is meet
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "always"),
+    [
+        ({}, {"namespaces": ["a"], "images": ["x"]}, True),
+        ({"namespaces": ["*"]}, {}, True),
+        ({"namespaces": ["a*"]}, {"namespaces": ["ab", "ac*"]}, True),
+        ({"namespaces": ["a*"]}, {"namespaces": ["ab", "b"]}, False),
+        ({"containerNames": ["*"]}, {"images": ["x"]}, True),
+        ({"containerNames": ["y"]}, {"images": ["x"]}, False),
+        (WEB, WEB, True),
+        (WEB, DB, False),
+        ({**WEB, **SKIP}, WEB, True),  # the second holds wherever the first does
+        ({"containerTypes": ["init", "container"]}, {"containerTypes": ["init"]}, True),
+        ({"containerTypes": ["init"], **SKIP}, {"containerTypes": ["init", "container"]}, True),
+        ({"containerTypes": ["init", "container"], **SKIP}, {"containerTypes": ["init"]}, False),
+    ],
+)
+def test_rules_always_meet_where_the_conditions_of_one_follow_from_the_others(
+    one: dict[str, Any], other: dict[str, Any], always: bool
+) -> None:
+    assert always_meet(rule(match=one), rule(match=other)) is always
+    assert always_meet(rule(match=other), rule(match=one)) is always

@@ -1,0 +1,295 @@
+"""The policy in force: the last good one, whatever becomes of its source; compiled once per change, not per start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hook.plan import plan
+from hook.policy import store
+from hook.policy.model import Policy
+from hook.policy.store import Stored, store_path
+from unit.support import POD, ROOT, container, document
+
+GOOD = document({"name": "good", "env": [{"name": "A", "value": "1"}]}, exclude={"namespaces": ["kube-system", "ops"]})
+BETTER = document({"name": "better", "env": [{"name": "A", "value": "2"}]})
+BROKEN = GOOD.replace("rules", "rulez")
+
+
+class Node:
+    """A policy file and a store."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.source = directory / "etc" / "policy.yaml"
+        self.store = directory / "store"
+        self.source.parent.mkdir()
+
+    def load(self) -> Policy:
+        """What a start would get."""
+        return store.load(str(self.source), str(self.store))
+
+    def write(self, text: str) -> None:
+        """An administrator's edit, as editors make it."""
+        new = self.source.with_name("new")
+        new.write_text(text)
+        new.rename(self.source)
+
+    def stored(self) -> Path:
+        """The store's file."""
+        return Path(store_path(str(self.source), str(self.store)))
+
+
+@pytest.fixture
+def node(root_dir: Path) -> Node:
+    return Node(root_dir)
+
+
+@pytest.fixture
+def good(node: Node) -> Node:
+    """A node whose good policy has been compiled."""
+    node.write(GOOD)
+    assert names(node.load()) == ["good"]
+    return node
+
+
+def names(policy: Policy) -> list[str]:
+    """The rules in force."""
+    return [rule.name for rule in policy.candidates(None)]
+
+
+def foreign_directory(node: Node) -> Path:
+    """A directory that somebody else may write, with the same good policy in it."""
+    other = node.directory / "other"
+    other.mkdir()
+    (other / "policy.yaml").write_text(GOOD)
+    other.chmod(0o777)
+    return other
+
+
+def gone(node: Node) -> None:
+    node.source.unlink()
+
+
+def broken(node: Node) -> None:
+    node.write(BROKEN)
+
+
+def world_writable(node: Node) -> None:
+    node.source.chmod(0o666)
+
+
+def group_writable(node: Node) -> None:
+    os.chown(node.source, 0, 1000)
+    node.source.chmod(0o664)
+
+
+def of_another_user(node: Node) -> None:
+    os.chown(node.source, 1000, 0)
+
+
+def in_a_world_writable_directory(node: Node) -> None:
+    node.source.parent.chmod(0o777)
+
+
+def directory(node: Node) -> None:
+    node.source.unlink()
+    node.source.mkdir()
+
+
+def fifo(node: Node) -> None:
+    node.source.unlink()
+    os.mkfifo(node.source)
+
+
+def dangling_link(node: Node) -> None:
+    node.source.unlink()
+    node.source.symlink_to("nowhere")
+
+
+def link_loop(node: Node) -> None:
+    node.source.unlink()
+    node.source.symlink_to("policy.yaml")
+
+
+def link_into_a_foreign_directory(node: Node) -> None:
+    node.source.unlink()
+    node.source.symlink_to(foreign_directory(node) / "policy.yaml")
+
+
+def link_through_a_foreign_link(node: Node) -> None:
+    """The last link and the file are root's; the link between them lies where others may replace it."""
+    good_file = node.directory / "good.yaml"
+    node.source.rename(good_file)
+    between = foreign_directory(node) / "link"
+    between.symlink_to(good_file)
+    node.source.symlink_to(between)
+
+
+BAD: list[tuple[Callable[[Node], None], str]] = [
+    (gone, "No such file"),
+    (broken, "error: unknown field 'rulez'; did you mean rules?"),
+    (world_writable, "policy.yaml is writable by others (mode 0666); only root may write it"),
+    (group_writable, "policy.yaml is writable by others (mode 0664)"),
+    (of_another_user, "belongs to uid 1000; it must be root's"),
+    (in_a_world_writable_directory, "etc is writable by others (mode 0777)"),
+    (directory, "is not a regular file"),
+    (fifo, "is not a regular file"),
+    (dangling_link, "No such file"),
+    (link_loop, "Too many levels of symbolic links"),
+    (link_into_a_foreign_directory, "other is writable by others (mode 0777)"),
+    (link_through_a_foreign_link, "other is writable by others (mode 0777)"),
+]
+sources = pytest.mark.parametrize(("spoil", "complaint"), BAD, ids=lambda value: getattr(value, "__name__", ""))
+
+
+@sources
+def test_last_good_policy_stays_in_force_and_every_start_says_why(
+    good: Node, spoil: Callable[[Node], None], complaint: str
+) -> None:
+    spoil(good)
+    for policy in (good.load(), good.load()):
+        assert names(policy) == ["good"]
+        assert policy.warning.startswith("the last good policy stays in force: ")
+        assert complaint in policy.warning
+        assert policy.missing == ""
+
+
+@sources
+def test_without_a_good_policy_only_what_mends_the_node_may_start(
+    node: Node, spoil: Callable[[Node], None], complaint: str
+) -> None:
+    node.write(GOOD)
+    spoil(node)
+    policy = node.load()
+    assert complaint in policy.missing
+    who = POD.__class__("containerd", True, namespace="kube-system", types=("container",))
+    assert plan(policy, container(who=who)).refusal() == ""
+    assert plan(policy, container(who=POD)).refusal() == f"no node policy: {policy.missing}"
+
+
+def test_links_that_only_root_can_change_are_followed(node: Node) -> None:
+    """As kubelet's atomic writer lays a ConfigMap out: policy.yaml -> ..data/policy.yaml, ..data -> ..1."""
+    for version, text in (("..1", GOOD), ("..2", BETTER)):
+        (node.source.parent / version).mkdir()
+        (node.source.parent / version / "policy.yaml").write_text(text)
+    data = node.source.parent / "..data"
+    data.symlink_to("..1")
+    node.source.symlink_to("..data/policy.yaml")
+    assert names(node.load()) == ["good"]
+    data.unlink()
+    data.symlink_to("..2")
+    assert names(node.load()) == ["better"]
+
+
+def test_good_edit_is_in_force_at_the_next_start(good: Node) -> None:
+    good.write(BETTER)
+    policy = good.load()
+    assert (names(policy), policy.warning) == (["better"], "")
+
+
+def test_mended_and_reverted_source_is_in_force_again(good: Node) -> None:
+    good.write(BROKEN)
+    assert good.load().warning
+    good.write(GOOD)
+    policy = good.load()
+    assert (names(policy), policy.warning) == (["good"], "")
+
+
+def test_source_that_is_trusted_again_is_in_force_again(good: Node) -> None:
+    good.source.chmod(0o666)
+    assert good.load().warning
+    good.source.chmod(0o644)
+    assert good.load().warning == ""
+
+
+@pytest.mark.parametrize("text", [GOOD, BROKEN])
+def test_change_is_compiled_once_and_not_per_start(good: Node, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    good.write(text)
+    good.load()
+    compilations: list[object] = []
+    monkeypatch.setattr(store, "_run_compiler", lambda *arguments: compilations.append(arguments) or b"")
+    good.load()
+    good.load()
+    assert compilations == []
+    good.write(BETTER)
+    good.load()
+    assert len(compilations) == 1
+
+
+def test_starts_at_once_compile_once(node: Node) -> None:
+    """The compiler puts a new file into the store each time it runs: one inode for all of them."""
+    node.write(GOOD)
+    script = (
+        "import os, sys; from hook.policy import store; p = store.load(*sys.argv[1:]);"
+        "print(p.candidates(None)[0].name, os.stat(store.store_path(*sys.argv[1:])).st_ino, p.warning + p.missing)"
+    )
+    command = [sys.executable, "-c", script, str(node.source), str(node.store)]
+    starts = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    said = {start.communicate(timeout=60)[0] for start in starts}
+    assert said == {f"good {node.stored().stat().st_ino} \n"}
+
+
+@pytest.mark.parametrize("obstacle", ["file", "foreign"])
+def test_store_that_cannot_be_used_does_not_stop_a_good_policy(node: Node, obstacle: str) -> None:
+    node.write(GOOD)
+    if obstacle == "file":
+        node.store.write_text("in the way")
+    else:
+        node.store.mkdir()
+        node.store.chmod(0o777)
+    for _ in range(2):
+        policy = node.load()
+        assert (names(policy), policy.warning, policy.missing) == (["good"], "", "")
+
+
+def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
+    """Not for a broken source either, which looks for the last good one there."""
+    good.store.chmod(0o777)
+    planted = good.stored().read_text().replace("good", "evil")
+    good.stored().write_text(planted)
+    good.write(BROKEN)
+    policy = good.load()
+    assert names(policy) == []
+    assert "did you mean rules?" in policy.missing
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: "\0" * len(text),
+        lambda text: "{}",
+        lambda text: text[: len(text) // 2],
+        lambda text: text[:-1],
+        lambda text: text.splitlines()[0] + "\n",
+        lambda text: text.replace('"format":', '"format":9'),
+        lambda text: '{"format":1}\n',
+    ],
+    ids=["empty", "zeros", "other", "half", "end", "rules", "version", "fields"],
+)
+def test_damaged_store_is_compiled_again(good: Node, damage: Callable[[str], str]) -> None:
+    good.stored().write_text(damage(good.stored().read_text()))
+    policy = good.load()
+    assert (names(policy), policy.warning) == (["good"], "")
+    assert names(Stored(good.stored().read_text()).policy("", [], "")) == ["good"]
+
+
+def test_compiler_that_never_ends_is_not_waited_for(good: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    good.write(BETTER)
+    monkeypatch.setattr(store, "COMPILE_SECONDS", 0.2)
+    monkeypatch.setattr(store, "own_command", lambda: ["/bin/sh", "-c", "exec sleep 60"])
+    policy = good.load()
+    assert names(policy) == ["good"]
+    assert "no result within 0.2 s" in policy.warning
+
+
+def test_store_is_for_root_alone(good: Node) -> None:
+    assert good.store.stat().st_mode & 0o777 == 0o700
+    assert good.stored().stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in good.store.iterdir()} == {".lock", good.stored().name}

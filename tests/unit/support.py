@@ -1,0 +1,97 @@
+"""What unit tests have in common: policies, containers and bundles, all of them real."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hook.container.identity import Identity
+from hook.container.model import Container, Facts
+from hook.container.spec import Spec
+from hook.policy.compiler import compile_bytes
+from hook.policy.model import Policy, Rule
+from hook.policy.source import PolicyInvalid, Problem
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+POD = Identity("containerd", True, "team-a", "web-1", "1-2-3", "app", ("container",), "registry.example/app:1", None)
+
+
+def document(*rules: dict[str, Any], **spec: Any) -> str:
+    """A policy file with these rules. JSON is YAML, and what a test says needs no quoting rules."""
+    body = {"apiVersion": "reassert/v1", "kind": "NodePolicy", "spec": {**spec, "rules": list(rules)}}
+    return json.dumps(body, indent=1)
+
+
+def policy(*rules: dict[str, Any], **spec: Any) -> Policy:
+    """The policy that a start would read, through the real compiler."""
+    return compile_bytes("policy.yaml", document(*rules, **spec).encode()).policy()
+
+
+def rule(name: str = "r", **fields: Any) -> Rule:
+    """One compiled rule."""
+    fields.setdefault("env", [{"name": "X", "value": "1"}])
+    return policy({"name": name, **fields}).candidates(None)[0]
+
+
+def problems(text: str | bytes) -> list[Problem]:
+    """Errors and warnings of a policy file, as `policy check` would list them."""
+    content = text.encode() if isinstance(text, str) else text
+    try:
+        return compile_bytes("policy.yaml", content).warnings
+    except PolicyInvalid as error:
+        return error.problems
+
+
+def lines(text: str | bytes) -> list[str]:
+    """The same as the lines that `policy check` prints."""
+    return [problem.at("policy.yaml") for problem in problems(text)]
+
+
+def container(
+    env: list[str] | None = None,
+    mounts: list[dict[str, object]] | None = None,
+    who: Identity = POD,
+    facts: Facts | None = None,
+) -> Container:
+    """A container about to start."""
+    return Container(who, env or [], mounts or [], facts)
+
+
+def bind(destination: str, source: str = "/pod") -> dict[str, object]:
+    """A pod's bind mount."""
+    return {"destination": destination, "type": "bind", "source": source, "options": ["rbind", "rw"]}
+
+
+def config(
+    env: list[str] | None = None,
+    mounts: list[dict[str, object]] | None = None,
+    annotations: dict[str, str] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A small config.json as data."""
+    process = {"args": ["/bin/true"], "cwd": "/", "env": env or []}
+    return {
+        "ociVersion": "1.0.2",
+        "process": process,
+        "root": {"path": "rootfs"},
+        "mounts": mounts or [],
+        "annotations": annotations or {},
+        **more,
+    }
+
+
+def spec(**fields: Any) -> Spec:
+    """The same, read."""
+    return Spec(json.dumps(config(**fields)).encode(), "config.json")
+
+
+def reassert(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command from this checkout."""
+    options.setdefault("env", {"PATH": os.defpath})
+    command = [sys.executable, str(ROOT / "hook" / "__main__.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)

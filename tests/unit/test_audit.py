@@ -1,0 +1,104 @@
+"""One event per container: who, which rule, what, before and after; of env only what the policy owns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hook import audit
+from hook.container.model import Container
+from hook.plan import Plan, plan
+from unit.support import POD, bind, container, policy
+
+CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+
+
+def event(decided: Plan) -> dict[str, object]:
+    """The record of a decision."""
+    fields = audit.container_event(audit.Clock(), "runtime", "0a1b", POD, decided.policy)
+    return audit.plan_event(fields, decided)
+
+
+def test_event_tells_who_and_what_and_by_which_policy() -> None:
+    node = policy({**CA, "mounts": [{"hostPath": "/h", "mountPath": "/m"}]})
+    record = event(plan(node, container(["CA=/tmp/x", "CA"], [bind("/m/", "/evil")])))
+    assert {key: record[key] for key in ("event", "level", "applied", "adapter", "id", "mode")} == {
+        "event": "container.edited",
+        "level": "info",
+        "applied": True,
+        "adapter": "runtime",
+        "id": "0a1b",
+        "mode": "Enforce",
+    }
+    assert record["container"] == {
+        "namespace": "team-a",
+        "pod": "web-1",
+        "uid": "1-2-3",
+        "container": "app",
+        "image": "registry.example/app:1",
+    }
+    assert record["policy"] == {"path": "policy.yaml", "sha256": node.fingerprint}
+    assert record["edits"] == [
+        {"rule": "ca", "kind": "env", "name": "CA", "before": ["/tmp/x", None], "after": "/ca.pem"},
+        {
+            "rule": "ca",
+            "kind": "mount",
+            "name": "/m",
+            "before": [{"destination": "/m/", "source": "/evil"}],
+            "after": {"source": "/h", "options": ["rbind", "rprivate", "ro"]},
+        },
+    ]
+    assert isinstance(record["durationMs"], float)
+
+
+def test_env_that_the_policy_does_not_own_is_never_in_an_event() -> None:
+    node = policy({**CA, "onConflict": "Deny"}, {"name": "n", "env": [{"name": "N_*", "absent": True}]})
+    target = container(["SECRET=hunter2", "CA=x", "N_1=y", "CAB=hunter2"])
+    assert "hunter2" not in json.dumps(event(plan(node, target)))
+
+
+def kind(target: Container, **spec: str) -> tuple[object, ...]:
+    """Of the event about a container under CA with Deny."""
+    record = event(plan(policy({**CA, "onConflict": "Deny"}, **spec), target))
+    return record["event"], record["level"], record["applied"]
+
+
+def test_refusal_is_an_error_and_audit_only_a_warning() -> None:
+    assert kind(container(["CA=x"])) == ("container.denied", "error", False)
+    assert kind(container(["CA=x"]), mode="Audit") == ("container.denied", "warning", False)
+    assert kind(container(), mode="Audit") == ("container.edited", "info", False)
+
+
+def test_failure_is_told_whether_it_was_let_through() -> None:
+    rule = {"name": "r", "env": [{"name": "A", "valueFrom": {"file": "/gone"}}]}
+    refused = event(plan(policy(rule), container()))
+    ignored = event(plan(policy(rule, failurePolicy="Ignore"), container()))
+    assert (refused["event"], refused["level"], refused["applied"]) == ("container.denied", "error", False)
+    assert (ignored["event"], ignored["level"]) == ("container.error", "warning")
+    assert refused["errors"] == [
+        {"rule": "r", "message": "cannot tell the value of env A: /gone was not read"},
+    ]
+
+
+def test_start_under_a_held_back_edit_is_told() -> None:
+    node = policy(CA)
+    node.warning = "the last good policy stays in force: why"
+    record = event(plan(node, container(["CA=/ca.pem"])))
+    assert (record["event"], record["level"], record["warning"]) == ("policy.held", "warning", node.warning)
+
+
+def test_event_is_one_line_of_json_whatever_a_container_brings(root_dir: Path) -> None:
+    log = root_dir / "log" / "events.jsonl"
+    for value in ("line\nbreak", "\ud800", "é\x00\x1b[31m"):
+        audit.write(str(log), event(plan(policy(CA), container(["CA=" + value]))))
+    lines = log.read_text("ascii").splitlines()
+    assert [json.loads(line)["edits"][0]["before"] for line in lines] == [
+        ["line\nbreak"],
+        ["\ud800"],
+        ["é\x00\x1b[31m"],
+    ]
+
+
+def test_log_that_cannot_be_written_stops_nothing(root_dir: Path) -> None:
+    (root_dir / "file").touch()
+    audit.write(f"{root_dir}/file/events.jsonl", {"a": 1})

@@ -1,0 +1,61 @@
+"""What a decision needs of the node is read only from files that root alone can write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hook.errors import ReassertError, Undecided
+from hook.facts import VALUE_LIMIT, first_line, gather
+from hook.policy.match import Match, judge
+from hook.system import Untrusted
+from unit.support import POD, rule
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"eu-1\nx", "eu-1"), (b"eu-1", "eu-1"), (b"eu-1\r\n", "eu-1"), (b"", ""), (b"\nx", ""), ("é\n".encode(), "é")],
+)
+def test_first_line_without_its_end(root_dir: Path, content: bytes, line: str) -> None:
+    (root_dir / "f").write_bytes(content)
+    assert first_line(str(root_dir / "f")) == line
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "complaint"),
+    [
+        (lambda file: file.write_bytes(b"a\0b"), Undecided, "its first line holds a NUL byte"),
+        (lambda file: file.write_bytes(b"\xff"), Undecided, "not UTF-8 at byte 0"),
+        (lambda file: file.write_bytes(b"x" * (VALUE_LIMIT + 1)), Undecided, "larger than the limit"),
+        (Path.mkdir, Undecided, "is not a regular file"),
+        (lambda file: os.mkfifo(file), Undecided, "is not a regular file"),
+        (lambda file: file.symlink_to("/dev/zero"), Untrusted, "writable by others"),
+        (lambda file: (file.touch(), file.chmod(0o666)), Untrusted, "writable by others"),
+        (lambda file: (file.touch(), os.chown(file, 1000, 0)), Untrusted, "belongs to uid 1000"),
+    ],
+    ids=["nul", "latin", "huge", "directory", "fifo", "device", "mode", "owner"],
+)
+def test_file_that_is_no_value_is_never_guessed_at(
+    root_dir: Path, make: Callable[[Path], object], error: type[ReassertError], complaint: str
+) -> None:
+    make(root_dir / "f")
+    with pytest.raises(error, match=complaint):
+        first_line(str(root_dir / "f"))
+
+
+def test_only_rules_that_apply_are_gathered_for(root_dir: Path) -> None:
+    good, gone = root_dir / "good", root_dir / "gone"
+    good.write_text("1")
+
+    def held(name: str, file: Path, **match: list[str]) -> Match:
+        env = [{"name": "A", "valueFrom": {"file": str(file)}}]
+        one = rule(name, match=match, env=env, mounts=[{"hostPath": str(file), "mountPath": "/m"}])
+        return Match(one, judge(one, POD))
+
+    facts = gather([held("a", good), held("b", gone), held("c", root_dir / "other", namespaces=["other"])])
+    assert facts.files == {str(good): "1"}
+    assert facts.unreadable == {str(gone): f"{gone}: No such file or directory"}
+    assert facts.absent_sources == {str(gone)}

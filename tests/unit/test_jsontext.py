@@ -1,0 +1,123 @@
+"""JSON is read and written as the json module does it, with the place of every member."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.jsontext import Malformed, decode, encode, members, parse
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+layouts = st.sampled_from(
+    [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (" , ", " : ")}, {"ensure_ascii": False}]
+)
+space = st.text(" \t\r\n", max_size=3)
+
+
+@given(values, layouts, space, space)
+def test_parse_reads_what_json_wrote(value: Any, layout: dict[str, Any], before: str, behind: str) -> None:
+    assert parse(before + json.dumps(value, **layout) + behind) == value
+
+
+@given(values)
+def test_json_reads_what_encode_wrote(value: Any) -> None:
+    text = encode(value)
+    assert json.loads(text) == value
+    assert text.isascii()
+    assert "\n" not in text
+
+
+@given(st.text('{}[]",:0123456789.eE+-truefalsn \\u\n', max_size=20))
+def test_parse_takes_exactly_what_json_takes(text: str) -> None:
+    try:
+        expected = json.loads(text, parse_constant=lambda name: json.loads("no " + name))
+    except ValueError:
+        with pytest.raises(Malformed):
+            parse(text)
+    else:
+        assert parse(text) == expected
+
+
+@given(st.dictionaries(st.text(), values), layouts, space)
+def test_members_tells_where_each_value_stands(data: dict[str, Any], layout: dict[str, Any], before: str) -> None:
+    text = before + json.dumps(data, **layout)
+    found = members(text)
+    assert {name: value for name, (value, _, _) in found.items()} == data
+    for value, begin, end in found.values():
+        assert parse(text[begin:end]) == value
+
+
+@given(st.dictionaries(st.text(), values, min_size=1), st.integers(min_value=1))
+def test_truncated_object_is_malformed(data: dict[str, Any], cut: int) -> None:
+    text = json.dumps(data)
+    text = text[: -(cut % len(text)) or -1]
+    for read in (parse, members):
+        with pytest.raises(Malformed):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"a": 1, "a": 2}', "member 'a' stands there twice, again at line 1, column 15"),
+        ('{"a": 1, "\\u0061": 2}', "member 'a' stands there twice"),
+        ('{\n "a" 1}', "no colon after 'a' at line 2, column 6"),
+        ('{"a": 1 "b": 2}', "no comma or closing brace at line 1, column 9"),
+        ('{"a": 1,}', "no member name at line 1, column 9"),
+        ("{a: 1}", "no member name at line 1, column 2"),
+        ('{"a', "broken member name at line 1, column 2"),
+        ('{"a": }', "no JSON value at line 1, column 7"),
+        ('{"a": tru}', "no JSON value at line 1, column 7"),
+        ('{"a": "x}', "not valid JSON at line 1, column 7"),
+        ('{"a": 1', "at the end of the text (truncated?)"),
+        ("[1]", "not a JSON object at line 1, column 1"),
+        ("\ufeff{}", "not a JSON object at line 1, column 1"),
+    ],
+)
+def test_malformed_object_is_told_with_its_place(text: str, complaint: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        members(text)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", '{"a": [NaN]}', "1 2", "", " ", "'a'", '"\n"', "01"])
+def test_what_only_python_takes_for_json_is_malformed(text: str) -> None:
+    with pytest.raises(Malformed):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "[" * 200_000 + "]" * 200_000])
+def test_deep_nesting_is_malformed_and_does_not_crash(text: str) -> None:
+    with pytest.raises(Malformed, match="nested too deeply"):
+        parse(text)
+
+
+def test_number_too_long_to_convert_is_malformed() -> None:
+    """CPython refuses to convert more than 4300 digits (CVE-2020-10735)."""
+    with pytest.raises(Malformed):
+        parse("1" * 10_000)
+
+
+def test_bytes_that_are_no_utf8_are_malformed_with_their_place() -> None:
+    assert decode("é".encode()) == "é"
+    with pytest.raises(Malformed, match="not UTF-8 at byte 2"):
+        decode(b"ab\xff")
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"x", {"a": object()}])
+def test_what_json_does_not_know_is_not_written(value: object) -> None:
+    with pytest.raises(TypeError):
+        encode(value)
+
+
+def test_numbers_json_does_not_know_are_not_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        encode(float("nan"))

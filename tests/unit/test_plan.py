@@ -1,0 +1,199 @@
+"""The decision: example by example. tests/unit/test_plan_properties.py holds what is true of all containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hook.container.identity import Identity
+from hook.container.model import Container, Facts
+from hook.facts import gather
+from hook.plan import Plan, plan
+from hook.policy.match import select
+from hook.policy.model import Policy
+from unit.support import POD, bind, container, policy
+
+CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+
+
+def decide(node: Policy, target: Container) -> Plan:
+    """As an adapter does: facts of the matching rules first."""
+    matches = select(node, target.identity)
+    target.facts = gather(matches)
+    return plan(node, target, matches)
+
+
+def env_after(node: Policy, *env: str) -> list[str]:
+    """The env that a container gets instead of this one."""
+    target = container(list(env))
+    for edit in plan(node, target).edits:
+        edit.apply(target)
+    return target.env
+
+
+def mounts_after(rules: list[dict[str, Any]], *destinations: str) -> list[object]:
+    """The destinations that a container gets instead of these."""
+    target = container(mounts=[bind(path) for path in destinations])
+    for edit in plan(policy(*rules), target).edits:
+        edit.apply(target)
+    return [mount["destination"] for mount in target.mounts]
+
+
+def mount(path: str, **fields: Any) -> dict[str, Any]:
+    """A mount of a rule."""
+    return {"hostPath": "/node" + path, "mountPath": path, **fields}
+
+
+def test_container_that_already_is_as_wanted_gets_an_empty_plan() -> None:
+    decided = plan(policy(CA), container(["CA=/ca.pem"]))
+    assert (decided.is_empty(), decided.refusal()) == (True, "")
+
+
+def test_case_of_a_name_counts() -> None:
+    assert env_after(policy(CA), "ca=x", "CA=y") == ["ca=x", "CA=/ca.pem"]
+
+
+def test_absent_names_and_patterns_are_gone() -> None:
+    node = policy({"name": "r", "env": [{"name": "A", "absent": True}, {"name": "N_*", "absent": True}]})
+    assert env_after(node, "A", "N_A=1", "B=1", "XN_A=1", "N_", "A=2") == ["B=1", "XN_A=1"]
+
+
+def test_exact_name_beats_a_pattern_whichever_comes_first() -> None:
+    exact = {"name": "exact", "env": [{"name": "N_A", "value": "void"}]}
+    pattern = {"name": "pattern", "env": [{"name": "N_*", "absent": True}]}
+    for rules in ((exact, pattern), (pattern, exact)):
+        assert env_after(policy(*rules), "N_A=all", "N_B=1") == ["N_A=void"]
+
+
+def test_rules_add_up() -> None:
+    other = {"name": "other", "env": [{"name": "B", "value": "2"}]}
+    assert env_after(policy(CA, other)) == ["CA=/ca.pem", "B=2"]
+
+
+def test_two_rules_against_each_other_refuse_the_container_and_are_both_named() -> None:
+    """Only for the container that both match; when the policy was read this was a warning."""
+    one = {"name": "one", "match": {"namespaces": ["team-*"]}, "env": [{"name": "A", "value": "1"}]}
+    two = {"name": "two", "match": {"images": ["registry.*"]}, "env": [{"name": "A", "absent": True}]}
+    node = policy(one, two)
+    assert plan(node, container()).refusal() == "rule two: wants another value for env A than rule one"
+    elsewhere = Identity("containerd", True, "other", "p", "1", "c", ("container",), "registry.example/x")
+    assert plan(node, container(["A=1"], who=elsewhere)).refusal() == ""
+
+
+def test_two_mounts_against_each_other_refuse_the_container_and_are_both_named() -> None:
+    one = {"name": "one", "match": {"namespaces": ["team-*"]}, "mounts": [mount("/m")]}
+    two = {"name": "two", "match": {"images": ["registry.*"]}, "mounts": [mount("/m", readOnly=False)]}
+    facts = Facts()
+    decided = plan(policy(one, two), container(facts=facts))
+    assert decided.refusal() == "rule two: wants another mount at /m than rule one"
+
+
+def test_deny_refuses_what_override_would_correct() -> None:
+    node = policy({**CA, "onConflict": "Deny"})
+    assert plan(node, container(["CA=/tmp/x"])).refusal() == "rule ca: env CA is reserved and was set to something else"
+    assert plan(node, container()).refusal() == ""
+    assert plan(node, container(["CA=/ca.pem", "CA=/ca.pem"])).refusal() == ""
+
+
+def test_deny_counts_whichever_rule_reserved_the_name_first() -> None:
+    wide = {"name": "wide", "env": [{"name": "N_*", "absent": True}]}
+    strict = {"name": "strict", "env": [{"name": "N_A*", "absent": True}], "onConflict": "Deny"}
+    for rules in ((wide, strict), (strict, wide)):
+        assert (
+            plan(policy(*rules), container(["N_AB=1"])).refusal() == "rule strict: env N_AB must be absent and was set"
+        )
+        assert plan(policy(*rules), container(["N_B=1"])).refusal() == ""
+
+
+def test_deny_names_the_mounts_at_above_and_below() -> None:
+    node = policy({"name": "r", "mounts": [mount("/m/n", allowBelow=["/m/n/ok"])], "onConflict": "Deny"})
+    mounts = [bind(path) for path in ("/m", "/m/n/", "/m/n/x", "/m/n/ok", "/m/o")]
+    message = "rule r: mount /m/n is reserved and /m, /m/n/, /m/n/x was mounted"
+    assert plan(node, container(mounts=mounts)).refusal() == message
+    assert plan(node, container(mounts=[bind("/m/n/ok"), bind("/m/o")])).refusal() == ""
+
+
+def test_deny_does_not_take_the_policys_own_mounts_for_a_conflict() -> None:
+    """The hook plans again what the wrapper corrected."""
+    node = policy({"name": "r", "mounts": [mount("/m"), mount("/m/n")], "onConflict": "Deny"})
+    target = container()
+    for edit in plan(node, target).edits:
+        edit.apply(target)
+    again = plan(node, target)
+    assert (again.refusal(), again.is_empty()) == ("", True)
+
+
+def test_reserved_mounts_go_shallow_before_deep() -> None:
+    rules = [{"name": "r", "mounts": [mount("/m/n/o"), mount("/m"), mount("/b")]}]
+    assert mounts_after(rules, "/m/n", "/a", "/m/n/o/p") == ["/a", "/b", "/m", "/m/n/o"]
+
+
+def test_allow_below_of_one_mount_opens_no_other() -> None:
+    open_, closed = mount("/m", allowBelow=["/m/n"]), mount("/m/n/x")
+    assert mounts_after([{"name": "r", "mounts": [open_]}], "/m/n/x/y") == ["/m", "/m/n/x/y"]
+    assert mounts_after([{"name": "r", "mounts": [open_, closed]}], "/m/n/x/y", "/m/n/z") == ["/m", "/m/n/z", "/m/n/x"]
+
+
+def test_audit_decides_everything_and_refuses_nothing() -> None:
+    node = policy({**CA, "onConflict": "Deny"}, mode="Audit")
+    decided = plan(node, container(["CA=x"]))
+    assert decided.audit_only()
+    assert (len(decided.edits), len(decided.denials), decided.refusal()) == (1, 1, "")
+
+
+def test_excluded_container_is_left_alone() -> None:
+    decided = plan(policy(CA, exclude={"namespaces": ["team-a"]}), container(["CA=x"]))
+    assert (decided.is_empty(), decided.excluded) == (True, "namespace team-a")
+
+
+def test_rule_that_does_not_match_reserves_nothing() -> None:
+    decided = plan(policy({**CA, "match": {"namespaces": ["other"]}}), container(["CA=x"]))
+    assert decided.is_empty()
+    assert not decided.reserved
+
+
+def test_missing_source_refuses_or_skips_as_the_mount_says(root_dir: Path) -> None:
+    missing = {"hostPath": f"{root_dir}/gone", "mountPath": "/m"}
+    there = {"hostPath": str(root_dir), "mountPath": "/n"}
+    decided = decide(policy({"name": "r", "mounts": [missing, there]}), container())
+    assert decided.refusal() == f"rule r: hostPath {root_dir}/gone for mount /m does not exist on this node"
+    skipping = policy({"name": "r", "mounts": [{**missing, "onMissingSource": "Skip"}, there]})
+    decided = decide(skipping, container(mounts=[bind("/m")]))
+    assert decided.refusal() == ""
+    assert [edit.describe()["name"] for edit in decided.edits] == ["/n"]
+
+
+def test_value_from_a_file_is_its_first_line(root_dir: Path) -> None:
+    file = root_dir / "zone"
+    file.write_text("eu-1\r\nsecond\n")
+    node = policy({"name": "r", "env": [{"name": "ZONE", "valueFrom": {"file": str(file)}}]})
+    target = container(["ZONE=x"])
+    decided = decide(node, target)
+    decided.edits[0].apply(target)
+    assert (target.env, decided.reserved.values) == (["ZONE=eu-1"], {"ZONE": "eu-1"})
+
+
+def test_value_that_cannot_be_known_is_decided_by_the_failure_policy(root_dir: Path) -> None:
+    file = root_dir / "zone"
+    env = [{"name": "ZONE", "valueFrom": {"file": str(file)}}, {"name": "B", "value": "2"}]
+    for spoil, reason in (
+        (lambda: None, f"{file}: No such file or directory"),
+        (lambda: (file.write_text("x"), file.chmod(0o666)), f"{file} is writable by others (mode 0666)"),
+    ):
+        spoil()
+        complaint = f"rule r: cannot tell the value of env ZONE: {reason}"
+        failing = decide(policy({"name": "r", "env": env}), container(["ZONE=x"]))
+        assert failing.refusal().startswith(complaint)
+        ignoring = decide(policy({"name": "r", "env": env}, failurePolicy="Ignore"), container(["ZONE=x"]))
+        assert ignoring.refusal() == ""
+        assert str(ignoring.errors[0]).startswith(complaint)
+        assert [edit.describe()["name"] for edit in ignoring.edits] == ["B"]
+
+
+def test_narrowing_keeps_one_kind_and_what_concerns_all() -> None:
+    node = policy({"name": "r", "env": [{"name": "A", "value": "1"}], "mounts": [mount("/m")], "onConflict": "Deny"})
+    for kinds, edits, denials in ((("env",), ["A"], 1), (("mount",), ["/m"], 1), (("env", "mount"), ["A", "/m"], 2)):
+        decided = plan(node, container(["A=2"], [bind("/m")], POD))
+        decided.narrow(kinds)
+        assert [edit.describe()["name"] for edit in decided.edits] == edits
+        assert len(decided.denials) == denials

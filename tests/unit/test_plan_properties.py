@@ -1,0 +1,164 @@
+"""What holds for every container and every policy: corrected once is corrected, and nothing else was touched."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hook.container.model import Container
+from hook.container.paths import clean, is_below
+from hook.container.spec import Spec
+from hook.edits import name_of, values_of
+from hook.plan import plan
+from hook.policy.compiler import compile_bytes
+from hook.policy.match import glob_match
+from hook.policy.model import Policy
+from hook.policy.source import PolicyInvalid
+from unit.support import POD, config, document
+
+NAMES = ["A", "AB", "B", "a", "N_A", "N_B", "PATH"]
+PATHS = ["/m", "/m/n", "/m/n/o", "/m/nx", "/z", "/z/y"]
+SPELLINGS = [*PATHS, "/", "/m/", "//m/n", "/m/./n", "m/n/o", "/m/n/x", "/m/n/ok", "/m/n/ok/x", "/q", "/etc/../z"]
+
+env_entries = st.lists(
+    st.sampled_from(NAMES).flatmap(lambda name: st.sampled_from([f"{name}=1", f"{name}=2", f"{name}=", name])),
+    max_size=8,
+)
+pod_mounts = st.lists(
+    st.fixed_dictionaries(
+        {"destination": st.sampled_from(SPELLINGS)},
+        optional={"source": st.sampled_from(["/s1", "/s2"]), "x-unknown": st.integers()},
+    ),
+    max_size=6,
+)
+values = st.sampled_from(["1", "2", ""])
+rule_env = st.lists(
+    st.builds(lambda name, value: {"name": name, "value": value}, st.sampled_from(NAMES), values)
+    | st.builds(lambda name: {"name": name, "absent": True}, st.sampled_from([*NAMES, "N_*", "A?", "*B"])),
+    max_size=4,
+    unique_by=lambda env: env["name"],
+)
+rule_mounts = st.lists(
+    st.builds(
+        lambda path, source, allowed: {"hostPath": source, "mountPath": path, "allowBelow": [path + "/ok"] * allowed},
+        st.sampled_from(PATHS),
+        st.sampled_from(["/s1", "/s2"]),
+        st.integers(0, 1),
+    ),
+    max_size=3,
+    unique_by=lambda mount: mount["mountPath"],
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """A valid policy of one or two rules that both match."""
+    rules = [
+        {"name": f"r{number}", "env": draw(rule_env), "mounts": draw(rule_mounts)}
+        for number in range(draw(st.integers(1, 2)))
+    ]
+    rules = [rule for rule in rules if rule["env"] or rule["mounts"]]
+    try:
+        return compile_bytes("p", document(*rules).encode()).policy()
+    except PolicyInvalid:
+        assume(False)
+        raise
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> Spec:
+    """A config.json, with fields that no runtime-spec has, in the layouts that engines use."""
+    data = config(draw(env_entries), draw(pod_mounts), **{"x-unknown": {"z": [1.5, None], "a": "é"}})
+    return Spec(json.dumps(data, indent=draw(st.sampled_from([None, 2]))).encode(), "config.json")
+
+
+def container(spec: Spec) -> Container:
+    return Container(POD, spec.env, spec.mounts)
+
+
+def corrected(policy: Policy, spec: Spec) -> Spec:
+    """The spec as the runtime would find it: written and read again."""
+    for edit in plan(policy, container(spec)).edits:
+        edit.apply(spec)
+    return Spec(spec.render(), "config.json")
+
+
+@settings(max_examples=150)
+@given(policies(), specs())
+def test_planning_a_corrected_spec_gives_an_empty_plan(policy: Policy, spec: Spec) -> None:
+    again = plan(policy, container(corrected(policy, spec)))
+    assert again.is_empty()
+
+
+@settings(max_examples=150)
+@given(policies(), specs())
+def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Policy, spec: Spec) -> None:
+    before = list(spec.env)
+    after = corrected(policy, spec).env
+    wanted = {env.name: env.value for rule in policy.candidates(None) for env in rule.env if not env.is_pattern()}
+    patterns = [env.name for rule in policy.candidates(None) for env in rule.env if env.is_pattern()]
+    for name, value in wanted.items():
+        assert values_of(after, name) == ([] if value is None else [value])
+
+    def is_free(entry: str) -> bool:
+        name = name_of(entry)
+        return name not in wanted and not any(glob_match(pattern, name) for pattern in patterns)
+
+    assert [entry for entry in after if name_of(entry) not in wanted] == [entry for entry in before if is_free(entry)]
+
+
+@settings(max_examples=150)
+@given(policies(), specs())
+def test_reserved_mounts_are_last_and_unshadowed_and_others_keep_their_order(policy: Policy, spec: Spec) -> None:
+    before = list(spec.mounts)
+    after = corrected(policy, spec).mounts
+    reserved = {mount.destination: mount for rule in policy.candidates(None) for mount in rule.mounts}
+
+    def is_let_through(path: str) -> bool:
+        above = [mount for mount in reserved.values() if is_below(path, mount.destination)]
+        return all(any(path == ok or is_below(path, ok) for ok in mount.allow_below) for mount in above)
+
+    def stays(mount: dict[str, Any]) -> bool:
+        path = clean(mount["destination"])
+        return path not in reserved and is_let_through(path)
+
+    ours = [mount.as_oci() for mount in reserved.values()]
+    rest = [mount for mount in after if mount not in ours]
+    kept = [mount for mount in before if stays(mount)]
+    assert sorted(map(str, rest)) == sorted(map(str, kept))
+    for free in (lambda path: any(is_below(path, r) for r in reserved), lambda path: not is_below_any(path, reserved)):
+        assert [m for m in rest if free(clean(m["destination"]))] == [m for m in kept if free(clean(m["destination"]))]
+    for path, mount in reserved.items():
+        assert after.count(mount.as_oci()) == 1
+        for later in after[after.index(mount.as_oci()) + 1 :]:
+            at = clean(later["destination"])
+            assert at in reserved or is_below_any(at, reserved), "something else comes after a reserved mount"
+            assert not is_below(path, at), "something is mounted above a reserved mount, after it"
+
+
+def is_below_any(path: str, parents: dict[str, Any]) -> bool:
+    return any(is_below(path, parent) for parent in parents)
+
+
+@settings(max_examples=60)
+@given(policies(), specs())
+def test_everything_but_env_and_mounts_is_untouched(policy: Policy, spec: Spec) -> None:
+    before = json.loads(spec.render())
+    after = json.loads(corrected(policy, spec).render())
+    for data in (before, after):
+        del data["mounts"], data["process"]["env"]
+    assert after == before
+    assert list(after) == list(before)
+
+
+@settings(max_examples=60)
+@given(policies(), specs())
+def test_each_edit_changes_something_and_verifies_itself(policy: Policy, spec: Spec) -> None:
+    edits = plan(policy, container(spec)).edits
+    assert not any(edit.verify(spec) for edit in edits)
+    for edit in edits:
+        edit.apply(spec)
+    assert all(edit.verify(spec) for edit in edits)
