@@ -73,7 +73,7 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
         return []  # its wrong type is an error of its own
     if error.validator == "oneOf":
         alternatives = [branch["required"][0] for branch in argument]
-        given = " and ".join(key for key in value if key in alternatives) or "none of them"
+        given = ", ".join(key for key in value if key in alternatives) or "none"
         return [source.problem(path, f"{what}: {given} given; it takes {expected}")]
     if error.validator == "enum":
         choices = ", ".join(map(str, argument))
