@@ -287,7 +287,7 @@ def test_compiler_that_never_ends_is_not_waited_for(good: Node, monkeypatch: pyt
     monkeypatch.setattr(child, "own_command", lambda: ["/bin/sh", "-c", "exec sleep 60"])
     policy = good.load()
     assert names(policy) == ["good"]
-    assert "no result within 0.2 s" in policy.warning
+    assert policy.warning.endswith(" in time")
 
 
 def test_store_is_for_root_alone(good: Node) -> None:
