@@ -127,7 +127,7 @@ def corrected(node: Policy, spec: Spec, facts: Facts) -> Spec | None:
     return Spec(spec.render(), "config.json")
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(rules, specs(), node_facts())
 def test_planning_a_corrected_spec_gives_an_empty_plan(node: Policy, spec: Spec, facts: Facts) -> None:
     after = corrected(node, spec, facts)
@@ -137,7 +137,7 @@ def test_planning_a_corrected_spec_gives_an_empty_plan(node: Policy, spec: Spec,
         assert again.is_empty()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(rules, specs(), node_facts())
 def test_env_is_what_one_of_the_plugins_or_a_cdi_spec_set_else_the_default(
     node: Policy, spec: Spec, facts: Facts
@@ -166,7 +166,7 @@ def test_env_is_what_one_of_the_plugins_or_a_cdi_spec_set_else_the_default(
     assert [e for e in after.env if name_of(e) == "FIXED"] == ["FIXED=1"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(rules, specs(), node_facts())
 def test_only_what_was_reserved_is_touched(node: Policy, spec: Spec, facts: Facts) -> None:
     before: dict[str, Any] = json.loads(spec.render())
