@@ -19,7 +19,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 _HOLDER = """
 mount --make-rshared /  # as systemd leaves it on a node
-umount /sys/fs/cgroup/unified 2>/dev/null || :  # crun takes cgroup v1 or v2, not both at once
+# crun takes cgroup v1 or v2, not both at once
+if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
 mount -t tmpfs -o mode=0711 tmpfs /run/containerd
 mount -t tmpfs -o mode=0700 tmpfs "$1"
 echo ready
