@@ -105,7 +105,7 @@ def test_trusted_path_that_leads_nowhere_is_an_os_error(root_dir: Path, path: st
     (root_dir / "d").mkdir()
     (root_dir / "f").write_text("x")
     (root_dir / "loop").symlink_to("loop")
-    with pytest.raises(OSError, match=".+"):
+    with pytest.raises(OSError, match=r"^\[Errno \d+\]"):
         trusted(f"{root_dir}/{path}")
 
 

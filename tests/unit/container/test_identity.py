@@ -9,7 +9,7 @@ import pytest
 from hook.container.identity import TYPES, Identity, identify
 from hook.container.spec import Spec
 from hook.policy.match import Match, excluded, judge
-from unit.support import FIXTURES, policy, rule, spec
+from unit.support import CONTAINERD, FIXTURES, policy, rule, spec
 
 APPS = ("container", "init", "ephemeral")
 
@@ -36,15 +36,6 @@ PODMAN = {
     "io.kubernetes.cri-o.Created": "2024-05-01T10:00:00.000000000Z",
     "io.kubernetes.cri-o.TTY": "false",
     "io.podman.annotations.autoremove": "TRUE",
-}
-CONTAINERD = {
-    "io.kubernetes.cri.container-name": "app",
-    "io.kubernetes.cri.container-type": "container",
-    "io.kubernetes.cri.image-name": "registry.example/app:1",
-    "io.kubernetes.cri.sandbox-id": "d1728b",
-    "io.kubernetes.cri.sandbox-name": "web-1",
-    "io.kubernetes.cri.sandbox-namespace": "team-a",
-    "io.kubernetes.cri.sandbox-uid": "1-2-3",
 }
 
 

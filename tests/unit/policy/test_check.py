@@ -80,7 +80,8 @@ def test_allow_below_must_lie_below_its_mount() -> None:
         ("{name: A, valueFrom: {file: a}}", "7:35: error: file 'a' is relative; write it from the root: /a"),
         (
             "{name: A, valueFrom: {deviceAllocation: {}}}",
-            "7:29: error: valueFrom.deviceAllocation cannot be enforced by this version; it is reserved for a later one",
+            "7:29: error: valueFrom.deviceAllocation cannot be enforced by this version; "
+            "it is reserved for a later one",
         ),
     ],
 )
