@@ -114,7 +114,7 @@ class Containerd:
         Path("/run/containerd").mkdir(exist_ok=True)
         script = ["/bin/sh", "-ec", _HOLDER, "holder", str(self.directory / "root")]
         command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", *script]
-        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert holder.stdout
         assert holder.stdout.readline() == b"ready\n", "no namespaces for containerd: is this root, with CAP_SYS_ADMIN?"
         return holder, _child(holder.pid)
@@ -151,8 +151,7 @@ class Containerd:
         for path in write_images(self.directory):
             self.ctr("image", "import", str(path))
             path.unlink()
-        for name in IMAGES:
-            wait_for(lambda name=name: self.cri.has_image(name), f"image {name}")
+        wait_for(lambda: all(map(self.cri.has_image, IMAGES)), "the images")
 
     def ctr(self, *arguments: str) -> str:
         """Standard output of containerd's own client, in Kubernetes' namespace."""
