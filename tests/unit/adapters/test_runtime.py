@@ -19,7 +19,7 @@ ENGINE = {
     "LD_LIBRARY_PATH": "/opt/containerd/lib:",
     "TTRPC_ADDRESS": "/run/x",
     "EMPTY": "",
-    "LANG": "C",
+    "LANG": "C.UTF-8",
 }
 
 
