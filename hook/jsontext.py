@@ -36,6 +36,10 @@ def _not_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+_SCANNERS = (ValueError, ImportError, SystemError)
+"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the frozen
+start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
+
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
@@ -48,8 +52,7 @@ def _value(text: str, start: int) -> "tuple[object, int]":
         raise Malformed(f"no JSON value at {_place(text, stop.value)}") from None
     except RecursionError:
         raise Malformed("nested too deeply") from None
-    except (ValueError, ImportError) as error:
-        # In the frozen start path JSONDecodeError cannot be imported: the scanner's ImportError means the same.
+    except _SCANNERS as error:
         position = getattr(error, "pos", None)
         where = f" at {_place(text, position)}" if position is not None else ""
         raise Malformed(f"not valid JSON{where}") from None
@@ -103,7 +106,7 @@ def members(text: str, start: int = 0) -> "dict[str, tuple[object, int, int]]":
             raise Malformed(f"no member name at {_place(text, at)}")
         try:
             name, at = scanstring(text, at + 1, True)
-        except (ValueError, ImportError):
+        except _SCANNERS:
             raise Malformed(f"broken member name at {_place(text, at)}") from None
         at = _skip(text, at)
         if text[at : at + 1] != ":":

@@ -189,6 +189,14 @@ def test_a_hostile_image_never_leads_a_mount_to_the_host(
     assert host(bundle) == before
 
 
+def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node, bundle: Bundle) -> None:
+    compile_policy(node, POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+    shutil.rmtree(bundle.rootfs / "etc/ssl")
+    (bundle.rootfs / "etc/ssl").symlink_to("/nowhere")
+    add_hook(bundle, node, "createRuntime", "--mount-ca")
+    assert "/etc/ssl is a symbolic link that leads nowhere" in reason(node, Running(real, bundle))
+
+
 def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     compile_policy(node, POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
     (node.ca / "private").mkdir()
