@@ -19,7 +19,7 @@ from hook.facts import gather
 from hook.plan import Plan, Reserved, plan
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
-from hook.policy.match import select
+from hook.policy.match import Match, select
 from hook.policy.model import Policy
 from hook.system import Untrusted, read_file, trusted
 
@@ -105,10 +105,7 @@ def _table(decided: Plan, who: Identity, config: str) -> str:
     if decided.policy.warning:
         parts.append(f"WARNING    {decided.policy.warning}")
     if decided.matches:
-        rows = [
-            [match.rule.name, "yes" if match.applies else "no", _why(match.verdicts, match.rule.skip_unknown)]
-            for match in decided.matches
-        ]
+        rows = [[match.rule.name, "yes" if match.applies else "no", _why(match)] for match in decided.matches]
         parts.append("\n" + tabulate(rows, ["RULE", "APPLIES", "WHY"], tablefmt="plain"))
     if decided.edits:
         rows = [[edit.rule, edit.kind, _name(edit), _before(edit), _after(edit)] for edit in decided.edits]
@@ -132,13 +129,14 @@ def _identity(who: Identity, config: str) -> str:
     return f"config     {config}\ncontainer  {kind}" + (f"\n           {known}" if known else "")
 
 
-def _why(verdicts: list[Any], skip: bool) -> str:
-    if not verdicts:
+def _why(match: Match) -> str:
+    if not match.verdicts:
         return "no conditions: every container"
+    counts = match.applies or not match.rule.skip_unknown
     words = []
-    for verdict in verdicts:
+    for verdict in match.verdicts:
         if verdict.met is None:
-            words.append(f"{verdict.field} cannot be seen here, {'does not count' if skip else 'counts as met'}")
+            words.append(f"{verdict.field} cannot be seen here, {'counts as met' if counts else 'does not count'}")
         else:
             words.append(f"{verdict.field} {verdict.seen} {'is' if verdict.met else 'is not'} {verdict.wanted}")
     return "; ".join(words)
