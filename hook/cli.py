@@ -144,5 +144,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
     for path in (options.real, own, *extra[1::2]):
         if not path.startswith("/"):
             raise Usage(f"{shlex.quote(path)} is not an absolute path")
-    sys.stdout.write(dispatcher(options.real, own, extra))
+    frozen = hasattr(sys, "_MEIPASS") and own == os.path.realpath(own)
+    library = os.path.dirname(own) + "/lib" if frozen else ""  # contents_directory in packaging/reassert.spec
+    sys.stdout.write(dispatcher(options.real, own, extra, library))
     return 0
