@@ -81,8 +81,9 @@ class Reserved:
         """What has to change in a process's env. `rules`: the rule behind each name or pattern."""
         found: list[SetEnv | UnsetEnv] = []
         rules = rules or {}
+        everything = "\n".join(env)  # searched at once for each name, and few stand there
         for name, value in self.values.items():
-            before = values_of(env, name)
+            before = values_of(env, name) if name in everything else []
             if value is not None and before != [value]:
                 found.append(SetEnv(rules.get(name, ""), name, value, before))
             elif value is None and before:

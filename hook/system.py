@@ -77,12 +77,16 @@ def trusted(path: str) -> posix.stat_result:
         status = posix.lstat(at)
 
 
+_CHUNK = 64 * 1024
+"""Bytes per read(2): below malloc's threshold for asking the kernel for memory each time."""
+
+
 def read_fd(fd: int, limit: int, what: str) -> bytes:
     """All bytes of a descriptor, at most `limit`. Raises Undecided beyond it, OSError."""
     chunks: list[bytes] = []
     size = 0
     while True:
-        chunk = posix.read(fd, 1 << 20)
+        chunk = posix.read(fd, _CHUNK)
         if not chunk:
             return b"".join(chunks)
         size += len(chunk)
