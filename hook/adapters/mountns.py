@@ -6,13 +6,10 @@ kept in that root and magic links refused, and what was opened is what is mounte
 meanwhile, or a link that points out of its root, gains nothing (CVE-2024-0132 and its kin). Linux 5.12 or later.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
 import stat
-from typing import cast
 
 from hook.container.paths import clean, is_below
 from hook.edits import PlaceMount
@@ -123,7 +120,7 @@ def _verify(root: int, edit: PlaceMount, tree: int) -> None:
 
 def _source(edit: PlaceMount) -> int:
     """A detached copy of the source's mount, with the reservation's options already in force."""
-    options = cast("list[str]", edit.mount["options"])
+    options: list[str] = edit.mount["options"]  # type: ignore[assignment]  # `typing` would cost as much as the mount
     recursive = _AT_RECURSIVE if "rbind" in options else 0
     source = str(edit.mount["source"])
     tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)

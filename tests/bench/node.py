@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,10 +169,12 @@ class Bundle:
         """The engine's config.json again."""
         self._config.write_bytes(self.content)
 
-    def with_hook(self, *command: str) -> None:
+    def with_hook(self, *command: str, env: Sequence[str] = ()) -> None:
         """The same with a prestart hook."""
         spec = json.loads(self.content)
-        spec["hooks"] = {"prestart": [{"path": command[0], "args": list(command), "env": ["PATH=/bin"], "timeout": 10}]}
+        spec["hooks"] = {
+            "prestart": [{"path": command[0], "args": list(command), "env": ["PATH=/bin", *env], "timeout": 10}]
+        }
         self.content = json.dumps(spec).encode()
         self.fresh()
 
