@@ -6,8 +6,11 @@ docs/performance.md has the figures behind each step, and how to take them again
 from __future__ import annotations
 
 import ast
+import marshal
 import sys
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 
 from PyInstaller.building.utils import compile_pymodule
 
@@ -46,22 +49,22 @@ def start_path(module: str, found: dict[str, Path]) -> dict[str, Path]:
 
 
 # One entry of the executable's archive holds the whole start path: for each entry the bootloader opens the
-# executable, seeks, inflates, closes, and goes through importlib. Only the modules of the personality that is asked
-# for are run. They become modules as ever, packages with a __path__, so that a late import (ctypes) finds its file.
+# executable, seeks, inflates, closes, and goes through importlib; and within one entry a string that stands in many
+# modules is read once. Only the modules of the personality that is asked for are run. They become modules as ever,
+# packages with a __path__, so that a late import (ctypes) finds its file.
 _START = """
 import gc
 import sys
-from marshal import loads
-order = {orders}.get(sys.argv[1] if len(sys.argv) > 1 else "")
+order = "ORDERS".get(sys.argv[1] if len(sys.argv) > 1 else "")
 if order:
     gc.disable()  # a start lives for milliseconds and leaves no cycles worth a search
-    codes = {codes}
+    codes = dict("CODES")
     for name in order:
         module = sys.modules[name] = type(sys)(name)
         module.__file__ = sys._MEIPASS + "/" + name.replace(".", "/") + ".pyc"
-        if name in {packages}:
+        if name in "PACKAGES":
             module.__path__ = [module.__file__[:-4]]
-        exec(loads(codes[name]), module.__dict__)
+        exec(codes[name], module.__dict__)
     sys.modules["hook.start"].start(sys.argv[1:])
 """
 
@@ -73,17 +76,14 @@ def start_entry(workpath: Path) -> Entry:
 
     orders = {name: start_path(f"hook.adapters.{name}", start_path("hook.start", {})) for name in PERSONALITIES}
     files = {module: file for order in orders.values() for module, file in order.items()}
-    source = _written(
-        workpath / "reassert_start.py",
-        _START.format(
-            orders={name: tuple(order) for name, order in orders.items()},
-            packages={module for module, file in files.items() if file.name == "__init__.py"},
-            codes={
-                module: _code(compile_pymodule(module, str(file), str(workpath), 2)) for module, file in files.items()
-            },
+    constants = {
+        "PACKAGES": tuple(module for module, file in files.items() if file.name == "__init__.py"),
+        "CODES": tuple(
+            (module, _code(compile_pymodule(module, str(file), str(workpath), 2))) for module, file in files.items()
         ),
-    )
-    return "reassert_start", compile_pymodule("reassert_start", source, str(workpath / "merged"), 2), "PYMODULE"
+    }
+    text = _START.replace('"ORDERS"', repr({name: tuple(order) for name, order in orders.items()}))
+    return "reassert_start", _compiled(workpath / "reassert_start.pyc", text, constants), "PYMODULE"
 
 
 # Python looks for `encodings` before anything else, and first of all in base_library.zip. That is a directory here,
@@ -92,11 +92,10 @@ def start_entry(workpath: Path) -> Entry:
 _FIRST = "base_library.zip"
 _ENCODINGS = """
 import sys
-from marshal import loads
-for name, code in {parts}:
+for name, code in "PARTS":
     module = sys.modules[name] = type(sys)(name)
-    exec(loads(code), module.__dict__)
-exec(loads({package}))
+    exec(code, module.__dict__)
+exec("PACKAGE")
 """
 _CODECS = (
     *("aliases", "ascii", "charmap", "cp437", "idna", "latin_1", "punycode", "raw_unicode_escape", "undefined"),
@@ -107,14 +106,11 @@ _CODECS = (
 def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> tuple[list[Entry], list[Entry]]:
     """Datas and binaries with `encodings` and `_json` where Python looks first, without codecs nobody here speaks."""
     found = {Path(dest).stem: source for dest, source, _ in datas if dest.startswith("encodings/")}
-    merged = _written(
-        workpath / "encodings.py",
-        _ENCODINGS.format(
-            parts=tuple((f"encodings.{name}", _code(found[name])) for name in ("aliases", "utf_8")),
-            package=_code(found["__init__"]),
-        ),
-    )
-    found["__init__"] = compile_pymodule("encodings", merged, str(workpath / "merged"), 2)
+    constants = {
+        "PARTS": tuple((f"encodings.{name}", _code(found[name])) for name in ("aliases", "utf_8")),
+        "PACKAGE": _code(found["__init__"]),
+    }
+    found["__init__"] = _compiled(workpath / "encodings.pyc", _ENCODINGS, constants)
     datas = [entry for entry in datas if not entry[0].startswith("encodings/")]
     datas += [(f"{_FIRST}/encodings/{name}.pyc", found[name], "DATA") for name in ("__init__", *_CODECS)]
     binaries = [
@@ -125,11 +121,18 @@ def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> 
     return datas, binaries
 
 
-def _code(pyc: str) -> bytes:
-    return Path(pyc).read_bytes()[HEADER:]
+def _code(pyc: str) -> CodeType:
+    code: CodeType = marshal.loads(Path(pyc).read_bytes()[HEADER:])  # noqa: S302  # PyInstaller has just written it
+    return code
 
 
-def _written(path: Path, text: str) -> str:
+def _compiled(path: Path, text: str, constants: dict[str, object]) -> str:
+    """A .pyc file of a module whose string constants "NAME" stand for `constants`: code objects have no literal."""
+    code = compile(text, path.stem + ".py", "exec", dont_inherit=True, optimize=2)
+    found = tuple(
+        constants.get(constant, constant) if isinstance(constant, str) else constant for constant in code.co_consts
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
+    # Flags: by hash, never checked (PEP 552).
+    path.write_bytes(MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code.replace(co_consts=found)))
     return str(path)

@@ -28,7 +28,7 @@ def main() -> int:
     peers = dict(peer.partition("=")[::2] for peer in options.peer)
     rounds = 12 if options.quick else options.rounds
     with_tmpfs(TMPFS)
-    bench = Bench(Node(TMPFS, options.runc), peers, rounds)
+    bench = Bench(Node(TMPFS, options.runc), peers, dict(other.partition("=")[::2] for other in options.other), rounds)
     begin = time.monotonic()
     for name in options.only or GROUPS:
         before = {row.case for row in bench.results.rows}
@@ -83,6 +83,9 @@ def _options() -> argparse.Namespace:
         default=[],
         metavar="NAME=PATH",
         help="nvidia=…/nvidia-container-runtime (its -hook beside it) or oci-add-hooks=…; may be repeated",
+    )
+    parser.add_argument(
+        "--other", action="append", default=[], metavar="NAME=PATH", help="another frozen reassert; may be repeated"
     )
     parser.add_argument("--runc", default=shutil.which("runc") or "/usr/sbin/runc", help="the real runtime")
     parser.add_argument("--output", type=Path, default=Path("build/bench"), help="directory (default: build/bench)")

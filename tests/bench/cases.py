@@ -26,9 +26,10 @@ SLEEP = ["/bin/sleep", "1000"]
 class Bench:
     """A node, the contenders, and where the results go."""
 
-    def __init__(self, node: Node, peers: dict[str, str], rounds: int) -> None:
+    def __init__(self, node: Node, peers: dict[str, str], others: dict[str, str], rounds: int) -> None:
         self.node = node
         self.peers = peers
+        self.others = others
         self.rounds = rounds
         self.results = Results()
         self._numbers = itertools.count()
@@ -42,6 +43,8 @@ class Bench:
         real = real or self.node.runc
         found = [(Contender(BASE, (real,)), False), (Contender(AGAIN, (real,)), False)]
         found.append((self.node.dispatcher(self.node.policy(rules), real), False))
+        for name, path in self.others.items():
+            found.append((self.node.dispatcher(self.node.policy(rules), real, path, name), False))
         for name, path in self.peers.items():
             for contender in self.node.peer(name, path, real):
                 found.append((contender, True))
@@ -249,6 +252,7 @@ def floor(bench: Bench) -> None:
     actions: dict[str, Action] = {
         "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
         "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
+        **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]
         "python3 -I -S": lambda: timed([python, "-I", "-S", main, "runtime", "--help"]),
         "python3 -I -S, no code": lambda: timed([python, "-I", "-S", "-c", "pass"], ENVIRONMENT),
     }

@@ -82,19 +82,20 @@ class Node:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return command
 
-    def options(self, policy: Path) -> list[str]:
+    def options(self, policy: Path, store: str = "store") -> list[str]:
         """What every adapter is told about this node."""
         where = policy.parent
-        return ["--policy", str(policy), "--store", str(where / "store"), "--events", str(where / "events.jsonl")]
+        return ["--policy", str(policy), "--store", str(where / store), "--events", str(where / "events.jsonl")]
 
-    def dispatcher(self, policy: Path, real: str = "") -> Contender:
-        """`reassert-runc` in front of the real runtime, made by the frozen program."""
+    def dispatcher(self, policy: Path, real: str = "", program: str = "", name: str = "reassert") -> Contender:
+        """`reassert-runc` in front of the real runtime, made by the frozen program, or by another one."""
         real = real or self.runc
-        path = policy.parent / f"reassert-{Path(real).name}"
-        command = [str(REASSERT), "dispatcher", "--real", real, *self.options(policy)]
+        path = policy.parent / f"{name}-{Path(real).name}"
+        options = self.options(policy, f"store-{name}" if program else "store")
+        command = [program or str(REASSERT), "dispatcher", "--real", real, *options]
         path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         path.chmod(0o755)
-        return Contender("reassert", (str(path),))
+        return Contender(name, (str(path),))
 
     def peer(self, name: str, path: str, real: str = "") -> list[Contender]:
         """Another project's wrapper, by the name under which its calling convention is known here."""
