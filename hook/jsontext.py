@@ -39,8 +39,8 @@ def _not_json(value: object) -> object:
 
 
 _SCANNERS = (ValueError, ImportError, SystemError)
-"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the frozen
-start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
+"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the
+frozen start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
