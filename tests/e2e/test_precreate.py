@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,9 @@ def machine() -> Iterator[Podman]:
     done = podman("run", "--rm", "--rootfs", str(podman.rootfs), "/bin/true", check=False)
     need(done.returncode == 0, f"what podman wants to run a container: {done.stderr}")
     yield podman
+    deadline = time.monotonic() + 10
     while directory.exists():  # podman's cleanup of the last container goes on behind its back
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=time.monotonic() < deadline)
 
 
 @pytest.fixture
