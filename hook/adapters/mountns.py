@@ -90,7 +90,11 @@ def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> N
         finally:
             os.close(target)
         for path, clone in kept:
-            again = _open_in_root(root, path)
+            try:
+                again = _open_in_root(root, path)
+            except OSError as error:
+                what = f"{path}, which allowBelow lets through, has no place in {edit.mount['source']}"
+                raise Misled(edit.rule, f"{what}: {error.strerror}") from None
             try:
                 _move(clone, again, path)
             finally:
