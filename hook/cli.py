@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
 from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from hook import __version__, audit
 from hook.errors import ReassertError, Usage, describe
@@ -73,6 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     _where(compiling)
     compiling.set_defaults(run=_policy_compile)
 
+    cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; a start asks for it")
+    convert.add_argument("file", metavar="FILE")
+    convert.set_defaults(run=_cdi_convert)
+
     explain = commands.add_parser("explain", help="what would be done about a container, and why; changes nothing")
     which = explain.add_mutually_exclusive_group(required=True)
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
@@ -122,6 +133,14 @@ def _policy_show(options: argparse.Namespace) -> int:
 def _policy_compile(options: argparse.Namespace) -> int:
     """For the start path: the store's new text on stdout."""
     sys.stdout.write(refresh(os.path.abspath(options.policy), options.store))
+    return 0
+
+
+def _cdi_convert(options: argparse.Namespace) -> int:
+    try:
+        print(json.dumps(YAML(typ="safe", pure=True).load(Path(options.file)), default=str))
+    except YAMLError as error:
+        raise ReassertError(f"{options.file}: {error}") from None
     return 0
 
 

@@ -6,7 +6,7 @@ or removes the annotation, so a pod that brings one along gains nothing.
 
 from hook.errors import Undecided
 from hook.jsontext import Malformed, encode, parse
-from hook.plan import Reserved
+from hook.reserved import Reserved
 
 ANNOTATION = "reassert/decision"
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
         """What a container would start with."""
 
         mounts: list[dict[str, object]]
+        annotations: dict[str, str]
+        devices: list[dict[str, object]]
+        device_rules: list[dict[str, object]]
 
 
 def name_of(entry: str) -> str:
@@ -37,13 +40,17 @@ def without(env: "list[str]", name: str) -> "list[str]":
 
 
 class SetEnv:
-    """Exactly one entry `name=value`, where the name first stood, else at the end."""
+    """Exactly one entry `name=value`, where the name first stood, else at the end.
 
-    __slots__ = ("before", "name", "rule", "value")
+    `origin`: the allocation that the value comes from, "" for one of the policy's own.
+    """
+
+    __slots__ = ("before", "name", "origin", "rule", "value")
     kind = "env"
 
-    def __init__(self, rule: str, name: str, value: str, before: "list[str | None]") -> None:
+    def __init__(self, rule: str, name: str, value: str, before: "list[str | None]", origin: str = "") -> None:
         self.rule = rule
+        self.origin = origin
         self.name = name
         self.value = value
         self.before = before
@@ -66,7 +73,7 @@ class SetEnv:
 
     def describe(self) -> "dict[str, object]":
         """For events and tables."""
-        return {"rule": self.rule, "kind": "env", "name": self.name, "before": self.before, "after": self.value}
+        return _described(self, self.before, self.value)
 
 
 class UnsetEnv:
@@ -74,6 +81,7 @@ class UnsetEnv:
 
     __slots__ = ("before", "name", "rule")
     kind = "env"
+    origin = ""
 
     def __init__(self, rule: str, name: str, before: "list[str | None]") -> None:
         self.rule = rule
@@ -94,44 +102,47 @@ class UnsetEnv:
 
     def describe(self) -> "dict[str, object]":
         """For events and tables."""
-        return {"rule": self.rule, "kind": "env", "name": self.name, "before": self.before, "after": None}
+        return _described(self, self.before, None)
 
 
 class PlaceMount:
-    """A reserved mount as the last thing mounted at its path.
+    """A reserved mount as the last thing mounted at its path, or nothing mounted there at all.
 
-    `mount`: the OCI object. `companions`: cleaned destinations that may come after it, those of the plan's other
-    reserved mounts and of what `allowBelow` lets through. Everything else at the path or below it goes away;
-    a mount above it stays, and ours lands on top.
+    `mount`: the OCI object, None where nothing may be mounted. `companions`: cleaned destinations that may come after
+    it, those of the plan's other reserved mounts and of what `allowBelow` lets through. Everything else at the path
+    or below it goes away; a mount above it stays, and ours lands on top.
     """
 
-    __slots__ = ("before", "companions", "mount", "path", "rule")
+    __slots__ = ("before", "companions", "mount", "name", "origin", "rule")
     kind = "mount"
 
     def __init__(
         self,
         rule: str,
-        mount: "dict[str, object]",
+        path: str,
+        mount: "dict[str, object] | None",
         companions: "frozenset[str]",
         before: "list[dict[str, object]]",
+        origin: str = "",
     ) -> None:
         self.rule = rule
+        self.name = path
         self.mount = mount
-        self.path = str(mount["destination"])
+        self.origin = origin
         self.companions = companions
         self.before = before
 
     def _is_foreign(self, mount: "dict[str, object]") -> bool:
         path = clean(str(mount["destination"]))
-        return path == self.path or (is_below(path, self.path) and path not in self.companions)
+        return path == self.name or (is_below(path, self.name) and path not in self.companions)
 
     def verify(self, target: "Target") -> bool:
         """Whether it is so already: there once, nothing foreign at or below it, only companions after it."""
         here = [mount for mount in target.mounts if self._is_foreign(mount)]
-        if here != [self.mount]:
-            return False
+        if self.mount is None or here != [self.mount]:
+            return not here and self.mount is None
         after = [clean(str(m["destination"])) for m in target.mounts[target.mounts.index(self.mount) + 1 :]]
-        return all(path in self.companions and not is_below(self.path, path) for path in after)
+        return all(path in self.companions and not is_below(self.name, path) for path in after)
 
     def apply(self, target: "Target") -> None:
         """Make it so."""
@@ -139,25 +150,118 @@ class PlaceMount:
         on_top: list[dict[str, object]] = []
         for mount in target.mounts:
             if not self._is_foreign(mount):
-                (on_top if is_below(clean(str(mount["destination"])), self.path) else stay).append(mount)
-        target.mounts = [*stay, self.mount, *on_top]
+                (on_top if is_below(clean(str(mount["destination"])), self.name) else stay).append(mount)
+        target.mounts = [*stay, *([self.mount] if self.mount else []), *on_top]
 
     def conflict(self) -> str:
         """What the container asked for that this overrides, or ""."""
         if not self.before:
             return ""
         others = ", ".join(sorted({str(mount["destination"]) for mount in self.before}))
-        return f"mount {self.path} is reserved and {others} was mounted"
+        return f"mount {self.name} is reserved and {others} was mounted"
 
     def describe(self) -> "dict[str, object]":
         """For events and tables."""
-        return {
-            "rule": self.rule,
-            "kind": "mount",
-            "name": self.path,
-            "before": [{"destination": m["destination"], "source": m.get("source")} for m in self.before],
-            "after": {"source": self.mount["source"], "options": self.mount["options"]},
-        }
+        before = [{"destination": mount["destination"], "source": mount.get("source")} for mount in self.before]
+        after = self.mount and {"source": self.mount["source"], "options": self.mount["options"]}
+        return _described(self, before, after)
 
 
-Edit = SetEnv | UnsetEnv | PlaceMount
+class PlaceDevice:
+    """An allocated device node, alone at its path, with the cgroup access that goes with it.
+
+    `device`: the object for OCI's linux.devices. `access`: of `rwm`.
+    """
+
+    __slots__ = ("access", "before", "device", "name", "origin", "rule")
+    kind = "device"
+
+    def __init__(
+        self, rule: str, device: "dict[str, object]", access: str, before: "list[dict[str, object]]", origin: str
+    ) -> None:
+        self.rule = rule
+        self.device = device
+        self.name = str(device["path"])
+        self.access = access
+        self.before = before
+        self.origin = origin
+
+    def _is_here(self, device: "dict[str, object]") -> bool:
+        return clean(str(device.get("path", ""))) == self.name
+
+    def _same_node(self, device: "dict[str, object]") -> bool:
+        return all(device.get(key) == self.device[key] for key in ("type", "major", "minor"))
+
+    def verify(self, target: "Target") -> bool:
+        """Whether it is so already."""
+        here = [device for device in target.devices if self._is_here(device)]
+        return len(here) == 1 and self._same_node(here[0]) and self._may(target.device_rules)
+
+    def _may(self, rules: "list[dict[str, object]]") -> bool:
+        """Whether the cgroup rules, the later over the earlier (runtime-spec, Allowed Device list), give the access."""
+        granted: set[str] = set()
+        for rule in rules:
+            if rule.get("type", "a") in ("a", self.device["type"]) and all(
+                rule.get(key) in (None, -1, self.device[key]) for key in ("major", "minor")
+            ):
+                access = set(str(rule.get("access") or "rwm"))
+                granted = granted | access if rule.get("allow") else granted - access
+        return set(self.access) <= granted
+
+    def apply(self, target: "Target") -> None:
+        """Make it so."""
+        here = [device for device in target.devices if self._is_here(device)]
+        same = [device for device in here if self._same_node(device)]
+        target.devices = [device for device in target.devices if device not in here] + (same or [self.device])[:1]
+        if not self._may(target.device_rules):
+            node = {key: self.device[key] for key in ("type", "major", "minor")}
+            target.device_rules = [*target.device_rules, {"allow": True, **node, "access": self.access}]
+
+    def conflict(self) -> str:
+        """What the container asked for that this overrides, or ""."""
+        if all(self._same_node(device) for device in self.before):
+            return ""
+        return f"device {self.name} is allocated and another node was put there"
+
+    def describe(self) -> "dict[str, object]":
+        """For events and tables."""
+        return _described(self, self.before, self.device)
+
+
+class DropAnnotation:
+    """No annotation of that key: only a device plugin may set it."""
+
+    __slots__ = ("before", "name", "rule")
+    kind = "annotation"
+    origin = ""
+
+    def __init__(self, rule: str, name: str, before: str) -> None:
+        self.rule = rule
+        self.name = name
+        self.before = before
+
+    def verify(self, target: "Target") -> bool:
+        """Whether it is so already."""
+        return self.name not in target.annotations
+
+    def apply(self, target: "Target") -> None:
+        """Make it so."""
+        target.annotations = {key: value for key, value in target.annotations.items() if key != self.name}
+
+    def conflict(self) -> str:
+        """What the container asked for that this overrides."""
+        return f"annotation {self.name} must be absent and was set"
+
+    def describe(self) -> "dict[str, object]":
+        """For events and tables."""
+        return _described(self, self.before, None)
+
+
+Edit = SetEnv | UnsetEnv | PlaceMount | PlaceDevice | DropAnnotation
+
+
+def _described(edit: "Edit", before: object, after: object) -> "dict[str, object]":
+    described = {"rule": edit.rule, "kind": edit.kind, "name": edit.name, "before": before, "after": after}
+    if edit.origin:
+        described["from"] = edit.origin
+    return described

@@ -16,11 +16,12 @@ from hook.container.model import Container
 from hook.container.spec import LIMIT, Spec
 from hook.edits import Edit
 from hook.facts import gather
-from hook.plan import Plan, Reserved, plan
+from hook.plan import Plan, plan
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.match import Match, select
 from hook.policy.model import Policy
+from hook.reserved import Reserved
 from hook.system import Untrusted, read_file, trusted
 
 
@@ -30,13 +31,15 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     spec = Spec(read_file(config, LIMIT), config)
     who = identify(spec)
     matches = select(policy, who)
-    decided = plan(policy, Container(who, spec.env, spec.mounts, gather(matches)), matches)
+    facts = gather(policy, who, matches)
+    container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
+    decided = plan(policy, container, matches)
     if output == "json":
-        print(json.dumps(as_json(decided, who, config), indent=2))
+        print(json.dumps(as_json(decided, container, config), indent=2))
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
-        print(_table(decided, who, config))
+        print(_table(decided, container, config))
     return 0
 
 
@@ -55,8 +58,9 @@ def _policy(policy_file: str | None, store_directory: str) -> Policy:
     return compiled.policy()
 
 
-def as_json(decided: Plan, who: Identity, config: str) -> dict[str, Any]:
+def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
     """The whole decision as data."""
+    who = container.identity
     return {
         "config": config,
         "container": {
@@ -83,6 +87,10 @@ def as_json(decided: Plan, who: Identity, config: str) -> dict[str, Any]:
             }
             for match in decided.matches
         ],
+        "allocations": [
+            {"resource": a.resource, "deviceIDs": a.device_ids, "env": a.env, "cdiDevices": a.cdi}
+            for a in container.facts.allocations
+        ],
         "edits": [edit.describe() for edit in decided.edits],
         "denials": [{"rule": denial.rule, "message": denial.message} for denial in decided.denials],
         "errors": [{"rule": error.rule, "message": error.message} for error in decided.errors],
@@ -100,15 +108,18 @@ def _outcome(decided: Plan) -> str:
     return "started corrected" if decided.edits else "started unchanged"
 
 
-def _table(decided: Plan, who: Identity, config: str) -> str:
-    parts = [_identity(who, config), f"policy     {decided.policy.path} ({decided.policy.mode})"]
+def _table(decided: Plan, container: Container, config: str) -> str:
+    parts = [_identity(container.identity, config), f"policy     {decided.policy.path} ({decided.policy.mode})"]
     if decided.policy.warning:
         parts.append(f"WARNING    {decided.policy.warning}")
     if decided.matches:
         rows = [[match.rule.name, "yes" if match.applies else "no", _why(match)] for match in decided.matches]
         parts.append("\n" + tabulate(rows, ["RULE", "APPLIES", "WHY"], tablefmt="plain"))
+    for allocation in container.facts.allocations:
+        what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
+        parts.append(f"\nallocated  {allocation}: {what}")
     if decided.edits:
-        rows = [[edit.rule, edit.kind, _name(edit), _before(edit), _after(edit)] for edit in decided.edits]
+        rows = [[edit.rule, edit.kind, edit.name, _before(edit), _after(edit)] for edit in decided.edits]
         parts.append(
             "\n" + tabulate(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"], tablefmt="plain", disable_numparse=True)
         )
@@ -142,22 +153,33 @@ def _why(match: Match) -> str:
     return "; ".join(words)
 
 
-def _name(edit: Edit) -> str:
-    return edit.path if edit.kind == "mount" else edit.name  # type: ignore[union-attr]  # told apart by kind
-
-
 def _before(edit: Edit) -> str:
-    if edit.kind == "mount":
-        return ", ".join(f"{m['destination']} from {m.get('source')}" for m in edit.before) or "-"  # type: ignore[index, union-attr]
-    values = ["(no =)" if value is None else repr(value) for value in edit.before]
-    return ", ".join(values) or "-"
+    before: Any = edit.describe()["before"]
+    if isinstance(before, str):
+        return repr(before)
+    words = []
+    for item in before:
+        if isinstance(item, dict):
+            words.append(_node(item) if edit.kind == "device" else f"{item['destination']} from {item['source']}")
+        else:
+            words.append("(no =)" if item is None else repr(item))
+    return ", ".join(words) or "-"
 
 
 def _after(edit: Edit) -> str:
-    after: Any = edit.describe()["after"]
+    described = edit.describe()
+    after: Any = described["after"]
     if after is None:
         return "absent"
-    return f"{after['source']} ({','.join(after['options'])})" if edit.kind == "mount" else repr(after)
+    if edit.kind == "mount":
+        text = f"{after['source']} ({','.join(after['options'])})"
+    else:
+        text = _node(after) if edit.kind == "device" else repr(after)
+    return f"{text} from {described['from']}" if "from" in described else text
+
+
+def _node(device: dict[str, Any]) -> str:
+    return f"{device.get('type')} {device.get('major')}:{device.get('minor')}"
 
 
 def _diff(decided: Plan, spec: Spec, config: str) -> str:

@@ -2,36 +2,104 @@
 
 import posix
 
+from hook.container.identity import Identity
 from hook.container.model import Facts
 from hook.errors import Undecided, describe
 from hook.jsontext import Malformed, decode
 from hook.policy.match import Match
-from hook.system import Untrusted, is_file, read_fd, trusted
+from hook.policy.model import DEVICES, MOUNTS, Policy
+from hook.system import Untrusted, is_file, read_fd, read_file, trusted
 
 VALUE_LIMIT = 128 * 1024
 """Bytes of a `valueFrom.file`: Linux's MAX_ARG_STRLEN, beyond which no env entry can be."""
 
 
-def gather(matches: "list[Match]") -> Facts:
-    """Read the `valueFrom.file`s and look for the hostPaths of the rules that apply."""
+_S_IFMT, _KINDS = 0o170000, {0o020000: "c", 0o060000: "b"}
+
+
+def gather(policy: Policy, who: Identity, matches: "list[Match]") -> Facts:
+    """Read what the rules that apply ask for: files, hostPaths, and kubelet's device checkpoint."""
     facts = Facts()
+    if any(match.applies and match.rule.uses_allocations() for match in matches):
+        _gather_allocations(facts, policy, who)
     for match in matches:
         if not match.applies:
             continue
         for env in match.rule.env:
             if env.file is not None and env.file not in facts.files:
-                try:
-                    facts.files[env.file] = first_line(env.file)
-                except (Untrusted, Undecided) as error:
-                    facts.unreadable[env.file] = str(error)
-                except OSError as error:
-                    facts.unreadable[env.file] = describe(error)
+                _read_value(facts, env.file)
         for mount in match.rule.mounts:
-            try:
-                posix.stat(mount.source)
-            except OSError:
-                facts.absent_sources.add(mount.source)
+            if mount.source:
+                _look_for(facts, mount.source)
+        for allocation in facts.allocations if MOUNTS in match.rule.allocations else []:
+            for source, _, _ in allocation.mounts:
+                _look_for(facts, source)
+        for allocation in facts.allocations if DEVICES in match.rule.allocations else []:
+            for path, _, _ in allocation.devices:
+                _look_at_device(facts, path)
     return facts
+
+
+def _read_value(facts: Facts, path: str) -> None:
+    try:
+        facts.files[path] = first_line(path)
+    except (Untrusted, Undecided, OSError) as error:
+        facts.unreadable[path] = describe(error)
+
+
+def _look_for(facts: Facts, source: str) -> None:
+    try:
+        posix.stat(source)
+    except OSError:
+        facts.absent_sources.add(source)
+
+
+def _look_at_device(facts: Facts, path: str) -> None:
+    """The node behind an allocated host path, as containerd finds it: links followed, directories left to it."""
+    try:
+        status = posix.stat(path)
+    except OSError:
+        facts.absent_sources.add(path)
+        return
+    kind = _KINDS.get(status.st_mode & _S_IFMT)
+    if kind is None:
+        facts.device_nodes[path] = None
+        return
+    facts.device_nodes[path] = {
+        "type": kind,
+        "major": posix.major(status.st_rdev),
+        "minor": posix.minor(status.st_rdev),
+        "fileMode": status.st_mode & 0o777,
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+    }
+
+
+def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
+    """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows."""
+    if who.kubernetes is False:
+        return
+    if who.uid is None:
+        facts.allocation_problem = "the pod's UID is unknown, so its device allocation is too"
+        return
+    if who.container is None:
+        return  # the sandbox; device plugins allocate to containers only
+    # Only a policy that uses allocations pays for these.
+    from hook.container.allocation import LIMIT, allocations, checkpoint_path
+
+    path = checkpoint_path(policy.kubelet_root)
+    try:
+        facts.allocations = allocations(read_file(path, LIMIT), who.uid, who.container)
+        names = [name for allocation in facts.allocations for name in allocation.cdi]
+        if names:
+            from hook.container.cdi import env_of_devices
+
+            facts.cdi_env = env_of_devices(names)
+    except FileNotFoundError:
+        pass
+    except (OSError, Undecided) as error:
+        facts.allocations = []
+        facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
 
 
 def first_line(path: str) -> str:

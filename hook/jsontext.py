@@ -39,15 +39,15 @@ def _not_json(value: object) -> object:
 
 
 _SCANNERS = (ValueError, ImportError, SystemError)
-"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the frozen
-start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
+"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the
+frozen start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 
-def _value(text: str, start: int) -> "tuple[object, int]":
-    """The value that begins exactly at `start`, and where it ends."""
+def value_at(text: str, start: int) -> "tuple[object, int]":
+    """The value that begins exactly at `start`, and where it ends. Raises Malformed."""
     try:
         value, end = _scan(text, start)
     except StopIteration as stop:
@@ -84,7 +84,7 @@ def decode(data: bytes) -> str:
 
 def parse(text: str) -> "Any":
     """The one value that the text consists of. Raises Malformed."""
-    value, end = _value(text, _skip(text, 0))
+    value, end = value_at(text, _skip(text, 0))
     if _skip(text, end) != len(text):
         raise Malformed(f"more text after the value at {_place(text, end)}")
     return value
@@ -124,7 +124,7 @@ def _members(text: str, start: int, inner: "str | None") -> "tuple[dict[str, tup
         if name == inner and text[begin : begin + 1] == "{":
             value, end = _members(text, begin, None)
         else:
-            value, end = _value(text, begin)
+            value, end = value_at(text, begin)
         if name in found:
             raise Malformed(f"member {name!r} stands there twice, again at {_place(text, begin)}")
         found[name] = (value, begin, end)

@@ -5,7 +5,6 @@
 """
 
 import posix
-import sys
 import time
 
 from hook.errors import ReassertError, Undecided
@@ -184,10 +183,3 @@ def timestamp(nanoseconds: int) -> str:
     t = time.gmtime(nanoseconds // 1_000_000_000)
     micros = nanoseconds // 1000 % 1_000_000
     return f"{t[0]:04d}-{t[1]:02d}-{t[2]:02d}T{t[3]:02d}:{t[4]:02d}:{t[5]:02d}.{micros:06d}Z"
-
-
-def own_command() -> list[str]:
-    """The argument vector that starts this program again: the frozen executable, or python on the package."""
-    if hasattr(sys, "_MEIPASS"):
-        return [sys.executable]
-    return [sys.executable, __file__.rpartition("/")[0] + "/__main__.py"]

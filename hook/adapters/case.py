@@ -69,7 +69,9 @@ class Case:
         self.policy = store.load(self.settings.policy, self.settings.store)
         self.who = identify(spec)
         matches = select(self.policy, self.who)
-        return plan(self.policy, Container(self.who, spec.env, spec.mounts, gather(matches)), matches)
+        facts = gather(self.policy, self.who, matches)
+        container = Container(self.who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
+        return plan(self.policy, container, matches)
 
     def finish(self, decided: Plan) -> None:
         """Write the event, if there is something to say. Raises Refused where the container must not start."""

@@ -9,15 +9,19 @@ import posix
 
 from hook.adapters.case import Case, Settings
 from hook.container.spec import LIMIT, Spec
-from hook.edits import PlaceMount
+from hook.edits import Edit, PlaceMount
 from hook.errors import Refused, Undecided, Usage
 from hook.jsontext import Malformed, decode, parse
-from hook.plan import Denial, Plan
+from hook.plan import Plan
 from hook.system import read_fd, read_file, say, write_all
+from hook.wants import Denial
 
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
 PRECREATE = "precreate"
 STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
+
+_ALL_BUT_MOUNTS = {"env", "device", "annotation"}
+"""What a hook comes too late for, and --inject-env verifies."""
 
 USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
 
@@ -55,11 +59,11 @@ def main(arguments: "list[str]") -> int:
     posix.chdir("/")
     stage = settings.operands[0]
     kinds = (
-        {"env"}
+        _ALL_BUT_MOUNTS
         if settings.flags == {"inject-env"}
         else {"mount"}
         if settings.flags == {"mount-ca"}
-        else {"env", "mount"}
+        else _ALL_BUT_MOUNTS | {"mount"}
     )
     try:
         if stage == PRECREATE:
@@ -142,13 +146,19 @@ def _at_stage(settings: Settings, stage: str, kinds: "set[str]") -> None:
 def _env_is_for_others(decided: Plan) -> None:
     """Every env edit that is left at this point is a reason to refuse: nobody can make it any more."""
     for edit in decided.edits:
-        if not isinstance(edit, PlaceMount):
+        if not _is_mountable(edit):
+            what = "env" if edit.kind == "env" else f"{edit.kind}s"
             message = (
-                f"env {edit.name} is not what the policy wants, and a hook cannot set env; "
+                f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
                 "the runtime wrapper (reassert runtime) or the NRI plugin can"
             )
-            decided.denials.append(Denial(edit.rule, "env", message))
-    decided.edits = [edit for edit in decided.edits if isinstance(edit, PlaceMount)]
+            decided.denials.append(Denial(edit.rule, edit.kind, message))
+    decided.edits = [edit for edit in decided.edits if _is_mountable(edit)]
+
+
+def _is_mountable(edit: Edit) -> bool:
+    """Whether a hook can still make the edit: it can mount, but it cannot take another's mount away."""
+    return isinstance(edit, PlaceMount) and edit.mount is not None
 
 
 def _mount(case: Case, stage: str, state: State, spec: Spec, edits: "list[PlaceMount]") -> None:

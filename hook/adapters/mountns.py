@@ -79,15 +79,19 @@ def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> N
     kept = [(path, _clone_below(root, path)) for path in _kept_below(edit, destinations)]
     try:
         try:
-            target = _target(root, edit.path, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+            target = _target(root, edit.name, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
         except OSError as error:
-            raise Misled(edit.rule, f"{edit.path} cannot be reached inside the image: {error.strerror}") from None
+            raise Misled(edit.rule, f"{edit.name} cannot be reached inside the image: {error.strerror}") from None
         try:
-            _move(tree, target, edit.path)
+            _move(tree, target, edit.name)
         finally:
             os.close(target)
         for path, clone in kept:
-            again = _open_in_root(root, path)
+            try:
+                again = _open_in_root(root, path)
+            except OSError as error:
+                what = f"{path}, which allowBelow lets through, has no place in {edit.mount['source']}"
+                raise Misled(edit.rule, f"{what}: {error.strerror}") from None
             try:
                 _move(clone, again, path)
             finally:
@@ -100,29 +104,30 @@ def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> N
 
 def _kept_below(edit: PlaceMount, destinations: list[str]) -> list[str]:
     paths = dict.fromkeys(clean(destination) for destination in destinations)
-    return [path for path in paths if path in edit.companions and is_below(path, edit.path)]
+    return [path for path in paths if path in edit.companions and is_below(path, edit.name)]
 
 
 def _verify(root: int, edit: PlaceMount, tree: int) -> None:
     """The path, walked as the container will walk it, must end at what was mounted."""
     try:
-        fd = _open_in_root(root, edit.path)
+        fd = _open_in_root(root, edit.name)
     except OSError as error:
         raise Misled(
-            edit.rule, f"{edit.path} in the image does not lead to the reserved mount: {error.strerror}"
+            edit.rule, f"{edit.name} in the image does not lead to the reserved mount: {error.strerror}"
         ) from None
     try:
         if not os.path.samestat(os.fstat(fd), os.fstat(tree)):
-            raise Misled(edit.rule, f"{edit.path} in the image does not lead to the reserved mount (a symbolic link?)")
+            raise Misled(edit.rule, f"{edit.name} in the image does not lead to the reserved mount (a symbolic link?)")
     finally:
         os.close(fd)
 
 
 def _source(edit: PlaceMount) -> int:
     """A detached copy of the source's mount, with the reservation's options already in force."""
-    options: list[str] = edit.mount["options"]  # type: ignore[assignment]  # `typing` would cost as much as the mount
+    mount: dict[str, object] = edit.mount  # type: ignore[assignment]  # importing `typing` costs as much as the mount
+    options: list[str] = mount["options"]  # type: ignore[assignment]
     recursive = _AT_RECURSIVE if "rbind" in options else 0
-    source = str(edit.mount["source"])
+    source = str(mount["source"])
     tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)
     wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
     clear = _ATIME if any(option in _ATIME_ANY for option in options) else 0

@@ -15,7 +15,7 @@ from hook.container.spec import LIMIT, ProcessFile, Spec
 from hook.edits import name_of
 from hook.errors import Refused, Undecided, Usage, describe
 from hook.jsontext import Malformed, decode, encode, parse
-from hook.plan import Reserved
+from hook.reserved import Reserved
 from hook.system import append_line, read_file, replace_file, say, timestamp
 
 ADAPTER = "runtime"

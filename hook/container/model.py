@@ -2,29 +2,49 @@
 
 from hook.container.identity import Identity
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.container.allocation import Allocation
+
 
 class Facts:
     """What the matching rules need to know of the node, gathered before the decision (`hook.facts.gather`).
 
     `files`: first line of each `valueFrom.file`, by path; an unreadable one is missing here and has its reason in
-    `unreadable`. `absent_sources`: hostPaths that do not exist.
+    `unreadable`. `absent_sources`: hostPaths that do not exist. `allocations`: what device plugins allocated to the
+    container, or `allocation_problem`: why that cannot be known. `cdi_env`: values by env name that CDI specs of the
+    allocated devices set. `device_nodes`: of allocated host devices, in OCI's spelling without `path`; None for a
+    directory.
     """
 
-    __slots__ = ("absent_sources", "files", "unreadable")
+    __slots__ = (
+        "absent_sources",
+        "allocation_problem",
+        "allocations",
+        "cdi_env",
+        "device_nodes",
+        "files",
+        "unreadable",
+    )
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
         self.absent_sources: set[str] = set()
+        self.allocations: list[Allocation] = []
+        self.allocation_problem = ""
+        self.cdi_env: dict[str, list[str]] = {}
+        self.device_nodes: dict[str, dict[str, object] | None] = {}
 
 
 class Container:
-    """Identity, the env and mounts that it would start with, and the facts of the node.
+    """Identity, what it would start with, and the facts of the node.
 
-    `env`: entries as in OCI process.env. `mounts`: objects as in OCI mounts.
+    `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
+    and linux.resources.devices. `annotations`: by key.
     """
 
-    __slots__ = ("env", "facts", "identity", "mounts")
+    __slots__ = ("annotations", "device_rules", "devices", "env", "facts", "identity", "mounts")
 
     def __init__(
         self,
@@ -32,8 +52,14 @@ class Container:
         env: "list[str]",
         mounts: "list[dict[str, object]]",
         facts: "Facts | None" = None,
+        annotations: "dict[str, str] | None" = None,
+        devices: "list[dict[str, object]] | None" = None,
+        device_rules: "list[dict[str, object]] | None" = None,
     ) -> None:
         self.identity = identity
         self.env = env
         self.mounts = mounts
         self.facts = facts or Facts()
+        self.annotations = annotations or {}
+        self.devices = devices or []
+        self.device_rules = device_rules or []

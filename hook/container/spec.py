@@ -25,12 +25,26 @@ def _checked(found: "dict[str, tuple[Any, int, int]]", names: "tuple[str, ...]")
 
 
 class Spec:
-    """config.json. `env`, `mounts` and `annotations` may be replaced; `render` splices them into the text.
+    """config.json, of which a few parts may be replaced; `render` splices them into the text.
+
+    They are `env` (process.env), `mounts`, `annotations`, `devices` (linux.devices) and `device_rules`
+    (linux.resources.devices).
 
     Raises Undecided, naming `where`, for what is not an OCI spec.
     """
 
-    __slots__ = ("_env", "_found", "_kept", "_process", "_text", "annotations", "env", "mounts", "where")
+    __slots__ = (
+        "_found",
+        "_kept",
+        "_process",
+        "_text",
+        "annotations",
+        "device_rules",
+        "devices",
+        "env",
+        "mounts",
+        "where",
+    )
 
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
@@ -45,9 +59,16 @@ class Spec:
             self.env = _strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
+            linux = _object(self.member("linux"), "linux")
+            self.devices = _objects(linux.get("devices"), "linux.devices")
+            resources = _object(linux.get("resources"), "linux.resources")
+            self.device_rules = _objects(resources.get("devices"), "linux.resources.devices")
         except Malformed as error:
             raise Undecided(f"{where}: {error}") from None
-        self._kept = (self.env, self.mounts, self.annotations)
+        self._kept = self._replaceable()
+
+    def _replaceable(self) -> "tuple[object, ...]":
+        return self.env, self.mounts, self.annotations, self.devices, self.device_rules
 
     def member(self, name: str) -> object:
         """The value of a top-level member other than `process`, None where it is missing."""
@@ -55,12 +76,12 @@ class Spec:
         return entry[0] if entry else None
 
     def changed(self) -> bool:
-        """Whether one of the three was replaced."""
-        return (self.env, self.mounts, self.annotations) != self._kept
+        """Whether one of them was replaced."""
+        return self._replaceable() != self._kept
 
     def render(self) -> bytes:
         """The text with the replaced values in it."""
-        env, mounts, annotations = self._kept
+        env, mounts, annotations, devices, device_rules = self._kept
         splices: list[tuple[int, int, str]] = []
         if self.env != env:
             splices.append(_splice(self._process, self._found["process"][1], "env", encode_strings(self.env)))
@@ -68,7 +89,16 @@ class Spec:
             splices.append(_splice(self._found, self._start(), "mounts", encode(self.mounts)))
         if self.annotations != annotations:
             splices.append(_splice(self._found, self._start(), "annotations", encode(self.annotations)))
+        if self.devices != devices or self.device_rules != device_rules:
+            splices.append(self._linux_splice())
         return _apply(self._text, splices)
+
+    def _linux_splice(self) -> "tuple[int, int, str]":
+        """`linux` with both lists in it. Devices are rarely missing, so it is simply written anew."""
+        linux = dict(_object(self.member("linux"), "linux"))
+        linux["devices"] = self.devices
+        linux["resources"] = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
+        return _splice(self._found, self._start(), "linux", encode(linux))
 
     def _start(self) -> int:
         return self._text.index("{")
@@ -132,6 +162,22 @@ def _mounts(value: object) -> "list[dict[str, object]]":
     for position, entry in enumerate(value):
         if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
             raise Malformed(f"mounts[{position}] is not an object with a destination")
+    return value
+
+
+def _object(value: object, what: str) -> "dict[str, object]":
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} is not an object")
+    return value
+
+
+def _objects(value: object, what: str) -> "list[dict[str, object]]":
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise Malformed(f"{what} is not a list of objects")
     return value
 
 

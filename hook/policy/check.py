@@ -72,7 +72,8 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
     if error.validator == "oneOf" and not isinstance(value, dict):
         return []  # its wrong type is an error of its own
     if error.validator == "oneOf":
-        given = ", ".join(key for key in value if key != "name") or "none"
+        alternatives = [branch["required"][0] for branch in argument]
+        given = ", ".join(key for key in value if key in alternatives) or "none"
         return [source.problem(path, f"{what}: {given} given; it takes {expected}")]
     if error.validator == "enum":
         choices = ", ".join(map(str, argument))
@@ -122,10 +123,9 @@ def check_meaning(source: Source) -> list[Problem]:
             first = source.place(["spec", "rules", names[name], "name"])[0]
             found.append(source.problem([*at, "name"], f"a rule named {name} stands at line {first} already"))
         names.setdefault(name, number)
-        if number in whole and not any(rule.get(part) for part in ("env", "mounts", "deviceAllocations")):
-            found.append(source.problem(at, f"rule {name} reserves nothing: give it env or mounts"))
-        if "deviceAllocations" in rule:
-            found.append(_not_yet(source, [*at, "deviceAllocations"], "deviceAllocations"))
+        if number in whole and not _reserves(rule):
+            message = f"rule {name} reserves nothing: give it env, mounts, annotations or deviceAllocations"
+            found.append(source.problem(at, message))
         for position, env in well_formed(rule.get("env"), "env"):
             found += _check_env(source, [*at, "env", position], env)
         for position, mount in well_formed(rule.get("mounts"), "mount"):
@@ -136,8 +136,9 @@ def check_meaning(source: Source) -> list[Problem]:
     return found
 
 
-def _not_yet(source: Source, path: Path, what: str) -> Problem:
-    return source.problem(path, f"{what} cannot be enforced by this version; it is reserved for a later one", key=True)
+def _reserves(rule: dict[str, Any]) -> bool:
+    allocations = rule.get("deviceAllocations") or {}
+    return bool(rule.get("env") or rule.get("mounts") or rule.get("annotations") or any(allocations.values()))
 
 
 def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list[Problem]:
@@ -151,8 +152,9 @@ def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list
         found.append(source.problem([*at, "value"], f"value of {name}: a NUL byte cannot be in an env value"))
     if "file" in origin:
         found += _check_path(source, [*at, "valueFrom", "file"], origin["file"])
-    if "deviceAllocation" in origin:
-        found.append(_not_yet(source, [*at, "valueFrom", "deviceAllocation"], "valueFrom.deviceAllocation"))
+    if "\0" in (origin.get("deviceAllocation") or {}).get("default", ""):
+        where: list[str | int] = [*at, "valueFrom", "deviceAllocation", "default"]
+        found.append(source.problem(where, f"default of {name}: a NUL byte cannot be in an env value"))
     return found
 
 
@@ -169,7 +171,13 @@ def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]
 
 
 def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:
-    found = _check_path(source, [*at, "hostPath"], mount["hostPath"])
+    found = _check_path(source, [*at, "hostPath"], mount["hostPath"]) if "hostPath" in mount else []
+    if "absent" in mount:
+        found += [
+            source.problem([*at, field], f"{field} means nothing where absent: true lets nothing be mounted", key=True)
+            for field in ("readOnly", "options", "onMissingSource")
+            if field in mount
+        ]
     wrong = _check_path(source, [*at, "mountPath"], mount["mountPath"])
     path = clean(mount["mountPath"])
     if not wrong and path == "/":
@@ -207,7 +215,7 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
         found += _wants_twice(source, number, rule)
         found += _unseen(source, number, rule)
         for position, env in enumerate(rule.env):
-            want = _Want(rule, ("spec", "rules", number, "env", position), (env.value, env.file))
+            want = _Want(rule, ("spec", "rules", number, "env", position), env.wish())
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
             what = (mount.source, frozenset(mount.options))

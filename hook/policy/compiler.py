@@ -40,6 +40,7 @@ class Compiled:
             "failurePolicy": spec.get("failurePolicy", NO_RULES["failurePolicy"]),
             "excludedNamespaces": list(exclude.get("namespaces") or []),
             "excludedTypes": list(exclude.get("containerTypes") or []),
+            "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
             "rules": len(rules),
             "index": index,
             "unindexed": unindexed,
@@ -61,7 +62,7 @@ def compile_bytes(path: str, content: bytes) -> Compiled:
         raise PolicyInvalid(path, problems)
     if len(rules) != len(source.rules()):
         raise ReassertError(
-            f"{path}: {len(source.rules())} rules were read and {len(rules)} understood; please report it"
+            f"{path}: only {len(rules)} of {len(source.rules())} rules were understood; please report it"
         )
     return Compiled(source, list(rules.values()), problems)
 
@@ -163,13 +164,20 @@ def _rule(rule: dict[str, Any]) -> Rule:
     selector = match.get("podSelector")
     if selector is not None:
         conditions["podSelector"] = _requirements(selector)
-    env = [
-        Env(str(e["name"]), _text(e.get("value")), _text((e.get("valueFrom") or {}).get("file")))
-        for e in rule.get("env") or []
-    ]
+    env = [_env(entry) for entry in rule.get("env") or []]
     mounts = [_mount(mount) for mount in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
-    return Rule(str(rule["name"]), conditions, match.get("ifUnknown") == "Skip", env, mounts, deny)
+    annotations = [str(annotation["name"]) for annotation in rule.get("annotations") or []]
+    allocations = [str(part) for part, reserved in (rule.get("deviceAllocations") or {}).items() if reserved]
+    skip = match.get("ifUnknown") == "Skip"
+    return Rule(str(rule["name"]), conditions, skip, env, mounts, deny, annotations, allocations)
+
+
+def _env(entry: dict[str, Any]) -> Env:
+    origin = entry.get("valueFrom") or {}
+    allocation = origin.get("deviceAllocation")
+    value = entry.get("value") if allocation is None else allocation.get("default")
+    return Env(str(entry["name"]), _text(value), _text(origin.get("file")), allocation is not None)
 
 
 def _text(value: Any) -> str | None:
@@ -194,7 +202,7 @@ def _mount(mount: dict[str, Any]) -> Mount:
     options.append("rw" if mount.get("readOnly") is False else "ro")
     options += [option for option in given if option not in options]
     return Mount(
-        clean(str(mount["hostPath"])),
+        clean(str(mount["hostPath"])) if "hostPath" in mount else "",
         clean(str(mount["mountPath"])),
         options,
         [clean(str(path)) for path in mount.get("allowBelow") or []],

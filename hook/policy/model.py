@@ -10,22 +10,39 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+KUBELET_ROOT = "/var/lib/kubelet"
+
 ENFORCE, AUDIT = "Enforce", "Audit"
 FAIL, IGNORE = "Fail", "Ignore"
 
 
-class Env:
-    """One reserved env name. Exactly one of `value`, `file` is set, or neither: then it must be absent.
+KEEP = "Keep"
+"""As the default of a `deviceAllocation`: leave the name as it is where no device plugin set it."""
 
-    `name` may be a pattern (`NVIDIA_*`) only for what must be absent.
+ENV, MOUNTS, DEVICES = "env", "mounts", "devices"
+"""What `deviceAllocations` can reserve."""
+
+
+class Env:
+    """One reserved env name: `value`, or the first line of `file`, or what a device plugin allocated; else absent.
+
+    `name` may be a pattern (`NVIDIA_*`) only for what must be absent. With `allocated`, `value` is the default: a
+    value, KEEP, or None for absent.
     """
 
-    __slots__ = ("file", "name", "value")
+    __slots__ = ("allocated", "file", "name", "value")
 
-    def __init__(self, name: str, value: "str | None" = None, file: "str | None" = None) -> None:
+    def __init__(
+        self, name: str, value: "str | None" = None, file: "str | None" = None, allocated: bool = False
+    ) -> None:
         self.name = name
         self.value = value
         self.file = file
+        self.allocated = allocated
+
+    def wish(self) -> "tuple[str | None, str | None, bool]":
+        """What is wanted, comparable between rules."""
+        return self.value, self.file, self.allocated
 
     def is_pattern(self) -> bool:
         """Whether the name stands for many."""
@@ -33,7 +50,10 @@ class Env:
 
 
 class Mount:
-    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` those of mount(8)."""
+    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` those of mount(8).
+
+    `source` "" reserves that nothing is mounted at the destination or below it.
+    """
 
     __slots__ = ("allow_below", "destination", "options", "skip_missing", "source")
 
@@ -57,9 +77,13 @@ class Mount:
 
 
 class Rule:
-    """What is reserved, and for whom. `conditions` holds the match block's fields as compiled; empty: everyone."""
+    """What is reserved, and for whom. `conditions` holds the match block's fields as compiled; empty: everyone.
 
-    __slots__ = ("conditions", "deny", "env", "mounts", "name", "skip_unknown")
+    `annotations`: patterns of keys that only a device plugin may set. `allocations`: which parts of a device plugin's
+    answer are reserved.
+    """
+
+    __slots__ = ("allocations", "annotations", "conditions", "deny", "env", "mounts", "name", "skip_unknown")
 
     def __init__(
         self,
@@ -69,6 +93,8 @@ class Rule:
         env: "list[Env]",
         mounts: "list[Mount]",
         deny: bool,
+        annotations: "list[str]",
+        allocations: "list[str]",
     ) -> None:
         self.name = name
         self.conditions = conditions
@@ -76,6 +102,12 @@ class Rule:
         self.env = env
         self.mounts = mounts
         self.deny = deny
+        self.annotations = annotations
+        self.allocations = allocations
+
+    def uses_allocations(self) -> bool:
+        """Whether kubelet's device checkpoint has to be read for it."""
+        return bool(self.allocations or self.annotations) or any(env.allocated for env in self.env)
 
 
 def rule_to_line(rule: Rule) -> "list[object]":
@@ -84,16 +116,19 @@ def rule_to_line(rule: Rule) -> "list[object]":
         rule.name,
         rule.conditions,
         rule.skip_unknown,
-        [[e.name, e.value, e.file] for e in rule.env],
+        [[e.name, e.value, e.file, e.allocated] for e in rule.env],
         [[m.source, m.destination, m.options, m.allow_below, m.skip_missing] for m in rule.mounts],
         rule.deny,
+        rule.annotations,
+        rule.allocations,
     ]
 
 
 def rule_from_line(line: "list[Any]") -> Rule:
     """The rule that `rule_to_line` wrote."""
-    name, conditions, skip_unknown, env, mounts, deny = line
-    return Rule(name, conditions, skip_unknown, [Env(*e) for e in env], [Mount(*m) for m in mounts], deny)
+    name, conditions, skip_unknown, env, mounts, deny, annotations, allocations = line
+    reserved = [Env(*e) for e in env], [Mount(*m) for m in mounts]
+    return Rule(name, conditions, skip_unknown, *reserved, deny, annotations, allocations)
 
 
 class Policy:
@@ -112,6 +147,7 @@ class Policy:
         "excluded_types",
         "failure_policy",
         "fingerprint",
+        "kubelet_root",
         "missing",
         "mode",
         "path",
@@ -129,6 +165,7 @@ class Policy:
         self.failure_policy: str = header["failurePolicy"]
         self.excluded_namespaces: list[str] = header["excludedNamespaces"]
         self.excluded_types: list[str] = header["excludedTypes"]
+        self.kubelet_root: str = header["kubeletRoot"]
         self._index: dict[str, list[int]] = header["index"]
         self._unindexed: list[int] = header["unindexed"]
 
@@ -157,6 +194,7 @@ NO_RULES: "dict[str, Any]" = {
     "failurePolicy": FAIL,
     "excludedNamespaces": ["kube-system"],
     "excludedTypes": [],
+    "kubeletRoot": KUBELET_ROOT,
     "rules": 0,
     "index": {},
     "unindexed": [],

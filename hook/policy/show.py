@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from hook.policy import store
 from hook.policy.compiler import stored_header
-from hook.policy.model import Policy, Rule
+from hook.policy.model import Env, Mount, Policy, Rule
 
 
 def show(source: str, store_directory: str, output: str) -> int:
@@ -60,6 +60,7 @@ def effective(policy: Policy) -> dict[str, Any]:
             "mode": policy.mode,
             "failurePolicy": policy.failure_policy,
             "exclude": {key: value for key, value in exclude.items() if value},
+            "kubelet": {"root": policy.kubelet_root},
             "rules": [_rule(rule) for rule in policy.candidates(None)],
         },
     }
@@ -78,24 +79,35 @@ def _rule(rule: Rule) -> dict[str, Any]:
     if match:
         shown["match"] = {**match, "ifUnknown": "Skip" if rule.skip_unknown else "Enforce"}
     if rule.env:
-        shown["env"] = [_env(env.name, env.value, env.file) for env in rule.env]
+        shown["env"] = [_env(env) for env in rule.env]
     if rule.mounts:
-        shown["mounts"] = [
-            {
-                "hostPath": mount.source,
-                "mountPath": mount.destination,
-                "readOnly": "ro" in mount.options,
-                "options": [option for option in mount.options if option not in ("ro", "rw")],
-                **({"allowBelow": mount.allow_below} if mount.allow_below else {}),
-                "onMissingSource": "Skip" if mount.skip_missing else "Fail",
-            }
-            for mount in rule.mounts
-        ]
+        shown["mounts"] = [_mount(mount) for mount in rule.mounts]
+    if rule.annotations:
+        shown["annotations"] = [{"name": name, "absent": True} for name in rule.annotations]
+    if rule.allocations:
+        shown["deviceAllocations"] = dict.fromkeys(rule.allocations, True)
     shown["onConflict"] = "Deny" if rule.deny else "Override"
     return shown
 
 
-def _env(name: str, value: str | None, file: str | None) -> dict[str, Any]:
-    if file is not None:
-        return {"name": name, "valueFrom": {"file": file}}
-    return {"name": name, "absent": True} if value is None else {"name": name, "value": value}
+def _env(env: Env) -> dict[str, Any]:
+    if env.allocated:
+        default = {} if env.value is None else {"default": env.value}
+        return {"name": env.name, "valueFrom": {"deviceAllocation": default}}
+    if env.file is not None:
+        return {"name": env.name, "valueFrom": {"file": env.file}}
+    return {"name": env.name, "absent": True} if env.value is None else {"name": env.name, "value": env.value}
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    below = {"allowBelow": mount.allow_below} if mount.allow_below else {}
+    if not mount.source:
+        return {"mountPath": mount.destination, "absent": True, **below}
+    return {
+        "hostPath": mount.source,
+        "mountPath": mount.destination,
+        "readOnly": "ro" in mount.options,
+        "options": [option for option in mount.options if option not in ("ro", "rw")],
+        **below,
+        "onMissingSource": "Skip" if mount.skip_missing else "Fail",
+    }

@@ -9,14 +9,15 @@ good one stays in force and every start says why (`Policy.warning`).
 import posix
 import time
 
+from hook.child import ask
 from hook.errors import ReassertError, describe
 from hook.jsontext import Malformed, decode, parse
 from hook.policy.model import NoPolicy, Policy
-from hook.system import Untrusted, is_file, make_directory, own_command, read_file, trusted
+from hook.system import Untrusted, is_file, make_directory, read_file, trusted
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 1
+FORMAT = 2
 """Raised whenever the compiled form changes; an older store is compiled again."""
 
 LIMIT = 64 * 1024 * 1024
@@ -24,8 +25,6 @@ LIMIT = 64 * 1024 * 1024
 
 COMPILE_SECONDS = 20.0
 """How long a start waits for a compilation, its own or another's. CRI gives a container start two minutes."""
-
-_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
 def store_path(source: str, store: str) -> str:
@@ -109,7 +108,7 @@ def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None")
         stored = _stored(source, store) if lock >= 0 else None
         if stored is not None and stored.knows(key):
             return stored, ""
-        return Stored(decode(_run_compiler(source, store, deadline))), ""
+        return Stored(decode(ask(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
     except (OSError, ReassertError, Malformed) as error:
         return old, f"{source} could not be compiled: {error}"
     finally:
@@ -133,41 +132,3 @@ def _lock(store: str, deadline: float) -> int:
                 posix.close(fd)
                 return -1
             time.sleep(0.01)
-
-
-def _run_compiler(source: str, store: str, deadline: float) -> bytes:
-    """What `reassert policy compile` prints: the store's new text. It is a child, so that no start imports YAML."""
-    command = [*own_command(), "policy", "compile", "--policy", source, "--store", store]
-    reader, writer = posix.pipe2(posix.O_CLOEXEC)
-    try:
-        actions = [(posix.POSIX_SPAWN_DUP2, writer, 1), (posix.POSIX_SPAWN_OPEN, 2, "/dev/null", posix.O_WRONLY, 0)]
-        child = posix.posix_spawn(command[0], command, _ENVIRONMENT, file_actions=actions)
-    except OSError:
-        posix.close(reader)
-        raise
-    finally:
-        posix.close(writer)
-    try:
-        posix.set_blocking(reader, False)
-        return _read_until(reader, deadline)
-    except TimeoutError:
-        posix.kill(child, 9)
-        raise ReassertError(f"no result within {COMPILE_SECONDS:g} s") from None
-    finally:
-        posix.close(reader)
-        posix.waitpid(child, 0)
-
-
-def _read_until(fd: int, deadline: float) -> bytes:
-    chunks: list[bytes] = []
-    while True:
-        try:
-            chunk = posix.read(fd, 1 << 20)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise TimeoutError from None
-            time.sleep(0.002)
-            continue
-        if not chunk:
-            return b"".join(chunks)
-        chunks.append(chunk)

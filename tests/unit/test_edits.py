@@ -57,8 +57,8 @@ def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:
     assert SetEnv("r", "A", "x", ["x", "x"]).conflict() == ""
     assert SetEnv("r", "A", "x", ["x", "secret"]).conflict() == "env A is reserved and was set to something else"
     assert UnsetEnv("r", "A", ["secret"]).conflict() == "env A must be absent and was set"
-    assert PlaceMount("r", bind("/m"), frozenset(), []).conflict() == ""
-    assert PlaceMount("r", bind("/m"), frozenset(), [bind("/m/b"), bind("/m//a")]).conflict() == (
+    assert PlaceMount("r", "/m", bind("/m"), frozenset(), []).conflict() == ""
+    assert PlaceMount("r", "/m", bind("/m"), frozenset(), [bind("/m/b"), bind("/m//a")]).conflict() == (
         "mount /m is reserved and /m//a, /m/b was mounted"
     )
 
@@ -69,7 +69,7 @@ OURS = bind("/m/n", "/node")
 def placed(*destinations: str, companions: tuple[str, ...] = ()) -> list[object]:
     """Sources after OURS was placed among pod mounts at these destinations; each source is its destination."""
     target = container(mounts=[bind(path, path) for path in destinations])
-    edit = PlaceMount("r", OURS, frozenset(companions), [])
+    edit = PlaceMount("r", "/m/n", OURS, frozenset(companions), [])
     assert not edit.verify(target)
     edit.apply(target)
     assert edit.verify(target)
@@ -94,7 +94,7 @@ def test_companions_below_come_on_top_of_it() -> None:
 
 
 def test_mount_is_not_in_place_where_another_comes_after_it() -> None:
-    edit = PlaceMount("r", OURS, frozenset({"/m/n/x", "/q", "/m"}), [])
+    edit = PlaceMount("r", "/m/n", OURS, frozenset({"/m/n/x", "/q", "/m"}), [])
     assert edit.verify(container(mounts=[bind("/a"), OURS]))
     assert edit.verify(container(mounts=[OURS, bind("/m/n/x"), bind("/q")]))
     assert not edit.verify(container(mounts=[OURS, bind("/m")])), "a companion above shadows it all the same"
@@ -112,7 +112,7 @@ def test_descriptions_hold_what_an_event_shows() -> None:
         "after": "x",
     }
     assert UnsetEnv("r", "A", ["y"]).describe()["after"] is None
-    assert PlaceMount("r", OURS, frozenset(), [bind("/m", "/evil")]).describe() == {
+    assert PlaceMount("r", "/m/n", OURS, frozenset(), [bind("/m", "/evil")]).describe() == {
         "rule": "r",
         "kind": "mount",
         "name": "/m/n",

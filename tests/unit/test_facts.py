@@ -12,7 +12,7 @@ from hook.errors import ReassertError, Undecided
 from hook.facts import VALUE_LIMIT, first_line, gather
 from hook.policy.match import Match, judge
 from hook.system import Untrusted
-from unit.support import POD, rule
+from unit.support import POD, policy, rule
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def test_only_rules_that_apply_are_gathered_for(root_dir: Path) -> None:
         one = rule(name, match=match, env=env, mounts=[{"hostPath": str(file), "mountPath": "/m"}])
         return Match(one, judge(one, POD))
 
-    facts = gather([held("a", good), held("b", gone), held("c", root_dir / "other", namespaces=["other"])])
+    facts = gather(
+        policy(), POD, [held("a", good), held("b", gone), held("c", root_dir / "other", namespaces=["other"])]
+    )
     assert facts.files == {str(good): "1"}
     assert facts.unreadable == {str(gone): f"{gone}: No such file or directory"}
     assert facts.absent_sources == {str(gone)}

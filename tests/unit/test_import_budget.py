@@ -27,6 +27,7 @@ MODULES = {
     "hook.container",
     "hook.container.identity",
     "hook.container.model",
+    "hook.child",
     "hook.container.paths",
     "hook.container.spec",
     "hook.decision",
@@ -39,8 +40,10 @@ MODULES = {
     "hook.policy.match",
     "hook.policy.model",
     "hook.policy.store",
+    "hook.reserved",
     "hook.start",
     "hook.system",
+    "hook.wants",
 }
 PYTHON = [sys.executable, "-I", "-S", "-X", "importtime"]
 """Isolated and without `site`, as the frozen program runs."""

@@ -19,7 +19,7 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 def decide(node: Policy, target: Container) -> Plan:
     """As an adapter does: facts of the matching rules first."""
     matches = select(node, target.identity)
-    target.facts = gather(matches)
+    target.facts = gather(node, target.identity, matches)
     return plan(node, target, matches)
 
 

@@ -79,9 +79,8 @@ def test_allow_below_must_lie_below_its_mount() -> None:
         ("{name: A, absent: false}", "7:25: error: absent: false must be true"),
         ("{name: A, valueFrom: {file: a}}", "7:35: error: file 'a' is relative; write it from the root: /a"),
         (
-            "{name: A, valueFrom: {deviceAllocation: {}}}",
-            "7:29: error: valueFrom.deviceAllocation cannot be enforced by this version; "
-            "it is reserved for a later one",
+            '{name: A, valueFrom: {deviceAllocation: {default: "\\0"}}}',
+            "7:57: error: default of A: a NUL byte cannot be in an env value",
         ),
     ],
 )
@@ -198,7 +197,9 @@ def test_all_errors_of_a_file_come_at_once_and_in_its_order() -> None:
 
 
 def test_rule_that_reserves_nothing_is_refused() -> None:
-    assert errors("    match: {namespaces: [a]}\n") == ["5:5: error: rule r reserves nothing: give it env or mounts"]
+    assert errors("    match: {namespaces: [a]}\n") == [
+        "5:5: error: rule r reserves nothing: give it env, mounts, annotations or deviceAllocations"
+    ]
 
 
 @pytest.mark.parametrize(

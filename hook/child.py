@@ -1,0 +1,54 @@
+"""Asking this program itself, as a child, what a container start must not import for. Start path: builtins only."""
+
+import posix
+import sys
+import time
+
+from hook.errors import ReassertError
+
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+def own_command() -> "list[str]":
+    """The argument vector that starts this program again: the frozen executable, or python on the package."""
+    if hasattr(sys, "_MEIPASS"):
+        return [sys.executable]
+    return [sys.executable, __file__.rpartition("/")[0] + "/__main__.py"]
+
+
+def ask(arguments: "list[str]", deadline: float) -> bytes:
+    """What `reassert ARGUMENTS` prints, until a time of the monotonic clock. Raises ReassertError, OSError."""
+    command = [*own_command(), *arguments]
+    reader, writer = posix.pipe2(posix.O_CLOEXEC)
+    try:
+        actions = [(posix.POSIX_SPAWN_DUP2, writer, 1), (posix.POSIX_SPAWN_OPEN, 2, "/dev/null", posix.O_WRONLY, 0)]
+        child = posix.posix_spawn(command[0], command, _ENVIRONMENT, file_actions=actions)
+    except OSError:
+        posix.close(reader)
+        raise
+    finally:
+        posix.close(writer)
+    try:
+        posix.set_blocking(reader, False)
+        return _read_until(reader, deadline)
+    except TimeoutError:
+        posix.kill(child, 9)
+        raise ReassertError(f"no answer from {' '.join(command)} in time") from None
+    finally:
+        posix.close(reader)
+        posix.waitpid(child, 0)
+
+
+def _read_until(fd: int, deadline: float) -> bytes:
+    chunks: list[bytes] = []
+    while True:
+        try:
+            chunk = posix.read(fd, 1 << 20)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.002)
+            continue
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
