@@ -195,7 +195,7 @@ class PlaceDevice:
     def verify(self, target: "Target") -> bool:
         """Whether it is so already."""
         here = [device for device in target.devices if self._is_here(device)]
-        return len(here) == 1 and self._same_node(here[0]) and self._may(target.device_rules)
+        return bool(here) and all(map(self._same_node, here)) and self._may(target.device_rules)
 
     def _may(self, rules: "list[dict[str, object]]") -> bool:
         """Whether the cgroup rules, the later over the earlier (runtime-spec, Allowed Device list), give the access."""

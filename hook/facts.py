@@ -2,7 +2,7 @@
 
 import posix
 
-from hook.container.identity import Identity
+from hook.container.identity import SANDBOX, Identity
 from hook.container.model import Facts
 from hook.errors import Undecided, describe
 from hook.jsontext import Malformed, decode
@@ -77,13 +77,12 @@ def _look_at_device(facts: Facts, path: str) -> None:
 
 def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
     """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows."""
-    if who.kubernetes is False:
+    if who.kubernetes is False or who.types == (SANDBOX,):
+        return  # device plugins allocate to the containers of pods only
+    if who.uid is None or who.container is None:
+        unknown = "the pod's UID" if who.uid is None else "the container's name"
+        facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"
         return
-    if who.uid is None:
-        facts.allocation_problem = "the pod's UID is unknown, so its device allocation is too"
-        return
-    if who.container is None:
-        return  # the sandbox; device plugins allocate to containers only
     # Only a policy that uses allocations pays for these.
     from hook.container.allocation import LIMIT, allocations, checkpoint_path
 

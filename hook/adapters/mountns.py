@@ -90,7 +90,7 @@ def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> N
             try:
                 again = _open_in_root(root, path)
             except OSError as error:
-                what = f"{path}, which allowBelow lets through, has no place in {edit.mount['source']}"
+                what = f"{path}, which allowBelow lets through, has no place in the mount at {edit.name}"
                 raise Misled(edit.rule, f"{what}: {error.strerror}") from None
             try:
                 _move(clone, again, path)
