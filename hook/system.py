@@ -95,9 +95,11 @@ def read_fd(fd: int, limit: int, what: str) -> bytes:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """All bytes of a file, at most `limit`. Raises Undecided beyond it, OSError."""
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    """All bytes of a regular file, at most `limit`. Raises Undecided beyond it or for another kind of file, OSError."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # a FIFO would be waited for
     try:
+        if not is_file(posix.fstat(fd)):
+            raise Undecided(f"{path} is not a regular file")
         return read_fd(fd, limit, path)
     finally:
         posix.close(fd)

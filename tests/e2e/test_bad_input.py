@@ -107,10 +107,13 @@ def test_with_failure_policy_ignore_a_bad_config_is_the_real_runtimes_affair(
     assert (event["event"], event["level"]) == ("container.error", "warning")
 
 
-def test_a_config_that_is_a_directory_is_refused(wrapper: str, bundle: Bundle) -> None:
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_config_that_is_no_regular_file_is_refused(
+    wrapper: str, bundle: Bundle, make: Callable[[Path], None]
+) -> None:
     bundle.config.unlink()
-    bundle.config.mkdir()
-    assert "config.json: Is a directory" in refusal(wrapper, bundle)
+    make(bundle.config)
+    assert "config.json is not a regular file" in refusal(wrapper, bundle)
 
 
 def test_a_missing_env_gets_what_is_reserved(runtime: str, bundle: Bundle) -> None:

@@ -213,7 +213,7 @@ def test_what_is_allowed_below_needs_a_place_in_the_nodes_directory(real: str, n
     shutil.rmtree(node.ca / "private", ignore_errors=True)
     add_hook(bundle, node, "createRuntime", "--mount-ca")
     message = reason(node, Running(real, bundle))
-    assert message.startswith("/etc/ssl/private, which allowBelow lets through, has no place in the mount at /etc/ssl: ")
+    assert message.startswith("/etc/ssl/private, which allowBelow lets through, has no place in the mount at /etc/ssl")
 
 
 def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: str, node: Node, bundle: Bundle) -> None:
