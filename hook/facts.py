@@ -2,8 +2,6 @@
 
 import posix
 
-from hook.container.allocation import LIMIT, allocations, checkpoint_path
-from hook.container.cdi import env_of_devices
 from hook.container.identity import SANDBOX, Identity
 from hook.container.model import Facts
 from hook.errors import Undecided, describe
@@ -85,11 +83,16 @@ def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
         unknown = "the pod's UID" if who.uid is None else "the container's name"
         facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"
         return
+    # Only a policy that uses allocations pays for these.
+    from hook.container.allocation import LIMIT, allocations, checkpoint_path
+
     path = checkpoint_path(policy.kubelet_root)
     try:
         facts.allocations = allocations(read_file(path, LIMIT), who.uid, who.container)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
+            from hook.container.cdi import env_of_devices
+
             facts.cdi_env = env_of_devices(names)
     except FileNotFoundError:
         pass

@@ -4,13 +4,16 @@ Rules add up. Two that want different things for one name or path refuse the con
 plugin allocated is wanted like a rule's own entries, whoever the vendor is.
 """
 
-from hook.container.allocation import Allocation
 from hook.container.model import Container
 from hook.container.paths import clean, is_below
 from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, values_of
 from hook.policy.match import glob_match
 from hook.policy.model import DEVICES, ENV, KEEP, MOUNTS, Env, Mount, Rule
 from hook.reserved import Reserved
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.container.allocation import Allocation
 
 _BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
 """Trees that no mount is put into; what kubelet mounted there stays as it is."""
@@ -136,6 +139,7 @@ class Wants:
     def _mounts(self) -> None:
         """Shallow before deep; everything at or below a reserved path goes, but for `allowBelow`."""
         wanted: dict[str, tuple[Rule, Mount, str]] = {}
+        reserved: list[Mount] = []
         denying: dict[str, str] = {}
         for rule in self._rules:
             asked = [(mount, "") for mount in rule.mounts]
@@ -149,6 +153,7 @@ class Wants:
                         missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
                         self._deny(rule.name, "mount", missing)
                     continue
+                reserved.append(mount)
                 first = wanted.setdefault(mount.destination, (rule, mount, origin))
                 if not same_mount(first[1], mount):
                     other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
@@ -156,7 +161,6 @@ class Wants:
         if not wanted:
             return
         there = [(clean(str(mount["destination"])), mount) for mount in self._container.mounts]
-        reserved = [mount for _, mount, _ in wanted.values()]
         placed = {path: self._oci(path, mount, origin) for path, (_, mount, origin) in wanted.items() if mount.source}
         ours = list(placed.values())
         companions = frozenset(path for path, (_, mount, _) in wanted.items() if mount.source).union(
@@ -230,7 +234,7 @@ class Wants:
                     break
 
 
-def _allocated_mounts(allocation: Allocation) -> "list[Mount]":
+def _allocated_mounts(allocation: "Allocation") -> "list[Mount]":
     """As kubelet and the engines turn a plugin's mounts into OCI's."""
     mounts = []
     for source, destination, read_only in allocation.mounts:

@@ -103,7 +103,7 @@ def test_what_is_not_about_the_devices_is_ignored_however_broken(root_dir: Path)
         (lambda path: path.parent.chmod(0o777), "is writable by others"),
         (lambda path: path.write_text(f'{{"kind": "{GPU}", "devices": ['), "not|no JSON"),
         (lambda path: path.write_bytes(f'{{"kind": "{GPU}"'.encode() + b"\xff}"), "not UTF-8"),
-        (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+        (lambda path: (path.unlink(), path.mkdir()), "is not a regular file"),
         (lambda path: (path.unlink(), path.symlink_to(path.name)), "Too many levels of symbolic links"),
     ],
     ids=["mode", "owner", "directory-mode", "json", "utf-8", "directory", "loop"],
