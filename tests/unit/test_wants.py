@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from hook import audit, facts
-from hook.container.cdi import env_of_devices
+from hook.container import cdi as specs
 from hook.container.identity import TYPES, Identity
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
@@ -137,7 +138,8 @@ def test_two_resources_that_agree_are_one(root_dir: Path) -> None:
 @pytest.fixture
 def cdi(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A CDI spec that sets VISIBLE for the device v/gpu=4; returns the device's name."""
-    monkeypatch.setattr(facts, "env_of_devices", functools.partial(env_of_devices, directories=(f"{root_dir}/cdi",)))
+    reading = functools.partial(specs.env_of_devices, directories=(f"{root_dir}/cdi",))
+    monkeypatch.setattr(specs, "env_of_devices", reading)
     (root_dir / "cdi").mkdir()
     spec_file = {
         "kind": "v/gpu",
@@ -194,7 +196,13 @@ def truncated(path: Path) -> str:
 def directory(path: Path) -> str:
     path.unlink()
     path.mkdir()
-    return f"{path}: Is a directory"
+    return f"{path} is not a regular file"
+
+
+def fifo(path: Path) -> str:
+    path.unlink()
+    os.mkfifo(path)
+    return f"{path} is not a regular file"
 
 
 def no_directory(path: Path) -> str:
@@ -204,7 +212,7 @@ def no_directory(path: Path) -> str:
     return f"{path}: Not a directory"
 
 
-@pytest.mark.parametrize("spoil", [truncated, directory, no_directory])
+@pytest.mark.parametrize("spoil", [truncated, directory, fifo, no_directory])
 def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, spoil: Any) -> None:
     others = {"name": "others", "env": [{"name": "A", "value": "1"}]}
     reason = spoil(Node(root_dir).allocate(ours(envs={"VISIBLE": "GPU-4"})))
