@@ -74,6 +74,7 @@ class Plugin:
         self._job: Job | None = None
         self._stuck: list[Job] = []
         self._closed = threading.Event()
+        self._ending = threading.Lock()
         self._pods: list[Any] = []
         self._containers: list[Any] = []
         self.configured = threading.Event()
@@ -238,12 +239,12 @@ class Plugin:
         self._end("", logged=True)
 
     def _end(self, message: str, logged: bool = False) -> None:
-        with self._lock:
-            if self._closed.is_set():
-                return
-            self._closed.set()
+        """Once, whoever notices first."""
+        if not self._ending.acquire(blocking=False):
+            return
         if not logged:
             self._report.plugin(DISCONNECTED, "warning", message)
+        self._closed.set()
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

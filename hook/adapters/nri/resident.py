@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
 from hook.errors import describe
 from hook.policy import store
 from hook.policy.model import NoPolicy, Policy
-from hook.system import Untrusted, trusted
 
 PATIENCE = 1.0
 """Seconds that a container waits for a changed policy to be compiled before it gets the one before."""
@@ -43,10 +43,10 @@ class Resident:
         return self._policy
 
     def _look(self) -> object:
-        """What tells one state of the source from another, whether it can be used or not."""
+        """What tells one state of the source from another. Who may write it is looked at when it changed."""
         try:
-            return store.file_key(trusted(self.source))
-        except (Untrusted, OSError) as error:
+            return store.file_key(os.stat(self.source))
+        except OSError as error:
             return describe(error)
 
     def _refresh(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -239,6 +240,9 @@ class Containerd:
             self.stop()
         self._holder.communicate(timeout=30)
         for cgroup in _cgroups(self._cgroup):
+            if not cgroup.parent.resolve().is_mount():  # where a hierarchy was taken away, runtimes leave plain files
+                shutil.rmtree(cgroup)
+                continue
             for path, _, _ in os.walk(cgroup, topdown=False):
                 os.rmdir(path)
 

@@ -40,7 +40,11 @@ def _second_line(node: Node) -> Callable[[dict[str, Any]], None]:
     """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that verifies them."""
 
     def change(spec: dict[str, Any]) -> None:
-        spec["process"]["env"] = [*spec["process"].get("env", []), f"REQUESTS_CA_BUNDLE={CA_BUNDLE}", "NVIDIA_VISIBLE_DEVICES=void"]
+        spec["process"]["env"] = [
+            *spec["process"].get("env", []),
+            f"REQUESTS_CA_BUNDLE={CA_BUNDLE}",
+            "NVIDIA_VISIBLE_DEVICES=void",
+        ]
         spec["hooks"] = {
             "createRuntime": [
                 {

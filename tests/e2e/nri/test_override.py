@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cri.client import CriError
 from e2e.cri.conftest import StartPod
-from e2e.cri.hostile import RESERVED, assert_only_ours, reserved_in
+from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
@@ -43,6 +42,6 @@ def test_an_override_is_undone_in_the_container_and_in_exec(
     for mounts in (container.mounts(), container.exec_mounts()):
         assert all("/ca" in source and options.startswith("ro") for source, _, options in mounts), mounts
     assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
-    [event] = [event for event in node.logged() if event["id"] == container.id]
+    [event] = [event for event in node.logged() if event.get("id") == container.id]
     assert (event["event"], event["applied"], event["adapter"]) == ("container.edited", True, "nri")
     assert event["container"]["namespace"] == "default"
