@@ -82,6 +82,8 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
                 denials.append(Denial(edit.rule, "mount", f"{what}, and NRI cannot take it away"))
         elif isinstance(edit, PlaceDevice) and any(device.get("path") != edit.name for device in edit.before):
             denials.append(Denial(edit.rule, "device", f"device {edit.name} is there under another spelling"))
+        elif isinstance(edit, PlaceDevice) and "m" in edit.access and edit.device["type"] == "c":
+            denials.append(Denial(edit.rule, "device", f"NRI cannot give the mknod access that {edit.name} has"))
     return adjustment, denials
 
 

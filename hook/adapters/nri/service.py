@@ -40,8 +40,9 @@ def main(chosen: argparse.Namespace) -> int:
     if chosen.metrics:
         from hook.adapters.nri.scrape import serve  # http.server: 3 MB for those who ask
 
-        metrics = counting = Metrics()
+        counting = Metrics()
         serve(counting, chosen.metrics)
+        metrics = counting
     service = Service(chosen, index, Report(chosen.events, metrics))
     given = os.environ.get("NRI_PLUGIN_SOCKET", "")
     if given.isdigit():
@@ -58,7 +59,6 @@ class Service:
         self._report = report
         self._decider = Decider(Resident(chosen.policy, chosen.store), report)
         self._notifier = Notifier()
-        self._stopping = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
