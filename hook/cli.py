@@ -161,7 +161,8 @@ def _explain(options: argparse.Namespace) -> int:
 def _dispatcher(options: argparse.Namespace) -> int:
     from hook.adapters.dispatcher import dispatcher
 
-    own = options.reassert or os.path.realpath(sys.argv[0])
+    frozen = hasattr(sys, "_MEIPASS")
+    own = options.reassert or os.path.realpath(sys.executable if frozen else sys.argv[0])
     extra = [
         part
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))
@@ -170,7 +171,9 @@ def _dispatcher(options: argparse.Namespace) -> int:
     for path in (options.real, own, *extra[1::2]):
         if not path.startswith("/"):
             raise Usage(f"{shlex.quote(path)} is not an absolute path")
-    sys.stdout.write(dispatcher(options.real, own, extra))
+    known = frozen and own == os.path.realpath(own)
+    library = os.path.dirname(own) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec
+    sys.stdout.write(dispatcher(options.real, own, extra, library))
     return 0
 
 

@@ -27,11 +27,16 @@ def name_of(entry: str) -> str:
 
 def values_of(env: "list[str]", name: str) -> "list[str | None]":
     """All values that a name has in process.env, in order; None for a bare entry."""
+    prefix = name + "="
     return [
-        entry[len(name) + 1 :] if "=" in entry else None
-        for entry in env
-        if entry.startswith(name) and name_of(entry) == name
+        entry[len(prefix) :] if entry != name else None for entry in env if entry.startswith(prefix) or entry == name
     ]
+
+
+def without(env: "list[str]", name: str) -> "list[str]":
+    """The entries of all other names."""
+    prefix = name + "="
+    return [entry for entry in env if not entry.startswith(prefix) and entry != name]
 
 
 class SetEnv:
@@ -56,15 +61,9 @@ class SetEnv:
 
     def apply(self, target: "HasEnv") -> None:
         """Make it so."""
-        wanted, env = f"{self.name}={self.value}", []
-        for entry in target.env:
-            if name_of(entry) != self.name:
-                env.append(entry)
-            elif wanted not in env:
-                env.append(wanted)
-        if wanted not in env:
-            env.append(wanted)
-        target.env = env
+        env = target.env
+        first = next((at for at, entry in enumerate(env) if name_of(entry) == self.name), len(env))
+        target.env = [*env[:first], f"{self.name}={self.value}", *without(env[first:], self.name)]
 
     def conflict(self) -> str:
         """What the container asked for that this overrides, or "". The value stays out of it."""
@@ -95,7 +94,7 @@ class UnsetEnv:
 
     def apply(self, target: "HasEnv") -> None:
         """Make it so."""
-        target.env = [entry for entry in target.env if name_of(entry) != self.name]
+        target.env = without(target.env, self.name)
 
     def conflict(self) -> str:
         """What the container asked for that this overrides, or ""."""
@@ -196,7 +195,7 @@ class PlaceDevice:
     def verify(self, target: "Target") -> bool:
         """Whether it is so already."""
         here = [device for device in target.devices if self._is_here(device)]
-        return len(here) == 1 and self._same_node(here[0]) and self._may(target.device_rules)
+        return bool(here) and all(map(self._same_node, here)) and self._may(target.device_rules)
 
     def _may(self, rules: "list[dict[str, object]]") -> bool:
         """Whether the cgroup rules, the later over the earlier (runtime-spec, Allowed Device list), give the access."""

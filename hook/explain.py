@@ -19,7 +19,7 @@ from hook.facts import gather
 from hook.plan import Plan, plan
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
-from hook.policy.match import select
+from hook.policy.match import Match, select
 from hook.policy.model import Policy
 from hook.reserved import Reserved
 from hook.system import Untrusted, read_file, trusted
@@ -113,10 +113,7 @@ def _table(decided: Plan, container: Container, config: str) -> str:
     if decided.policy.warning:
         parts.append(f"WARNING    {decided.policy.warning}")
     if decided.matches:
-        rows = [
-            [match.rule.name, "yes" if match.applies else "no", _why(match.verdicts, match.rule.skip_unknown)]
-            for match in decided.matches
-        ]
+        rows = [[match.rule.name, "yes" if match.applies else "no", _why(match)] for match in decided.matches]
         parts.append("\n" + tabulate(rows, ["RULE", "APPLIES", "WHY"], tablefmt="plain"))
     for allocation in container.facts.allocations:
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
@@ -143,13 +140,14 @@ def _identity(who: Identity, config: str) -> str:
     return f"config     {config}\ncontainer  {kind}" + (f"\n           {known}" if known else "")
 
 
-def _why(verdicts: list[Any], skip: bool) -> str:
-    if not verdicts:
+def _why(match: Match) -> str:
+    if not match.verdicts:
         return "no conditions: every container"
+    counts = match.applies or not match.rule.skip_unknown
     words = []
-    for verdict in verdicts:
+    for verdict in match.verdicts:
         if verdict.met is None:
-            words.append(f"{verdict.field} cannot be seen here, {'does not count' if skip else 'counts as met'}")
+            words.append(f"{verdict.field} cannot be seen here, {'counts as met' if counts else 'does not count'}")
         else:
             words.append(f"{verdict.field} {verdict.seen} {'is' if verdict.met else 'is not'} {verdict.wanted}")
     return "; ".join(words)

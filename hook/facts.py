@@ -2,9 +2,7 @@
 
 import posix
 
-from hook.container.allocation import LIMIT, allocations, checkpoint_path
-from hook.container.cdi import env_of_devices
-from hook.container.identity import Identity
+from hook.container.identity import SANDBOX, Identity
 from hook.container.model import Facts
 from hook.errors import Undecided, describe
 from hook.jsontext import Malformed, decode
@@ -79,18 +77,22 @@ def _look_at_device(facts: Facts, path: str) -> None:
 
 def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
     """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows."""
-    if who.kubernetes is False:
+    if who.kubernetes is False or who.types == (SANDBOX,):
+        return  # device plugins allocate to the containers of pods only
+    if who.uid is None or who.container is None:
+        unknown = "the pod's UID" if who.uid is None else "the container's name"
+        facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"
         return
-    if who.uid is None:
-        facts.allocation_problem = "the pod's UID is unknown, so its device allocation is too"
-        return
-    if who.container is None:
-        return  # the sandbox; device plugins allocate to containers only
+    # Only a policy that uses allocations pays for these.
+    from hook.container.allocation import LIMIT, allocations, checkpoint_path
+
     path = checkpoint_path(policy.kubelet_root)
     try:
         facts.allocations = allocations(read_file(path, LIMIT), who.uid, who.container)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
+            from hook.container.cdi import env_of_devices
+
             facts.cdi_env = env_of_devices(names)
     except FileNotFoundError:
         pass

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SPACE = " \t\n\r"
+_ESCAPED = bytes(range(0x20)) + b'"\\\x7f'
+"""Those of ASCII that a string has in another form."""
 
 
 class Malformed(ValueError):
@@ -36,6 +38,10 @@ def _not_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+_SCANNERS = (ValueError, ImportError, SystemError)
+"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the
+frozen start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
+
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
@@ -48,8 +54,7 @@ def value_at(text: str, start: int) -> "tuple[object, int]":
         raise Malformed(f"no JSON value at {_place(text, stop.value)}") from None
     except RecursionError:
         raise Malformed("nested too deeply") from None
-    except (ValueError, ImportError) as error:
-        # In the frozen start path JSONDecodeError cannot be imported: the scanner's ImportError means the same.
+    except _SCANNERS as error:
         position = getattr(error, "pos", None)
         where = f" at {_place(text, position)}" if position is not None else ""
         raise Malformed(f"not valid JSON{where}") from None
@@ -85,40 +90,58 @@ def parse(text: str) -> "Any":
     return value
 
 
-def members(text: str, start: int = 0) -> "dict[str, tuple[object, int, int]]":
-    """The object at `start`, as {name: (value, begin, end)} with the place of each value in the text.
+def members(text: str, inner: "str | None" = None) -> "dict[str, tuple[Any, int, int]]":
+    """The object that the text begins with, as {name: (value, begin, end)} with the place of each value in the text.
 
-    A name that stands there twice is refused: Go's decoder and C's would disagree on which one counts.
+    `inner`: a member whose own members' places are wanted: if it is an object, its value here is what this function
+    makes of it. A name that stands there twice is refused: Go's decoder and C's would disagree on which one counts.
     Raises Malformed.
     """
-    found: dict[str, tuple[object, int, int]] = {}
+    return _members(text, 0, inner)[0]
+
+
+def _members(text: str, start: int, inner: "str | None") -> "tuple[dict[str, tuple[Any, int, int]], int]":
+    """The members of the object at `start`, and where it ends."""
+    found: dict[str, tuple[Any, int, int]] = {}
     at = _skip(text, start)
     if text[at : at + 1] != "{":
         raise Malformed(f"not a JSON object at {_place(text, at)}")
     at = _skip(text, at + 1)
     if text[at : at + 1] == "}":
-        return found
+        return found, at + 1
     while True:
         if text[at : at + 1] != '"':
             raise Malformed(f"no member name at {_place(text, at)}")
         try:
             name, at = scanstring(text, at + 1, True)
-        except (ValueError, ImportError):
+        except _SCANNERS:
             raise Malformed(f"broken member name at {_place(text, at)}") from None
         at = _skip(text, at)
         if text[at : at + 1] != ":":
             raise Malformed(f"no colon after {name!r} at {_place(text, at)}")
         begin = _skip(text, at + 1)
-        value, end = value_at(text, begin)
+        value: object
+        if name == inner and text[begin : begin + 1] == "{":
+            value, end = _members(text, begin, None)
+        else:
+            value, end = value_at(text, begin)
         if name in found:
             raise Malformed(f"member {name!r} stands there twice, again at {_place(text, begin)}")
         found[name] = (value, begin, end)
         at = _skip(text, end)
         if text[at : at + 1] == "}":
-            return found
+            return found, at + 1
         if text[at : at + 1] != ",":
             raise Malformed(f"no comma or closing brace at {_place(text, at)}")
         at = _skip(text, at + 1)
+
+
+def encode_strings(values: "list[str]") -> str:
+    """A list of strings as `encode` writes it, at once if there is nothing to escape; env is long and seldom has."""
+    text = "".join(values)
+    if values and text.isascii() and len(text.encode().translate(None, _ESCAPED)) == len(text):
+        return '["' + '","'.join(values) + '"]'
+    return encode(values)
 
 
 def encode(value: object) -> str:

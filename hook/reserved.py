@@ -22,8 +22,9 @@ class Reserved:
     def edits(self, env: "list[str]") -> "list[SetEnv | UnsetEnv]":
         """What has to change in a process's env."""
         found: list[SetEnv | UnsetEnv] = []
+        everything = "\n".join(env)  # searched at once for each name, and few stand there
         for name, value in self.values.items():
-            before = values_of(env, name)
+            before = values_of(env, name) if name in everything else []
             if value is not None and before != [value]:
                 found.append(SetEnv("", name, value, before))
             elif value is None and before:

@@ -9,11 +9,11 @@ A test (tests/unit/test_import_budget.py) holds that; docs/performance.md says w
 import posix
 import sys
 
-from hook.adapters import hook, runtime
 from hook.errors import describe
 from hook.system import say
 
 PERSONALITIES = ("runtime", "hook")
+"""Each an adapter; only the one that is asked for is imported (and loaded at all, when frozen)."""
 
 
 _BOOTLOADERS = (
@@ -50,8 +50,12 @@ def start(arguments: "list[str]") -> None:
     status = 1
     try:
         if arguments[0] == "runtime":
+            from hook.adapters import runtime
+
             status = runtime.main(arguments[1:], engine_environment())
         else:
+            from hook.adapters import hook
+
             status = hook.main(arguments[1:])
     except BaseException as error:  # never a traceback at an engine
         say(describe(error))

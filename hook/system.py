@@ -76,12 +76,16 @@ def trusted(path: str) -> posix.stat_result:
         status = posix.lstat(at)
 
 
+_CHUNK = 64 * 1024
+"""Bytes per read(2): below malloc's threshold for asking the kernel for memory each time."""
+
+
 def read_fd(fd: int, limit: int, what: str) -> bytes:
     """All bytes of a descriptor, at most `limit`. Raises Undecided beyond it, OSError."""
     chunks: list[bytes] = []
     size = 0
     while True:
-        chunk = posix.read(fd, 1 << 20)
+        chunk = posix.read(fd, _CHUNK)
         if not chunk:
             return b"".join(chunks)
         size += len(chunk)
@@ -91,9 +95,11 @@ def read_fd(fd: int, limit: int, what: str) -> bytes:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """All bytes of a file, at most `limit`. Raises Undecided beyond it, OSError."""
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    """All bytes of a regular file, at most `limit`. Raises Undecided beyond it or for another kind of file, OSError."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # a FIFO would be waited for
     try:
+        if not is_file(posix.fstat(fd)):
+            raise Undecided(f"{path} is not a regular file")
         return read_fd(fd, limit, path)
     finally:
         posix.close(fd)

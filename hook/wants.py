@@ -4,13 +4,16 @@ Rules add up. Two that want different things for one name or path refuse the con
 plugin allocated is wanted like a rule's own entries, whoever the vendor is.
 """
 
-from hook.container.allocation import Allocation
 from hook.container.model import Container
 from hook.container.paths import clean, is_below
 from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, values_of
 from hook.policy.match import glob_match
 from hook.policy.model import DEVICES, ENV, KEEP, MOUNTS, Env, Mount, Rule
 from hook.reserved import Reserved
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.container.allocation import Allocation
 
 _BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
 """Trees that no mount is put into; what kubelet mounted there stays as it is."""
@@ -136,6 +139,7 @@ class Wants:
     def _mounts(self) -> None:
         """Shallow before deep; everything at or below a reserved path goes, but for `allowBelow`."""
         wanted: dict[str, tuple[Rule, Mount, str]] = {}
+        reserved: list[Mount] = []
         denying: dict[str, str] = {}
         for rule in self._rules:
             asked = [(mount, "") for mount in rule.mounts]
@@ -149,6 +153,7 @@ class Wants:
                         missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
                         self._deny(rule.name, "mount", missing)
                     continue
+                reserved.append(mount)
                 first = wanted.setdefault(mount.destination, (rule, mount, origin))
                 if not same_mount(first[1], mount):
                     other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
@@ -156,8 +161,8 @@ class Wants:
         if not wanted:
             return
         there = [(clean(str(mount["destination"])), mount) for mount in self._container.mounts]
-        reserved = [mount for _, mount, _ in wanted.values()]
-        ours = [mount.as_oci() for mount in reserved if mount.source]
+        placed = {path: self._oci(path, mount, origin) for path, (_, mount, origin) in wanted.items() if mount.source}
+        ours = list(placed.values())
         companions = frozenset(path for path, (_, mount, _) in wanted.items() if mount.source).union(
             path for path, _ in there if _is_let_through(path, reserved)
         )
@@ -171,12 +176,20 @@ class Wants:
                     at == path or (is_below(path, at) and mount.source) or (is_below(at, path) and at not in companions)
                 )
             ]
-            oci = mount.as_oci() if mount.source else None
-            edit = PlaceMount(rule.name, path, oci, companions, before, origin)
+            edit = PlaceMount(rule.name, path, placed.get(path), companions, before, origin)
             if path in denying and edit.conflict():
                 self._deny(denying[path], "mount", edit.conflict())
             if not edit.verify(self._container):
                 self.edits.append(edit)
+
+    def _oci(self, path: str, mount: Mount, origin: str) -> "dict[str, object]":
+        """The mount as OCI has it; an allocated one as the engine wrote it, where that says the same."""
+        for there in self._container.mounts if origin else []:
+            if clean(str(there["destination"])) == path and there.get("source") == mount.source:
+                options = there.get("options") or []
+                if isinstance(options, list) and _same_options(options, mount.options):
+                    return there
+        return mount.as_oci()
 
     # -- devices and annotations
 
@@ -198,8 +211,10 @@ class Wants:
                     device: dict[str, object] = {"path": path, **node}
                     before = [d for d in self._container.devices if clean(str(d.get("path", ""))) == path]
                     edit = PlaceDevice(rule.name, device, access or "rwm", before, str(allocation))
-                    if wanted.setdefault(path, edit).device != device:
-                        self._deny(rule.name, "device", f"{allocation} and {wanted[path].origin} differ in {path}")
+                    first = wanted.setdefault(path, edit)
+                    if first.device != device:
+                        self._deny(rule.name, "device", f"{allocation} and {first.origin} differ in {path}")
+                    first.access = "".join(letter for letter in "rwm" if letter in first.access + edit.access)
                     if rule.deny and edit.conflict():
                         self._deny(rule.name, "device", edit.conflict())
         self.edits += [edit for edit in wanted.values() if not edit.verify(self._container)]
@@ -219,7 +234,7 @@ class Wants:
                     break
 
 
-def _allocated_mounts(allocation: Allocation) -> "list[Mount]":
+def _allocated_mounts(allocation: "Allocation") -> "list[Mount]":
     """As kubelet and the engines turn a plugin's mounts into OCI's."""
     mounts = []
     for source, destination, read_only in allocation.mounts:
@@ -227,6 +242,11 @@ def _allocated_mounts(allocation: Allocation) -> "list[Mount]":
         if not any(path == tree or is_below(path, tree) for tree in _BUILT_BY_THE_RUNTIME):
             mounts.append(Mount(source, path, ["rbind", "rprivate", "ro" if read_only else "rw"], [], False))
     return mounts
+
+
+def _same_options(one: "list[object]", other: "list[str]") -> bool:
+    """Whether mount options mean the same: engines differ in their order, and docker leaves `rw` out."""
+    return [o for o in one if o not in other and o != "rw"] == [o for o in other if o not in one and o != "rw"] == []
 
 
 def _is_let_through(path: str, reserved: "list[Mount]") -> bool:

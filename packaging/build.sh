@@ -28,7 +28,7 @@ if [ "$(cat build/venv/stamp 2>/dev/null)" != "$stamp" ]; then
   echo "$stamp" > build/venv/stamp
 fi
 
-build/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
+PYINSTALLER_CONFIG_DIR="$PWD/build/cache" build/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
   --workpath build/pyinstaller --distpath build/dist packaging/reassert.spec > build/pyinstaller.log 2>&1 ||
   { cat build/pyinstaller.log >&2; fail "PyInstaller failed, see above"; }
 rm -rf dist/reassert

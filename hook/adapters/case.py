@@ -86,11 +86,12 @@ class Case:
         text = describe(error)
         if isinstance(error, OSError) and where not in text:
             text = f"{where}: {text}"
-        policy = self.policy
-        let_through = policy is not None and (policy.failure_policy == IGNORE or policy.mode == AUDIT)
+        if self.policy is None:  # it failed before anybody asked for the policy: a broken config.json, say
+            self.policy = store.load(self.settings.policy, self.settings.store)
+        let_through = self.policy.failure_policy == IGNORE or self.policy.mode == AUDIT
         audit.write(self.settings.events, audit.error_event(self._event(), text, let_through))
         if not let_through:
-            raise Refused(f"refused {self.who or self.container_id}: {text}") from None
+            raise Refused(f"refused {self.who or self.container_id or 'a container'}: {text}") from None
 
     def refuse(self, rule: str, message: str) -> None:
         """Refuse for a reason found while acting; in Audit mode it is only logged. Raises Refused."""

@@ -14,15 +14,24 @@ _SCRIPT = """#!/bin/sh
 {mark}: only verbs that start a process cost more than this shell
 for argument; do
   case $argument in
-  {verbs}) exec {reassert} runtime --real {real}{extra} -- "$@" ;;
+  {verbs}){environment}
+    exec {reassert} runtime --real {real}{extra} -- "$@" ;;
   esac
 done
 exec {real} "$@"
 """
 
+# PyInstaller's bootloader would set this by itself and then start itself a second time, so that the dynamic linker
+# sees it (docs/performance.md). If a bootloader does not recognise it, it does just that. `hook.start` undoes it.
+_STARTED = """
+    export _PYI_ARCHIVE_FILE={reassert} _PYI_PARENT_PROCESS_LEVEL=0
+    export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\""""
 
-def dispatcher(real: str, reassert: str, extra: list[str]) -> str:
+
+def dispatcher(real: str, reassert: str, extra: list[str], library: str = "") -> str:
     """The POSIX sh script for a real runtime. `extra`: more options for `reassert runtime`.
+
+    `library`: the directory of the frozen program's libraries, where `reassert` is frozen and no symbolic link.
 
     An argument that merely looks like a verb only costs time: `reassert runtime` reads the command line properly.
     Raises ReassertError for a real runtime that cannot be one.
@@ -34,8 +43,10 @@ def dispatcher(real: str, reassert: str, extra: list[str]) -> str:
     with open(real, "rb") as file:
         if MARK.encode() in file.read(256):
             raise ReassertError(f"{real} is a dispatcher of reassert itself and would call itself for ever")
+    environment = _STARTED.format(reassert=shlex.quote(reassert), library=shlex.quote(library)) if library else ""
     return _SCRIPT.format(
         mark=MARK,
+        environment=environment,
         verbs=" | ".join(EDITING_VERBS),
         reassert=shlex.quote(reassert),
         real=shlex.quote(real),

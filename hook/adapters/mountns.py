@@ -6,13 +6,10 @@ kept in that root and magic links refused, and what was opened is what is mounte
 meanwhile, or a link that points out of its root, gains nothing (CVE-2024-0132 and its kin). Linux 5.12 or later.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
 import stat
-from typing import cast
 
 from hook.container.paths import clean, is_below
 from hook.edits import PlaceMount
@@ -90,7 +87,11 @@ def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> N
         finally:
             os.close(target)
         for path, clone in kept:
-            again = _open_in_root(root, path)
+            try:
+                again = _open_in_root(root, path)
+            except OSError as error:
+                what = f"{path}, which allowBelow lets through, has no place in the mount at {edit.name}"
+                raise Misled(edit.rule, f"{what}: {error.strerror}") from None
             try:
                 _move(clone, again, path)
             finally:
@@ -123,8 +124,8 @@ def _verify(root: int, edit: PlaceMount, tree: int) -> None:
 
 def _source(edit: PlaceMount) -> int:
     """A detached copy of the source's mount, with the reservation's options already in force."""
-    mount = cast("dict[str, object]", edit.mount)
-    options = cast("list[str]", mount["options"])
+    mount: dict[str, object] = edit.mount  # type: ignore[assignment]  # importing `typing` costs as much as the mount
+    options: list[str] = mount["options"]  # type: ignore[assignment]
     recursive = _AT_RECURSIVE if "rbind" in options else 0
     source = str(mount["source"])
     tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)

@@ -134,7 +134,8 @@ def _without_reserved(invocation: Invocation, reserved: Reserved) -> "list[str]"
             continue
         value = reserved.values.get(name)
         if value is None:
-            del arguments[option.begin : option.end]
+            flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
+            arguments[option.begin : option.end] = [flags] if flags.strip("-") else []
         else:  # in the spelling that was used: runc refuses -e beside --env
             last = arguments[option.end - 1]
             arguments[option.end - 1] = last[: len(last) - len(option.value)] + f"{name}={value}"

@@ -43,7 +43,7 @@ class Allocation:
                 (self.env if number == 1 else self.annotations)[_text(pair.get(1))] = _text(pair.get(2))
             elif number == 2:
                 mount = _message(value)
-                self.mounts.append((_text(mount.get(2)), _text(mount.get(1)), bool(mount.get(3, 0))))
+                self.mounts.append((_text(mount.get(2)), _text(mount.get(1)), _flag(mount.get(3))))
             elif number == 3:
                 device = _message(value)
                 self.devices.append((_text(device.get(2)), _text(device.get(1)), _text(device.get(3))))
@@ -79,11 +79,13 @@ def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation
 
 def _entries_by_search(text: str, uid: str) -> "list[dict[str, object]] | None":
     """The entries of one pod, or None where the text must be read as a whole to find them."""
-    if not (text.startswith('{"Data":{') and text.rstrip().endswith("}") and '"Checksum":' in text[-64:]):
+    if not (
+        text.startswith('{"Data":{"PodDeviceEntries":') and text.rstrip().endswith("}") and '"Checksum":' in text[-64:]
+    ):
         return None
     opening = '{"PodUID":"' + uid + '"'
-    if text.count(uid) != text.count(opening):
-        return None
+    if text.count(uid) != text.count(opening) or "\\" in text:
+        return None  # kubelet itself writes nothing that JSON has to escape
     found = []
     at = text.find(opening)
     while at >= 0:
@@ -98,9 +100,9 @@ def _entries_by_search(text: str, uid: str) -> "list[dict[str, object]] | None":
 def _all_entries(text: str) -> "list[dict[str, object]]":
     document = parse(text)
     data = document.get("Data") if isinstance(document, dict) else None
-    if not isinstance(data, dict):
-        raise Malformed("it has no Data object")
-    entries = data.get("PodDeviceEntries")
+    if not isinstance(data, dict) or "PodDeviceEntries" not in data:
+        raise Malformed("it has no Data.PodDeviceEntries")
+    entries = data["PodDeviceEntries"]
     if entries is None:
         return []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -148,19 +150,22 @@ def _fields(data: bytes) -> "list[tuple[int, int | bytes]]":
     while at < end:
         key, at = _varint(data, at)
         kind = key & 7
+        if not 8 <= key < 1 << 32:
+            raise Malformed("the device plugin's answer has a field with an impossible number")
         if kind == 0:
             number, at = _varint(data, at)
             found.append((key >> 3, number))
             continue
         if kind == 2:
             size, at = _varint(data, at)
-        elif kind in (1, 5):
+        elif kind in (1, 5):  # of no field that is known here
             size = 8 if kind == 1 else 4
         else:
             raise Malformed(f"the device plugin's answer has a field of wire type {kind}")
         if at + size > end:
             raise Malformed("the device plugin's answer is truncated")
-        found.append((key >> 3, data[at : at + size]))
+        if kind == 2:
+            found.append((key >> 3, data[at : at + size]))
         at += size
     return found
 
@@ -188,4 +193,12 @@ def _text(value: object) -> str:
         return ""
     if not isinstance(value, bytes):
         raise Malformed("the device plugin's answer has a number where text belongs")
+    if b"\0" in value:
+        raise Malformed("the device plugin's answer has a NUL byte in a text")
     return decode(value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bytes):
+        raise Malformed("the device plugin's answer has text where a flag belongs")
+    return bool(value)

@@ -1,7 +1,10 @@
 """The container that a decision is about. Part of the start path: builtins only."""
 
-from hook.container.allocation import Allocation
 from hook.container.identity import Identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.container.allocation import Allocation
 
 
 class Facts:

@@ -4,7 +4,11 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.errors import Undecided
-from hook.jsontext import Malformed, decode, encode, members
+from hook.jsontext import Malformed, decode, encode, encode_strings, members
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LIMIT = 32 * 1024 * 1024
 """Bytes of a config.json or process file. etcd takes objects of at most 1.5 MiB, so a real one is far below."""
@@ -13,7 +17,7 @@ _ROOT_MEMBERS = ("process", "mounts", "annotations", "linux", "root")
 _PROCESS_MEMBERS = ("env",)
 
 
-def _checked(found: "dict[str, tuple[object, int, int]]", names: "tuple[str, ...]") -> None:
+def _checked(found: "dict[str, tuple[Any, int, int]]", names: "tuple[str, ...]") -> None:
     """Refuse `Process` beside `process`: Go takes either, C only the second."""
     for name in found:
         if name not in names and name.lower() in names:
@@ -46,11 +50,11 @@ class Spec:
         self.where = where
         try:
             self._text = decode(data)
-            self._found = members(self._text)
+            self._found = members(self._text, inner="process")
             _checked(self._found, _ROOT_MEMBERS)
-            if not isinstance(self.member("process"), dict):
+            if not isinstance(self._found.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")
-            self._process = members(self._text, self._found["process"][1])
+            self._process = self._found["process"][0]
             _checked(self._process, _PROCESS_MEMBERS)
             self.env = _strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
@@ -67,7 +71,7 @@ class Spec:
         return self.env, self.mounts, self.annotations, self.devices, self.device_rules
 
     def member(self, name: str) -> object:
-        """The value of a top-level member, None where it is missing."""
+        """The value of a top-level member other than `process`, None where it is missing."""
         entry = self._found.get(name)
         return entry[0] if entry else None
 
@@ -80,11 +84,11 @@ class Spec:
         env, mounts, annotations, devices, device_rules = self._kept
         splices: list[tuple[int, int, str]] = []
         if self.env != env:
-            splices.append(_splice(self._process, self._found["process"][1], "env", self.env))
+            splices.append(_splice(self._process, self._found["process"][1], "env", encode_strings(self.env)))
         if self.mounts != mounts:
-            splices.append(_splice(self._found, self._start(), "mounts", self.mounts))
+            splices.append(_splice(self._found, self._start(), "mounts", encode(self.mounts)))
         if self.annotations != annotations:
-            splices.append(_splice(self._found, self._start(), "annotations", self.annotations))
+            splices.append(_splice(self._found, self._start(), "annotations", encode(self.annotations)))
         if self.devices != devices or self.device_rules != device_rules:
             splices.append(self._linux_splice())
         return _apply(self._text, splices)
@@ -94,7 +98,7 @@ class Spec:
         linux = dict(_object(self.member("linux"), "linux"))
         linux["devices"] = self.devices
         linux["resources"] = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
-        return _splice(self._found, self._start(), "linux", linux)
+        return _splice(self._found, self._start(), "linux", encode(linux))
 
     def _start(self) -> int:
         return self._text.index("{")
@@ -121,17 +125,15 @@ class ProcessFile:
 
     def render(self) -> bytes:
         """The text with the replaced env in it."""
-        return _apply(self._text, [_splice(self._found, self._text.index("{"), "env", self.env)])
+        return _apply(self._text, [_splice(self._found, self._text.index("{"), "env", encode_strings(self.env))])
 
 
-def _splice(
-    found: "dict[str, tuple[object, int, int]]", start: int, name: str, value: object
-) -> "tuple[int, int, str]":
-    """Where to put a member's new value: over the old one, or as the first member of the object at `start`."""
+def _splice(found: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
+    """Where to put a member's new JSON: over the old one, or as the first member of the object at `start`."""
     entry = found.get(name)
     if entry is not None:
-        return entry[1], entry[2], encode(value)
-    return start + 1, start + 1, f'"{name}":{encode(value)}' + ("," if found else "")
+        return entry[1], entry[2], value
+    return start + 1, start + 1, f'"{name}":{value}' + ("," if found else "")
 
 
 def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
@@ -140,7 +142,7 @@ def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
     return text.encode("utf-8")
 
 
-def _strings(found: "dict[str, tuple[object, int, int]]", name: str, what: str) -> "list[str]":
+def _strings(found: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
     value = found[name][0] if name in found else None
     if value is None:
         return []

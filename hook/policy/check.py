@@ -21,6 +21,8 @@ from hook.policy.source import Path, Problem, Source
 _FORBIDDEN = ("/proc", "/sys", "/dev")
 """Trees that the runtime itself builds; a mount there could hand the container the node (CVE-2019-16884, runc)."""
 
+_KUBELET_ROOT = ("spec", "kubelet", "root")
+
 _TYPE_NAMES = {"object": "a mapping", "array": "a list", "string": "a string", "boolean": "true or false"}
 
 
@@ -114,6 +116,11 @@ def check_meaning(source: Source) -> list[Problem]:
     found: list[Problem] = []
     names: dict[str, int] = {}
     whole = dict(well_formed(source.rules(), "rule"))
+    root: Any = source.data
+    for step in _KUBELET_ROOT:
+        root = root.get(step) if isinstance(root, dict) else None
+    if isinstance(root, str):
+        found += _check_path(source, list(_KUBELET_ROOT), root)
     for number, rule in enumerate(source.rules()):
         at: list[str | int] = ["spec", "rules", number]
         if not isinstance(rule, dict):

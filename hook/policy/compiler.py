@@ -16,7 +16,7 @@ from hook.policy.check import check_meaning, check_rules, check_shape, well_form
 from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, file_key, store_path
-from hook.system import replace_file, timestamp, trusted
+from hook.system import make_directory, replace_file, timestamp, trusted
 
 SOURCE_LIMIT = 16 * 1024 * 1024
 """Bytes of a policy file."""
@@ -96,6 +96,7 @@ def refresh(path: str, store: str) -> str:
         errors = [problem.at(path) for problem in error.problems if problem.severity == "error"]
         text = _held_text(path, store, file_key(status), errors)
     try:
+        make_directory(store, 0o700)
         replace_file(store_path(path, store), text.encode("ascii"))
     except OSError:
         pass

@@ -55,11 +55,12 @@ class Match:
 
     __slots__ = ("applies", "rule", "verdicts")
 
-    def __init__(self, rule: Rule, verdicts: "list[Verdict]") -> None:
+    def __init__(self, rule: Rule, verdicts: "list[Verdict]", tampered: bool = False) -> None:
+        """`tampered`: what is unknown about the container may be its author's doing; then nothing is skipped."""
         self.rule = rule
         self.verdicts = verdicts
         met = [verdict.met for verdict in verdicts]
-        self.applies = False not in met and not (None in met and rule.skip_unknown)
+        self.applies = False not in met and not (None in met and rule.skip_unknown and not tampered)
 
     def unknown(self) -> "list[str]":
         """Names of the conditions that this adapter cannot see."""
@@ -68,7 +69,8 @@ class Match:
 
 def select(policy: Policy, who: Identity) -> "list[Match]":
     """Every rule that the container's namespace leaves possible, held against it, in the policy's order."""
-    return [Match(rule, judge(rule, who)) for rule in policy.candidates(who.namespace)]
+    tampered = who.kubernetes is None
+    return [Match(rule, judge(rule, who), tampered) for rule in policy.candidates(who.namespace)]
 
 
 def judge(rule: Rule, who: Identity) -> "list[Verdict]":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.support import BUSYBOX, REASSERT, Bundle, Node, run, scratch
+from e2e.support import BUSYBOX, POLICY, REASSERT, Bundle, Node, scratch
 
 RUNTIMES = {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}
 
@@ -28,6 +28,26 @@ def node() -> Iterator[Node]:
     directory = scratch()
     yield Node(directory)
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def module_node() -> Iterator[Node]:
+    """A scratch node for a whole module, its policy compiled."""
+    directory = scratch()
+    node = Node(directory)
+    node.compile()
+    yield node
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def compiled_node(module_node: Node) -> Iterator[Node]:
+    """The module's node, for each test with the default test policy and an empty event log."""
+    usual = module_node.policy.read_text()
+    yield module_node
+    module_node.events.unlink(missing_ok=True)
+    if module_node.policy.read_text() != usual:
+        module_node.compile(POLICY)
 
 
 @pytest.fixture
@@ -53,5 +73,5 @@ def real(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def runtime(node: Node, real: str) -> str:
     """Path of a `reassert-runc` in front of each real runtime in turn."""
-    run(str(REASSERT), "policy", "compile", "--policy", str(node.policy), "--store", str(node.store))
+    node.compile()
     return node.dispatcher(real)

@@ -60,6 +60,12 @@ class Node:
         """The policy file, with `CA` replaced by this node's CA directory."""
         self.policy.write_text(text.replace("hostPath: CA", f"hostPath: {self.ca}"))
 
+    def compile(self, text: str = "") -> None:
+        """Compile the policy, as happens long before a container starts. `text`: a new one."""
+        if text:
+            self.write_policy(text)
+        run(str(REASSERT), "policy", "compile", "--policy", str(self.policy), "--store", str(self.store))
+
     def options(self) -> list[str]:
         """What every adapter is told about this node."""
         return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,16 +26,10 @@ def stage(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(autouse=True)
-def compiled(node: Node) -> None:
-    """A node's policy is compiled long before its containers start."""
-    compile_policy(node)
-
-
-def compile_policy(node: Node, text: str = "") -> None:
-    if text:
-        node.write_policy(text)
-    run(str(REASSERT), "policy", "compile", "--policy", str(node.policy), "--store", str(node.store))
+@pytest.fixture
+def node(compiled_node: Node) -> Node:
+    """Here every test has the module's."""
+    return compiled_node
 
 
 def add_hook(bundle: Bundle, node: Node, stage: str, *flags: str) -> None:
@@ -117,7 +112,7 @@ def test_the_hook_mounts_a_file(real: str, stage: str, node: Node, bundle: Bundl
     policy = POLICY.replace(
         "hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/certs/company.crt, mountPath: /etc/a/b.pem,"
     )
-    compile_policy(node, policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
     add_hook(bundle, node, stage, "--mount-ca")
     with Running(real, bundle) as container:
         assert container.exec("/bin/cat", "/etc/a/b.pem") == "company\n"
@@ -184,21 +179,41 @@ def test_a_hostile_image_never_leads_a_mount_to_the_host(
         finally:
             run(real, "delete", "--force", container.id)
     else:
-        print(reason(node, container))
+        assert re.match(r"/etc/ssl (in|cannot be reached inside) the image", reason(node, container))
     assert host(bundle) == before
 
 
-def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    compile_policy(node, POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
-    (node.ca / "private").mkdir()
+def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node, bundle: Bundle) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+    shutil.rmtree(bundle.rootfs / "etc/ssl")
+    (bundle.rootfs / "etc/ssl").symlink_to("/nowhere")
+    add_hook(bundle, node, "createRuntime", "--mount-ca")
+    assert "/etc/ssl is a symbolic link that leads nowhere" in reason(node, Running(real, bundle))
+
+
+def allow_below(node: Node, bundle: Bundle) -> None:
+    node.compile(POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
     for name in ("private", "certs"):
         (bundle.directory / name).mkdir()
         (bundle.directory / name / "pods").write_text("")
         bundle.bind(bundle.directory / name, f"/etc/ssl/{name}", "ro")
+
+
+def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
+    allow_below(node, bundle)
+    (node.ca / "private").mkdir(exist_ok=True)
     add_hook(bundle, node, stage, "--mount-ca")
     with Running(real, bundle) as container:
         assert container.exec("/bin/ls", "/etc/ssl/private").split() == ["pods"]
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+
+
+def test_what_is_allowed_below_needs_a_place_in_the_nodes_directory(real: str, node: Node, bundle: Bundle) -> None:
+    allow_below(node, bundle)
+    shutil.rmtree(node.ca / "private", ignore_errors=True)
+    add_hook(bundle, node, "createRuntime", "--mount-ca")
+    message = reason(node, Running(real, bundle))
+    assert message.startswith("/etc/ssl/private, which allowBelow lets through, has no place in the mount at /etc/ssl")
 
 
 def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: str, node: Node, bundle: Bundle) -> None:
@@ -227,7 +242,7 @@ def test_without_a_flag_the_hook_does_both(real: str, stage: str, node: Node, bu
 
 
 def test_audit_only_logs(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    compile_policy(node, POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
+    node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
     add_hook(bundle, node, stage)
     with Running(real, bundle) as container:
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["image.crt"]

@@ -173,7 +173,7 @@ class Handover:
         self.fake = node.directory / "fake"
         self.fake.write_text(DUMP)
         self.fake.chmod(0o755)
-        run(str(REASSERT), "policy", "compile", "--policy", str(node.policy), "--store", str(node.store))
+        node.compile()
 
     def given(
         self, env: dict[str, str] | None = None, before: tuple[str, ...] = (), fds: tuple[int, ...] = ()

@@ -18,6 +18,17 @@ from hook.policy.source import PolicyInvalid, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
+CONTAINERD = {
+    "io.kubernetes.cri.container-name": "app",
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.image-name": "registry.example/app:1",
+    "io.kubernetes.cri.sandbox-id": "d1728b",
+    "io.kubernetes.cri.sandbox-name": "web-1",
+    "io.kubernetes.cri.sandbox-namespace": "team-a",
+    "io.kubernetes.cri.sandbox-uid": "1-2-3",
+}
+"""Annotations that containerd gives an app container."""
+
 POD = Identity("containerd", True, "team-a", "web-1", "1-2-3", "app", ("container",), "registry.example/app:1", None)
 
 

@@ -31,7 +31,7 @@ def test_first_line_without_its_end(root_dir: Path, content: bytes, line: str) -
         (lambda file: file.write_bytes(b"\xff"), Undecided, "not UTF-8 at byte 0"),
         (lambda file: file.write_bytes(b"x" * (VALUE_LIMIT + 1)), Undecided, "larger than the limit"),
         (Path.mkdir, Undecided, "is not a regular file"),
-        (lambda file: os.mkfifo(file), Undecided, "is not a regular file"),
+        (os.mkfifo, Undecided, "is not a regular file"),
         (lambda file: file.symlink_to("/dev/zero"), Untrusted, "writable by others"),
         (lambda file: (file.touch(), file.chmod(0o666)), Untrusted, "writable by others"),
         (lambda file: (file.touch(), os.chown(file, 1000, 0)), Untrusted, "belongs to uid 1000"),

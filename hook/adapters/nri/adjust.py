@@ -132,11 +132,12 @@ def _ask_for_mount(
     edit: PlaceMount, container: Container, removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
 ) -> None:
     """Ours at its path; what else is at it or below it goes, or is replaced by ours at the same text."""
+    own = str(edit.mount["destination"]) if edit.mount else ""  # an allocated one may be spelled as the engine wrote it
     if edit.mount:
-        mounts[edit.name] = edit.mount
+        mounts[own] = edit.mount
     for mount in container.mounts:
         destination = str(mount["destination"])
-        if not _foreign(edit, mount) or (edit.mount and destination == edit.name):
+        if not _foreign(edit, mount) or destination == own:
             continue
         if removes_mounts:
             removed.append(destination)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def start_pod(containerd: Containerd, node: Node, runtime: str) -> Iterator[Star
     """Starts pods under the real runtime's handler, or with `variant` another of its handlers; removes them all."""
     pods: list[Pod] = []
 
-    def start(variant: str = "", **pod: object) -> Pod:
+    def start(variant: str = "", **pod: Any) -> Pod:
         pods.append(containerd.cri.run_pod(f"{runtime}-{variant}" if variant else runtime, **pod))
         return pods[-1]
 

@@ -21,7 +21,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 _HOLDER = """
 mount --make-rshared /  # as systemd leaves it on a node
-umount /sys/fs/cgroup/unified 2>/dev/null || :  # crun takes cgroup v1 or v2, not both at once
+# crun takes cgroup v1 or v2, not both at once
+if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
 mount -t tmpfs -o mode=0711 tmpfs /run/containerd
 mount -t tmpfs -o mode=0700 tmpfs "$1"
 echo ready
@@ -185,7 +186,7 @@ class Containerd:
             script[2] = _ROOTED_HOLDER
             script += [str(self._generation.root), *self._inside_and_out]
         command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", *script]
-        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert holder.stdout
         assert holder.stdout.readline() == b"ready\n", "no namespaces for containerd: is this root, with CAP_SYS_ADMIN?"
         return holder, _child(holder.pid)
@@ -222,8 +223,7 @@ class Containerd:
         for path in write_images(self.directory):
             self.ctr("image", "import", str(path))
             path.unlink()
-        for name in IMAGES:
-            wait_for(lambda name=name: self.cri.has_image(name), f"image {name}")
+        wait_for(lambda: all(map(self.cri.has_image, IMAGES)), "the images")
 
     def ctr(self, *arguments: str) -> str:
         """Standard output of containerd's own client, in Kubernetes' namespace."""

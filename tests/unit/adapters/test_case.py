@@ -24,7 +24,7 @@ class Door:
         self.source, self.events = directory / "policy.yaml", directory / "events.jsonl"
         arguments = ["--policy", str(self.source), "--store", str(directory / "s"), "--events", str(self.events)]
         self.case = Case("runtime", Settings(arguments), "0a1b")
-        (directory / "s").mkdir()
+        (directory / "s").mkdir(parents=True)
         if rules:
             self.source.write_text(document(*rules, **fields))
             refresh(str(self.source), str(directory / "s"))
@@ -118,10 +118,10 @@ def test_failure_is_decided_by_the_policy(root_dir: Path, fields: dict[str, str]
     assert [event["errors"] for event in door.logged()] == [[{"rule": "", "message": text}] for _, text in failures]
 
 
-def test_failure_before_the_policy_was_read_refuses(root_dir: Path) -> None:
-    door = Door(root_dir, CA, failurePolicy="Ignore")
-    with pytest.raises(Refused, match="^refused 0a1b: x$"):
-        door.case.fail(Undecided("x"), "stdin")
+def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:
+    with pytest.raises(Refused, match=r"^refused 0a1b: x$"):
+        Door(root_dir / "fail", CA).case.fail(Undecided("x"), "stdin")
+    Door(root_dir / "ignore", CA, failurePolicy="Ignore").case.fail(Undecided("x"), "stdin")
 
 
 def test_refusal_while_acting_is_only_logged_in_audit_mode(root_dir: Path) -> None:

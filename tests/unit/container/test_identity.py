@@ -8,8 +8,8 @@ import pytest
 
 from hook.container.identity import TYPES, Identity, identify
 from hook.container.spec import Spec
-from hook.policy.match import Match, excluded, judge
-from unit.support import FIXTURES, policy, rule, spec
+from hook.policy.match import excluded, select
+from unit.support import CONTAINERD, FIXTURES, policy, spec
 
 APPS = ("container", "init", "ephemeral")
 
@@ -36,15 +36,6 @@ PODMAN = {
     "io.kubernetes.cri-o.Created": "2024-05-01T10:00:00.000000000Z",
     "io.kubernetes.cri-o.TTY": "false",
     "io.podman.annotations.autoremove": "TRUE",
-}
-CONTAINERD = {
-    "io.kubernetes.cri.container-name": "app",
-    "io.kubernetes.cri.container-type": "container",
-    "io.kubernetes.cri.image-name": "registry.example/app:1",
-    "io.kubernetes.cri.sandbox-id": "d1728b",
-    "io.kubernetes.cri.sandbox-name": "web-1",
-    "io.kubernetes.cri.sandbox-namespace": "team-a",
-    "io.kubernetes.cri.sandbox-uid": "1-2-3",
 }
 
 
@@ -177,13 +168,15 @@ def test_annotations_of_a_second_engine_make_everything_unknown(real: dict[str, 
     assert known(noted(real, forged)) == known(Identity("ambiguous", None, types=TYPES))
 
 
+@pytest.mark.parametrize("if_unknown", ["Enforce", "Skip"])
 @pytest.mark.parametrize(("real", "forged"), FORGED)
 def test_forged_annotations_neither_escape_a_rule_nor_reach_an_exclusion(
-    real: dict[str, str], forged: dict[str, str]
+    real: dict[str, str], forged: dict[str, str], if_unknown: str
 ) -> None:
     who = noted(real, forged)
-    narrow = rule(match={"namespaces": ["team-a"], "containerNames": ["app"], "containerTypes": ["container"]})
-    assert Match(narrow, judge(narrow, who)).applies
+    match = {"namespaces": ["team-a"], "containerNames": ["app"], "containerTypes": ["container"]}
+    narrow = policy({"name": "r", "match": {**match, "ifUnknown": if_unknown}, "env": [{"name": "X", "absent": True}]})
+    assert [match.applies for match in select(narrow, who)] == [True]
     everything = policy(exclude={"namespaces": ["*"], "containerTypes": list(TYPES)})
     assert excluded(everything, who) == ""
 

@@ -126,5 +126,5 @@ def test_process_file_keeps_all_but_env() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"env": 3}', '{"Env": []}', '{"env": [], "env": []}'])
 def test_what_is_no_process_is_undecided(text: str) -> None:
-    with pytest.raises(Undecided, match="^/p: "):
+    with pytest.raises(Undecided, match=r"^/p: "):
         ProcessFile(text.encode(), "/p")

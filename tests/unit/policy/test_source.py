@@ -26,7 +26,7 @@ def test_json_is_read_as_a_policy() -> None:
 def test_json_indented_with_tabs_is_read_and_keeps_its_columns() -> None:
     data = json.loads(document(RULE))
     data["spec"]["mode"] = "Off"
-    text = json.dumps(data, indent="\t")
+    text = "\t" + json.dumps(data, indent="\t") + "\n\t"
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "Off" in line)
     assert only(text) == f"{line}:11: error: mode: 'Off' is not one of Enforce, Audit"
 

@@ -250,9 +250,11 @@ def test_store_that_cannot_be_used_does_not_stop_a_good_policy(node: Node, obsta
 
 
 def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
-    """Not for a broken source either, which looks for the last good one there."""
+    """Neither for the source that it claims to be compiled from, nor as the last good one of a broken source."""
     good.store.chmod(0o777)
     planted = good.stored().read_text().replace("good", "evil")
+    good.stored().write_text(planted)
+    assert names(good.load()) == ["good"]
     good.stored().write_text(planted)
     good.write(BROKEN)
     policy = good.load()

@@ -1,0 +1,138 @@
+"""What makes the frozen program start fast, apart from PyInstaller's own options (reassert.spec calls it).
+
+docs/performance.md has the figures behind each step, and how to take them again.
+"""
+
+from __future__ import annotations
+
+import ast
+import marshal
+import sys
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType
+
+from PyInstaller.building.utils import compile_pymodule
+
+Entry = tuple[str, str, str]
+"""PyInstaller's: name in the frozen program, source file, type code."""
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILTINS = {"sys", "posix", "_json", "errno", "time", "_signal"}
+HEADER = 16
+"""Bytes of a .pyc file before its marshalled code (PEP 552)."""
+
+
+def start_path(module: str, found: dict[str, Path]) -> dict[str, Path]:
+    """The start path's modules and their files, each after those that it imports at its top level."""
+    if module in found:
+        return found
+    path = ROOT / Path(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    parent = module.rpartition(".")[0]
+    if parent:
+        start_path(parent, found)
+    for node in ast.parse(file.read_text("utf-8")).body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = (ROOT / Path(*node.module.split("."))).is_dir()
+            names = [f"{node.module}.{alias.name}" if inside else node.module for alias in node.names]
+        for name in names:
+            if name.partition(".")[0] == "hook":
+                start_path(name, found)
+            elif name not in BUILTINS:
+                raise SystemExit(f"{file}: the start path must not import {name} (see hook/start.py)")
+    found[module] = file
+    return found
+
+
+# One entry of the executable's archive holds the whole start path: for each entry the bootloader opens the
+# executable, seeks, inflates, closes, and goes through importlib; and within one entry a string that stands in many
+# modules is read once. Only the modules of the personality that is asked for are run. They become modules as ever,
+# packages with a __path__, so that a late import (ctypes) finds its file.
+_START = """
+import gc
+import sys
+order = "ORDERS".get(sys.argv[1] if len(sys.argv) > 1 else "")
+if order:
+    gc.disable()  # a start lives for milliseconds and leaves no cycles worth a search
+    codes = dict("CODES")
+    for name in order:
+        module = sys.modules[name] = type(sys)(name)
+        module.__file__ = sys._MEIPASS + "/" + name.replace(".", "/") + ".pyc"
+        if name in "PACKAGES":
+            module.__path__ = [module.__file__[:-4]]
+        exec(codes[name], module.__dict__)
+    sys.modules["hook.start"].start(sys.argv[1:])
+"""
+
+
+def start_entry(workpath: Path) -> Entry:
+    """The archive entry that runs before PyInstaller's import machinery is even loaded."""
+    sys.path.insert(0, str(ROOT))
+    from hook.start import PERSONALITIES
+
+    orders = {name: start_path(f"hook.adapters.{name}", start_path("hook.start", {})) for name in PERSONALITIES}
+    files = {module: file for order in orders.values() for module, file in order.items()}
+    constants = {
+        "PACKAGES": tuple(module for module, file in files.items() if file.name == "__init__.py"),
+        "CODES": tuple(
+            (module, _code(compile_pymodule(module, str(file), str(workpath), 2))) for module, file in files.items()
+        ),
+    }
+    text = _START.replace('"ORDERS"', repr({name: tuple(order) for name, order in orders.items()}))
+    return "reassert_start", _compiled(workpath / "reassert_start.pyc", text, constants), "PYMODULE"
+
+
+# Python looks for `encodings` before anything else, and first of all in base_library.zip. That is a directory here,
+# with nothing in it but what every start needs: there is no zip file to be read by Python code and no long directory
+# to be listed. The three modules of `encodings` that every start loads are in one file.
+_FIRST = "base_library.zip"
+_ENCODINGS = """
+import sys
+for name, code in "PARTS":
+    module = sys.modules[name] = type(sys)(name)
+    exec(code, module.__dict__)
+exec("PACKAGE")
+"""
+_CODECS = (
+    *("aliases", "ascii", "charmap", "cp437", "idna", "latin_1", "punycode", "raw_unicode_escape", "undefined"),
+    *("unicode_escape", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "utf_8", "utf_8_sig"),
+)
+
+
+def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> tuple[list[Entry], list[Entry]]:
+    """Datas and binaries with `encodings` and `_json` where Python looks first, without codecs nobody here speaks."""
+    found = {Path(dest).stem: source for dest, source, _ in datas if dest.startswith("encodings/")}
+    constants = {
+        "PARTS": tuple((f"encodings.{name}", _code(found[name])) for name in ("aliases", "utf_8")),
+        "PACKAGE": _code(found["__init__"]),
+    }
+    found["__init__"] = _compiled(workpath / "encodings.pyc", _ENCODINGS, constants)
+    datas = [entry for entry in datas if not entry[0].startswith("encodings/")]
+    datas += [(f"{_FIRST}/encodings/{name}.pyc", found[name], "DATA") for name in ("__init__", *_CODECS)]
+    binaries = [
+        (f"{_FIRST}/{Path(dest).name}" if Path(dest).name.startswith("_json.") else dest, source, kind)
+        for dest, source, kind in binaries
+        if not Path(dest).name.startswith(("_codecs_", "_multibytecodec"))
+    ]
+    return datas, binaries
+
+
+def _code(pyc: str) -> CodeType:
+    code: CodeType = marshal.loads(Path(pyc).read_bytes()[HEADER:])  # noqa: S302  # PyInstaller has just written it
+    return code
+
+
+def _compiled(path: Path, text: str, constants: dict[str, object]) -> str:
+    """A .pyc file of a module whose string constants "NAME" stand for `constants`: code objects have no literal."""
+    code = compile(text, path.stem + ".py", "exec", dont_inherit=True, optimize=2)
+    found = tuple(
+        constants.get(constant, constant) if isinstance(constant, str) else constant for constant in code.co_consts
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Flags: by hash, never checked (PEP 552).
+    path.write_bytes(MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code.replace(co_consts=found)))
+    return str(path)

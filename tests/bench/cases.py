@@ -1,0 +1,273 @@
+"""What is measured. Each function is one group for `--only`; every contender has its turn in every round."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.container import Container, process_file
+from bench.measure import ENVIRONMENT, Action, Sample, finish, interleaved, peak, spawn, timed
+from bench.node import REASSERT, Bundle, Contender, Node
+from bench.results import Results
+
+TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
+SIZES = {"5 kB": TINY, "30 kB": USUAL, "1 MB": LARGE}
+RULES = (1, 30, 1000)
+TOGETHER = 64
+BASE, AGAIN = "runc", "runc again"
+STARTED = "reassert, verifies, no restart"
+"""With the env in its hook entry that saves the bootloader from starting itself again, as `reassert-runc` has it."""
+SLEEP = ["/bin/sleep", "1000"]
+
+
+class Bench:
+    """A node, the contenders, and where the results go."""
+
+    def __init__(self, node: Node, peers: dict[str, str], others: dict[str, str], rounds: int) -> None:
+        self.node = node
+        self.peers = peers
+        self.others = others
+        self.rounds = rounds
+        self.results = Results()
+        self._numbers = itertools.count()
+
+    def unique(self) -> str:
+        """A container's id."""
+        return f"bench-{next(self._numbers)}"
+
+    def contenders(self, real: str = "", rules: int = 30) -> list[tuple[Contender, bool]]:
+        """runc twice, reassert, the peers; with each whether its bundle asks for the peer's device."""
+        real = real or self.node.runc
+        found = [(Contender(BASE, (real,)), False), (Contender(AGAIN, (real,)), False)]
+        found.append((self.node.dispatcher(self.node.policy(rules), real), False))
+        for name, path in self.others.items():
+            found.append((self.node.dispatcher(self.node.policy(rules), real, path, name), False))
+        for name, path in self.peers.items():
+            for contender in self.node.peer(name, path, real):
+                found.append((contender, True))
+                if name == "nvidia":
+                    idle = Contender("nvidia, no device", contender.command, contender.environment)
+                    found.append((idle, False))
+        return found
+
+    def containers(self, case: str, size: int, args: list[str] | None = None) -> dict[str, Container]:
+        """A container for each contender, in a bundle of its own."""
+        made = {}
+        for contender, device in self.contenders():
+            bundle = self.node.bundle(f"{case} {contender.name}".replace(" ", "-"), size, args, device)
+            made[contender.name] = Container(self.node, contender, bundle, self.unique())
+        return made
+
+    def measure(self, case: str, actions: dict[str, Action], rounds: int = 0, base: str = BASE) -> None:
+        """Run and keep."""
+        samples = interleaved(actions, rounds or self.rounds, progress(case, rounds or self.rounds))
+        for name, values in samples.items():
+            self.results.add(case, name, values, samples[base] if base and name != base else None)
+
+
+def progress(case: str, rounds: int) -> Callable[[int], None]:
+    """Says on stderr how far it is."""
+
+    def say(done: int) -> None:
+        if sys.stderr.isatty() or done == rounds:
+            print(
+                f"\r{case}: {done} of {rounds} rounds", end="\n" if done == rounds else "", file=sys.stderr, flush=True
+            )
+
+    return say
+
+
+def life(bench: Bench) -> None:
+    """create + start + delete, and each of the three alone, from the same rounds."""
+    for label, size in (("5 kB", TINY), ("30 kB", USUAL)):
+        verbs: dict[str, dict[str, list[Sample]]] = {}
+
+        def action(container: Container, verbs: dict[str, dict[str, list[Sample]]] = verbs) -> Action:
+            def run() -> Sample:
+                taken = container.life()
+                for verb, sample in taken.items():
+                    verbs.setdefault(verb, {}).setdefault(container.contender.name, []).append(sample)
+                return sum(taken.values(), Sample(0, 0))
+
+            return run
+
+        containers = bench.containers(f"life {label}", size)
+        bench.measure(f"life, {label}", {name: action(container) for name, container in containers.items()})
+        for verb, taken in verbs.items():
+            for name, samples in taken.items():  # the first is the warming one
+                base = None if name == BASE else taken[BASE][1:]
+                bench.results.add(f"{verb}, {label}", name, samples[1:], base)
+
+
+def verbs(bench: Bench) -> None:
+    """The verbs of a running container: state, kill (a signal that it ignores), exec with a process file."""
+    containers = bench.containers("verbs", USUAL, SLEEP)
+    for container in containers.values():
+        container.create()
+        container.start()
+    try:
+        for verb, rest in (("state", []), ("kill", ["CONT"])):
+            bench.measure(
+                f"{verb}, 30 kB",
+                {name: lambda c=c, v=verb, r=rest: c.call(v, c.id, *r) for name, c in containers.items()},  # type: ignore[misc]
+            )
+        bench.measure("exec, 30 kB", {name: _exec(container) for name, container in containers.items()})
+    finally:
+        for container in containers.values():
+            container.clean()
+
+
+def _exec(container: Container) -> Action:
+    write = process_file(container.bundle)
+
+    def run() -> Sample:
+        return container.call("exec", "--process", write(), container.id)
+
+    return run
+
+
+def hook(bench: Bench) -> None:
+    """A prestart hook's part of `runc create`."""
+    node = bench.node
+    options = node.options(node.policy(30))
+    ours = (str(REASSERT), "hook", *options, "prestart")
+    started = [f"_PYI_ARCHIVE_FILE={REASSERT}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={REASSERT.parent}/lib"]
+    hooks: dict[str, tuple[str, ...]] = {
+        BASE: (),
+        AGAIN: (),
+        "/bin/true": ("/bin/true",),
+        "reassert, verifies": ours,
+        STARTED: ours,
+        "reassert, mounts": (str(REASSERT), "hook", "--mount-ca", *options, "prestart"),
+    }
+    if "nvidia" in bench.peers:
+        hooks["nvidia"] = (bench.peers["nvidia"] + "-hook", "prestart")
+    actions: dict[str, Action] = {}
+    for name, command in hooks.items():
+        bundle = node.bundle(f"hook {name}".replace(" ", "-").replace("/", "-"), USUAL)
+        bundle.corrected()
+        if not name.endswith("mounts"):
+            bundle.mount(node.ca, "/etc/ssl")
+        if command:
+            bundle.with_hook(*command, env=started if name == STARTED else ())
+        actions[name] = Container(node, Contender(name, (node.runc,)), bundle, bench.unique()).only_create
+    bench.measure("prestart hook, 30 kB", actions)
+
+
+def sizes(bench: Bench) -> None:
+    """create with config.json of three sizes."""
+    for label, size in SIZES.items():
+        containers = bench.containers(f"size {label}", size)
+        rounds = bench.rounds if size < LARGE else max(bench.rounds // 3, 6)
+        actions: dict[str, Action] = {name: container.only_create for name, container in containers.items()}
+        bench.measure(f"create, config.json of {label}", actions, rounds)
+
+
+def rules(bench: Bench) -> None:
+    """create with policies of three sizes: rules for other namespaces, and rules whose patterns must be tried."""
+    node = bench.node
+    made: dict[str, Path] = {f"{count} rules": node.policy(count) for count in RULES}
+    made["1000 patterns"] = node.policy(1000, indexed=False)
+    actions: dict[str, Action] = {}
+    for name, policy in {"1 rules": made["1 rules"], "1 rules again": made["1 rules"], **made}.items():
+        bundle = node.bundle(f"rules {name}".replace(" ", "-"), TINY)
+        actions[name] = Container(node, node.dispatcher(policy), bundle, bench.unique()).only_create
+    bench.measure("create, policy of", actions, base="1 rules")
+
+
+def compile_policy(bench: Bench) -> None:
+    """What one change of the policy costs, once."""
+    commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
+    actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]
+    bench.measure("compile a policy of", actions, max(bench.rounds // 6, 6), base="")
+
+
+def cold(bench: Bench) -> None:
+    """create after the kernel's caches were dropped: the first start of a node, or a node short of memory."""
+    containers = bench.containers("cold", USUAL)
+
+    def action(container: Container) -> Action:
+        def run() -> Sample:
+            os.sync()
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+            return container.only_create()
+
+        return run
+
+    actions = {name: action(container) for name, container in containers.items()}
+    bench.measure("create, cold page cache", actions, max(bench.rounds // 6, 6))
+
+
+def together(bench: Bench) -> None:
+    """64 creations at once, from the first command to the end of the last one."""
+
+    def action(contender: Contender, bundles: list[Bundle]) -> Action:
+        def run() -> Sample:
+            containers = [Container(bench.node, contender, bundle, bench.unique()) for bundle in bundles]
+            for container in containers:
+                container.bundle.fresh()
+            commands = [container.create_command() for container in containers]
+            outputs = [f"{bundle.directory}/output" for bundle in bundles]
+            started = [spawn(c, contender.environment, o) for c, o in zip(commands, outputs, strict=True)]
+            first = started[0][1]
+            samples = [finish(pid, first, c, o) for (pid, _), c, o in zip(started, commands, outputs, strict=True)]
+            for container in containers:
+                container.clean()
+            return Sample(max(sample.wall for sample in samples), sum(sample.cpu for sample in samples))
+
+        return run
+
+    actions: dict[str, Action] = {}
+    for contender, device in bench.contenders():
+        name = f"together {contender.name}".replace(" ", "-")
+        bundles = [bench.node.bundle(f"{name}/{number}", USUAL, None, device) for number in range(TOGETHER)]
+        actions[contender.name] = action(contender, bundles)
+    bench.measure(f"{TOGETHER} creations at once", actions, max(bench.rounds // 10, 6))
+
+
+def memory(bench: Bench) -> None:
+    """Peak memory and time of what stands before the runtime, which is a program here that does nothing."""
+    stub = bench.node.top / "runc"
+    if not stub.exists():
+        stub.symlink_to("/bin/true")
+    containers = {}
+    for contender, device in bench.contenders(str(stub)):
+        bundle = bench.node.bundle(f"memory {contender.name}".replace(" ", "-"), USUAL, None, device)
+        containers[contender.name] = Container(bench.node, contender, bundle, bench.unique())
+    bench.measure("wrapper alone, 30 kB", {name: container.create for name, container in containers.items()})
+    for name, container in containers.items():
+        container.bundle.fresh()
+        row = bench.results.find("wrapper alone, 30 kB", name)
+        if row is not None:
+            row.peak_mb = peak(container.create_command(), container.contender.environment)
+
+
+def floor(bench: Bench) -> None:
+    """The frozen start beside the interpreter's own, both doing nothing but print a usage."""
+    python = str(Path(sys.executable).resolve())
+    main = str(REASSERT.parents[2] / "hook" / "__main__.py")
+    actions: dict[str, Action] = {
+        "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
+        "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
+        **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]
+        "python3 -I -S": lambda: timed([python, "-I", "-S", main, "runtime", "--help"]),
+        "python3 -I -S, no code": lambda: timed([python, "-I", "-S", "-c", "pass"], ENVIRONMENT),
+    }
+    bench.measure("start, no work", actions, base="frozen")
+
+
+GROUPS: dict[str, Callable[[Bench], None]] = {
+    "life": life,
+    "verbs": verbs,
+    "hook": hook,
+    "sizes": sizes,
+    "rules": rules,
+    "compile": compile_policy,
+    "cold": cold,
+    "together": together,
+    "memory": memory,
+    "floor": floor,
+}

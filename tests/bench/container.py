@@ -1,0 +1,102 @@
+"""One container through one contender: each verb timed, everything between them not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.measure import Failed, Sample, timed
+from bench.node import Bundle, Contender, Node
+
+Verbs = dict[str, Sample]
+
+
+class Container:
+    """A container that `contender` makes of a bundle."""
+
+    def __init__(self, node: Node, contender: Contender, bundle: Bundle, name: str) -> None:
+        self.node = node
+        self.contender = contender
+        self.bundle = bundle
+        self.id = name
+        self._log = f"{bundle.directory}/output"
+        self._pid = f"{bundle.directory}/init.pid"
+
+    def command(self, verb: str, *rest: str) -> list[str]:
+        """The command line, with the options that containerd gives."""
+        log = f"{self.bundle.directory}/log.json"
+        return [
+            *self.contender.command,
+            *("--root", self.node.root, "--log", log, "--log-format", "json"),
+            *(verb, *rest),
+        ]
+
+    def call(self, verb: str, *rest: str) -> Sample:
+        """Run one verb. Raises Failed."""
+        return timed(self.command(verb, *rest), self.contender.environment, self._log)
+
+    def create_command(self) -> list[str]:
+        """The command line of create."""
+        return self.command("create", "--bundle", self.bundle.directory, "--pid-file", self._pid, self.id)
+
+    def create(self) -> Sample:
+        """create, from the engine's own config.json."""
+        self.bundle.fresh()
+        return timed(self.create_command(), self.contender.environment, self._log)
+
+    def start(self) -> Sample:
+        """start."""
+        return self.call("start", self.id)
+
+    def wait(self) -> None:
+        """Until the container's process has ended."""
+        pid = Path(self._pid).read_text()
+        for _ in range(5000):
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                return
+            if state == "Z":
+                return
+            time.sleep(0.001)
+        raise Failed(f"{self.id} does not end")
+
+    def delete(self) -> Sample:
+        """delete."""
+        return self.call("delete", self.id)
+
+    def clean(self) -> None:
+        """Take it away through plain runc, whatever state it is in."""
+        try:
+            timed([self.node.runc, "--root", self.node.root, "delete", "--force", self.id])
+        except Failed:
+            pass
+
+    def life(self) -> Verbs:
+        """create, start, delete, each timed."""
+        verbs = {"create": self.create(), "start": self.start()}
+        self.wait()
+        verbs["delete"] = self.delete()
+        return verbs
+
+    def only_create(self) -> Sample:
+        """create, timed; the rest not."""
+        sample = self.create()
+        self.clean()
+        return sample
+
+
+def process_file(bundle: Bundle) -> Callable[[], str]:
+    """Writes an `exec` process file as the engine would, and gives its path."""
+    process = json.loads(bundle.content)["process"]
+    process["args"] = ["/bin/true"]
+    text = json.dumps(process)
+    path = Path(bundle.directory) / "process.json"
+
+    def write() -> str:
+        path.write_text(text)
+        return str(path)
+
+    return write

@@ -1,0 +1,196 @@
+"""A scratch node on a tmpfs of its own: policies, bundles, and everybody who stands before the runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.measure import ENVIRONMENT
+
+TOP = Path(__file__).resolve().parents[2]
+REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
+BUSYBOX = "/bin/busybox"
+NAMESPACE = "shop"
+VALUE = "/etc/ssl/certs/ca-certificates.crt"
+DEVICE = "example.com/gpu=0"
+
+RULE = """\
+  - name: ca-{number}
+    match: {{namespaces: ["{namespace}"]}}
+    env:
+    - {{name: REQUESTS_CA_BUNDLE, value: {value}}}
+    - {{name: PYTHONHTTPSVERIFY, absent: true}}
+    mounts:
+    - {{hostPath: {ca}, mountPath: /etc/ssl, readOnly: true}}
+"""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who is called with runc's arguments."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=lambda: ENVIRONMENT)
+
+
+class Node:
+    """Directories below `top`, which only root may write (the ownership rules of a policy ask for that)."""
+
+    def __init__(self, top: Path, runc: str) -> None:
+        self.top = top
+        self.runc = runc
+        self.root = str(top / "state")
+        self.ca = top / "ca"
+        (self.ca / "certs").mkdir(parents=True)
+        (self.ca / "certs" / "company.crt").write_text("company\n")
+        self.rootfs = top / "rootfs"
+        for name in ("bin", "etc/ssl/certs", "proc", "sys", "dev", "tmp"):
+            (self.rootfs / name).mkdir(parents=True)
+        shutil.copy(BUSYBOX, self.rootfs / "bin/busybox")
+        for applet in ("sh", "sleep", "true"):
+            (self.rootfs / "bin" / applet).symlink_to("busybox")
+        subprocess.run([runc, "spec", "--bundle", str(top)], check=True)
+        self._spec: dict[str, Any] = json.loads((top / "config.json").read_text())
+
+    def policy(self, rules: int, indexed: bool = True) -> Path:
+        """A compiled policy of so many rules, of which one is for the containers here.
+
+        `indexed`: the others name their namespace in full; else by a pattern that fits no container here.
+        """
+        path = self.top / f"policy-{rules}{'' if indexed else '-patterns'}" / "policy.yaml"
+        if path.exists():
+            return path
+        path.parent.mkdir()
+        others = [f"team-{number}" if indexed else f"team-{number}-*" for number in range(1, rules)]
+        text = "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: bench}\nspec:\n  rules:\n"
+        for number, namespace in enumerate([NAMESPACE, *others]):
+            text += RULE.format(number=number, namespace=namespace, value=VALUE, ca=self.ca)
+        path.write_text(text)
+        self.compile(path)
+        return path
+
+    def compile(self, policy: Path) -> list[str]:
+        """The command that compiles a policy, run once."""
+        command = [str(REASSERT), "policy", "compile", *self.options(policy)[:4]]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return command
+
+    def options(self, policy: Path, store: str = "store") -> list[str]:
+        """What every adapter is told about this node."""
+        where = policy.parent
+        return ["--policy", str(policy), "--store", str(where / store), "--events", str(where / "events.jsonl")]
+
+    def dispatcher(self, policy: Path, real: str = "", program: str = "", name: str = "reassert") -> Contender:
+        """`reassert-runc` in front of the real runtime, made by the frozen program, or by another one."""
+        real = real or self.runc
+        path = policy.parent / f"{name}-{Path(real).name}"
+        options = self.options(policy, f"store-{name}" if program else "store")
+        command = [program or str(REASSERT), "dispatcher", "--real", real, *options]
+        path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        path.chmod(0o755)
+        return Contender(name, (str(path),))
+
+    def peer(self, name: str, path: str, real: str = "") -> list[Contender]:
+        """Another project's wrapper, by the name under which its calling convention is known here."""
+        real = real or self.runc
+        if name == "oci-add-hooks":
+            hooks = self.top / "hooks.json"
+            hooks.write_text('{"hooks":{"prestart":[]}}')
+            return [Contender(name, (path, "--hook-config-path", str(hooks), "--runtime-path", real))]
+        if name == "nvidia":
+            home = self.top / f"nvidia-{Path(real).name}"
+            self._nvidia_config(home, real)
+            environment = {**ENVIRONMENT, "XDG_CONFIG_HOME": str(home)}
+            return [Contender(name, (path,), environment)]
+        raise SystemExit(f"--peer {name}: only nvidia and oci-add-hooks are known")
+
+    def _nvidia_config(self, home: Path, real: str) -> None:
+        """CDI, with a device that brings one env and one mount: what our policy does, done its way."""
+        specs = home / "cdi"
+        specs.mkdir(parents=True, exist_ok=True)
+        mount = {"hostPath": str(self.ca), "containerPath": "/etc/ssl", "options": ["ro", "rbind", "rprivate"]}
+        edits = {"env": [f"REQUESTS_CA_BUNDLE={VALUE}"], "mounts": [mount]}
+        kind, _, device = DEVICE.partition("=")
+        spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": device, "containerEdits": edits}]}
+        (specs / "gpu.json").write_text(json.dumps(spec))
+        config = home / "nvidia-container-runtime" / "config.toml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(
+            f'[nvidia-container-runtime]\nruntimes = ["{real}"]\nmode = "cdi"\n'
+            f'[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{specs}"]\n'
+        )
+
+    def bundle(self, name: str, size: int, args: list[str] | None = None, device: bool = False) -> Bundle:
+        """A pod's container with a config.json of about so many bytes, which overrides what the policy reserves."""
+        spec = json.loads(json.dumps(self._spec))
+        spec["root"] = {"path": str(self.rootfs), "readonly": False}
+        process = spec["process"]
+        process.update(terminal=False, args=args or ["/bin/true"])
+        process["env"] = ["PATH=/bin", "REQUESTS_CA_BUNDLE=/tmp/theirs", "PYTHONHTTPSVERIFY=0"]
+        if device:
+            process["env"].append(f"NVIDIA_VISIBLE_DEVICES={DEVICE}")
+        process.pop("rlimits", None)
+        spec["annotations"] = {
+            "io.kubernetes.cri.container-type": "container",
+            "io.kubernetes.cri.container-name": "app",
+            "io.kubernetes.cri.image-name": "registry.example/app:1",
+            "io.kubernetes.cri.sandbox-id": "0" * 64,
+            "io.kubernetes.cri.sandbox-name": "app-1",
+            "io.kubernetes.cri.sandbox-namespace": NAMESPACE,
+            "io.kubernetes.cri.sandbox-uid": "11111111-2222-3333-4444-555555555555",
+        }
+        number = 0
+        length = len(json.dumps(spec))
+        while length < size:  # as kubelet does for every service of a namespace
+            entry = f"SERVICE_{number}_PORT_443_TCP_ADDR=10.0.{number // 256 % 256}.{number % 256}"
+            process["env"].append(entry)
+            length += len(entry) + 4
+            number += 1
+        return Bundle(self.top / "bundles" / name, json.dumps(spec).encode())
+
+
+class Bundle:
+    """An OCI bundle whose config.json is put back as the engine wrote it before each use."""
+
+    def __init__(self, directory: Path, content: bytes) -> None:
+        directory.mkdir(parents=True)
+        self.directory = str(directory)
+        self._config = directory / "config.json"
+        self.content = content
+        self.fresh()
+
+    def fresh(self) -> None:
+        """The engine's config.json again."""
+        self._config.write_bytes(self.content)
+
+    def with_hook(self, *command: str, env: Sequence[str] = ()) -> None:
+        """The same with a prestart hook."""
+        spec = json.loads(self.content)
+        spec["hooks"] = {
+            "prestart": [{"path": command[0], "args": list(command), "env": ["PATH=/bin", *env], "timeout": 10}]
+        }
+        self.content = json.dumps(spec).encode()
+        self.fresh()
+
+    def corrected(self) -> None:
+        """The same as the policy wants it: what a second line sees behind the wrapper."""
+        spec = json.loads(self.content)
+        env = [entry for entry in spec["process"]["env"] if not entry.startswith(("REQUESTS_", "PYTHONHTTPS"))]
+        spec["process"]["env"] = [*env, f"REQUESTS_CA_BUNDLE={VALUE}"]
+        self.content = json.dumps(spec).encode()
+        self.fresh()
+
+    def mount(self, source: Path, destination: str) -> None:
+        """The same with the reserved mount in it."""
+        spec = json.loads(self.content)
+        options = ["rbind", "rprivate", "ro"]
+        spec["mounts"].append({"destination": destination, "type": "bind", "source": str(source), "options": options})
+        self.content = json.dumps(spec).encode()
+        self.fresh()

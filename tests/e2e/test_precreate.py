@@ -1,0 +1,219 @@
+"""`reassert hook precreate`: config.json from stdin to stdout, by itself and called by the real podman.
+
+podman's other door, a wrapper as its runtime, is here too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.support import POLICY, REASSERT, Bundle, Node, need, run, scratch
+
+CRUN = "/usr/bin/crun"
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
+
+
+def precreate(node: Node, config: str, *flags: str, status: int = 0) -> tuple[str, str]:
+    """Standard output and standard error of the hook."""
+    done = run(str(REASSERT), "hook", *flags, *node.options(), "precreate", input=config, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def node(compiled_node: Node) -> Node:
+    """Here every test has the module's."""
+    return compiled_node
+
+
+def evil(bundle: Bundle) -> str:
+    """config.json of a container that sets what is reserved, with fields that nobody knows."""
+    bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "OTHER=stays"]
+    bundle.bind("/tmp", "/etc/ssl/certs")
+    bundle.spec["x-unknown"] = {"a": [1.50, "é", None]}
+    return json.dumps(bundle.spec, ensure_ascii=False, indent=3)
+
+
+def test_env_and_mounts_are_corrected_and_everything_else_is_kept(node: Node, bundle: Bundle) -> None:
+    text = evil(bundle)
+    output, errors = precreate(node, text)
+    assert errors == ""
+    corrected: dict[str, Any] = json.loads(output)
+    assert corrected["process"].pop("env") == ["PATH=/bin", WANTED, "OTHER=stays"]
+    mounts = corrected.pop("mounts")
+    assert mounts[-1]["destination"] == "/etc/ssl"
+    assert mounts[:-1] == bundle.spec["mounts"][:-1]
+    bundle.spec["process"].pop("env")
+    bundle.spec.pop("mounts")
+    assert corrected == bundle.spec
+    assert '"a": [\n         1.5,\n         "é",\n' in output
+    [event] = node.logged()
+    assert (event["event"], event["adapter"]) == ("container.edited", "precreate")
+
+
+def test_a_corrected_config_passes_byte_by_byte(node: Node, bundle: Bundle) -> None:
+    once, _ = precreate(node, evil(bundle))
+    node.events.unlink()
+    assert precreate(node, once) == (once, "")
+    assert node.logged() == []
+
+
+def test_each_flag_limits_it_to_its_half(node: Node, bundle: Bundle) -> None:
+    text = evil(bundle)
+    env_only = json.loads(precreate(node, text, "--inject-env")[0])
+    assert (WANTED in env_only["process"]["env"], env_only["mounts"]) == (True, bundle.spec["mounts"])
+    mounts_only = json.loads(precreate(node, text, "--mount-ca")[0])
+    assert mounts_only["process"] == bundle.spec["process"]
+    assert mounts_only["mounts"][-1]["destination"] == "/etc/ssl"
+
+
+def test_audit_changes_nothing(node: Node, bundle: Bundle) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
+    text = evil(bundle)
+    assert precreate(node, text) == (text, "")
+    assert node.logged()[0]["applied"] is False
+
+
+def test_a_denied_container_is_refused_and_nothing_is_printed(node: Node, bundle: Bundle) -> None:
+    node.compile(POLICY + "    onConflict: Deny\n")
+    output, errors = precreate(node, evil(bundle), status=1)
+    assert output == ""
+    assert errors.count("\n") == 1
+    assert "env REQUESTS_CA_BUNDLE is reserved" in errors
+    assert "/tmp/evil" not in errors
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "[]", "{}", '{"process": {"env": {}}}'])
+def test_what_is_no_config_is_refused_in_one_line(node: Node, text: str) -> None:
+    output, errors = precreate(node, text, status=1)
+    assert output == ""
+    assert errors.count("\n") == 1
+    assert "the config.json on stdin" in errors
+
+
+@pytest.mark.parametrize("text", ["garbage", '{"process": {"env": {}}}'])
+def test_with_failure_policy_ignore_it_passes_as_it_is(node: Node, text: str) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+    assert precreate(node, text)[0] == text
+    assert node.logged()[-1]["level"] == "warning"
+
+
+class Podman:
+    """The real podman with storage of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.rootfs = Bundle(directory / "bundle").rootfs
+        self.hooks = directory / "hooks"
+        self.hooks.mkdir()
+        self.settings = directory / "containers.conf"
+        self.configure(CRUN)
+
+    def configure(self, crun: str) -> None:
+        """containers.conf(5): what podman runs as crun. Other names do not go with `--cgroups=disabled`."""
+        self.settings.write_text(f'[engine]\nruntime = "crun"\n[engine.runtimes]\ncrun = ["{crun}"]\n')
+
+    def __call__(self, verb: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A podman command; its `run` with what a machine without CAP_SYS_RESOURCE and cgroup delegation needs."""
+        options = [f"--{name}={self.directory / name}" for name in ("root", "runroot", "tmpdir")]
+        options += ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", f"--hooks-dir={self.hooks}"]
+        limits = ["--network=host", "--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]
+        return run(
+            *("podman", *options, verb),
+            *(limits if verb == "run" else []),
+            *arguments,
+            check=check,
+            cwd="/",
+            env={**os.environ, "CONTAINERS_CONF": str(self.settings)},
+        )
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Podman]:
+    """A podman that works here without reassert."""
+    directory = scratch()
+    podman = Podman(directory)
+    need(shutil.which("podman") is not None, "podman")
+    done = podman("run", "--rm", "--rootfs", str(podman.rootfs), "/bin/true", check=False)
+    need(done.returncode == 0, f"what podman wants to run a container: {done.stderr}")
+    yield podman
+    deadline = time.monotonic() + 10
+    while directory.exists():  # podman's cleanup of the last container goes on behind its back
+        shutil.rmtree(directory, ignore_errors=time.monotonic() < deadline)
+
+
+@pytest.fixture
+def podman(machine: Podman) -> Iterator[Podman]:
+    yield machine
+    machine.configure(CRUN)
+    for file in machine.hooks.iterdir():
+        file.unlink()
+
+
+PODS_WISH = ("--env=REQUESTS_CA_BUNDLE=/tmp/evil", "--env=OTHER=stays", "--volume=/tmp:/etc/ssl/certs")
+LOOK = ("/bin/sh", "-c", "env; ls /etc/ssl/certs; grep ' /etc/ssl' /proc/self/mountinfo")
+
+
+def hooked(podman: Podman, node: Node, *flags: str) -> None:
+    """An oci-hooks 1.0.0 file for podman's stage precreate (containers/common, pkg/hooks/docs/oci-hooks.5.md)."""
+    hook = {
+        "path": str(REASSERT),
+        "args": ["reassert", "hook", *flags, *node.options(), "precreate"],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 10,
+    }
+    entry = {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["precreate"]}
+    (podman.hooks / "reassert.json").write_text(json.dumps(entry))
+
+
+def assert_corrected(output: str) -> None:
+    lines = output.splitlines()
+    assert WANTED in lines
+    assert "OTHER=stays" in lines
+    assert "REQUESTS_CA_BUNDLE=/tmp/evil" not in lines
+    assert "company.crt" in lines
+    [mount] = [line for line in lines if " /etc/ssl" in line]
+    assert mount.split()[4:6] == ["/etc/ssl", "ro,relatime"]
+
+
+def test_podman_without_reassert_gives_the_pod_its_wish(podman: Podman) -> None:
+    output = podman("run", "--rm", *PODS_WISH, "--rootfs", str(podman.rootfs), *LOOK).stdout
+    assert "REQUESTS_CA_BUNDLE=/tmp/evil" in output
+
+
+def test_podmans_precreate_hook_corrects_the_container(podman: Podman, node: Node) -> None:
+    hooked(podman, node)
+    assert_corrected(podman("run", "--rm", *PODS_WISH, "--rootfs", str(podman.rootfs), *LOOK).stdout)
+    [event] = node.logged()
+    assert event["adapter"] == "precreate"
+
+
+def test_podman_shows_a_refusal(podman: Podman, node: Node) -> None:
+    node.compile(POLICY + "    onConflict: Deny\n")
+    hooked(podman, node)
+    done = podman("run", "--rm", *PODS_WISH, "--rootfs", str(podman.rootfs), *LOOK, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert node.logged()[-1]["event"] == "container.denied"
+
+
+def test_podman_over_the_wrapper_corrects_run_and_exec(podman: Podman, node: Node) -> None:
+    podman.configure(node.dispatcher(CRUN))
+    name = "over-the-wrapper"
+    podman("run", "--detach", "--name", name, *PODS_WISH, "--rootfs", str(podman.rootfs), "/bin/sleep", "60")
+    try:
+        assert_corrected(podman("exec", name, *LOOK).stdout)
+        assert_corrected(podman("exec", "--env=REQUESTS_CA_BUNDLE=/tmp/evil", name, *LOOK).stdout)
+    finally:
+        podman("rm", "--force", "--time=0", name, check=False)
+    [event] = node.logged()
+    assert event["adapter"] == "runtime"

@@ -1,0 +1,183 @@
+"""The wrapper up to the moment at which the real runtime takes over; that one is a program that prints what it got."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hook.decision import ANNOTATION, read
+from unit.support import ROOT, config, document
+
+CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}]}
+ENGINE = {
+    "PATH": "/bin",
+    "LD_LIBRARY_PATH": "/opt/containerd/lib:",
+    "TTRPC_ADDRESS": "/run/x",
+    "EMPTY": "",
+    "LANG": "C.UTF-8",
+}
+
+
+class Wrapper:
+    """`reassert runtime` on a scratch node, with a bundle whose author overrides CA."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.config = directory, directory / "bundle" / "config.json"
+        self.config.parent.mkdir()
+        self.policy = directory / "policy.yaml"
+        self.policy.write_text(document(CA))
+        self.config.write_text(json.dumps(config(["CA=/tmp/x", "N_A=1", "B=1"])))
+        self.real = directory / "runc"
+        self.real.write_text(
+            f"#!{sys.executable} -I\nimport json, os, sys\n"
+            "print(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]))\n"
+        )
+        self.real.chmod(0o755)
+
+    def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        where = [f"--policy={self.policy}", f"--store={self.directory}/s", f"--events={self.directory}/events.jsonl"]
+        command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "runtime", "--real", str(self.real), *where]
+        options = {"env": ENGINE, "cwd": self.directory, **options}
+        return subprocess.run([*command, "--", *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+
+    def create(self) -> None:
+        assert self.run("create", "--bundle", str(self.config.parent), "0a").returncode == 0
+
+    def handed_on(self, *arguments: str) -> list[str]:
+        """The arguments that the real runtime gets."""
+        got: list[str] = json.loads(self.run("--root", str(self.directory), *arguments).stdout)[0][2:]
+        return got
+
+    def created(self) -> None:
+        """Created, and known to the real runtime as runc keeps it."""
+        self.create()
+        state = self.directory / "0a" / "state.json"
+        state.parent.mkdir()
+        labels = ["bundle=/elsewhere", f"bundle={self.config.parent}"]
+        state.write_text(json.dumps({"config": {"labels": labels}}))
+
+
+@pytest.fixture
+def wrapper(root_dir: Path) -> Wrapper:
+    return Wrapper(root_dir)
+
+
+def test_real_runtime_gets_arguments_cwd_and_environment_of_the_engine(wrapper: Wrapper) -> None:
+    arguments = ["--root", "/r r", "create", "--bundle", str(wrapper.config.parent), "--pid-file", "", "é\n*", "0a"]
+    result = wrapper.run(*arguments)
+    assert json.loads(result.stdout) == [arguments, str(wrapper.directory), ENGINE]
+    assert result.stderr == ""
+
+
+def test_verbs_that_start_nothing_pass_through(wrapper: Wrapper) -> None:
+    before = wrapper.config.read_bytes()
+    for line in (["state", "0a"], ["--version"], [], ["kill", "create", "9"]):
+        assert json.loads(wrapper.run(*line, cwd=wrapper.config.parent).stdout)[0] == line
+    assert wrapper.config.read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", ["create", "run", "restore"])
+def test_bundle_defaults_to_the_cwd(wrapper: Wrapper, verb: str) -> None:
+    assert wrapper.run(verb, "0a", cwd=wrapper.config.parent).returncode == 0
+    data = json.loads(wrapper.config.read_text())
+    assert data["process"]["env"] == ["CA=/ca.pem", "B=1"]
+    decision = read(data["annotations"])
+    assert decision is not None
+    assert (decision.values, decision.absent) == ({"CA": "/ca.pem"}, ["N_*"])
+
+
+def test_missing_config_is_for_the_real_runtime_to_tell(wrapper: Wrapper) -> None:
+    wrapper.config.unlink()
+    assert wrapper.run("create", "--bundle", str(wrapper.config.parent), "0a").returncode == 0
+
+
+def test_forged_decision_is_removed_in_audit_mode(wrapper: Wrapper) -> None:
+    wrapper.policy.write_text(document(CA, mode="Audit"))
+    forged = config(["CA=/tmp/x"], annotations={ANNOTATION: '{"version":1,"env":{"A":"1"},"absent":[]}', "x": "y"})
+    wrapper.config.write_text(json.dumps(forged))
+    wrapper.create()
+    data = json.loads(wrapper.config.read_text())
+    assert (data["process"]["env"], data["annotations"]) == (["CA=/tmp/x"], {"x": "y"})
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_refusal_reaches_the_engine_on_stderr_and_in_its_log(wrapper: Wrapper, log_format: str) -> None:
+    wrapper.policy.write_text(document({**CA, "onConflict": "Deny"}))
+    log = wrapper.directory / "log"
+    arguments = ["--log", str(log), "--log-format", log_format, "create", "--bundle", str(wrapper.config.parent), "0a"]
+    result = wrapper.run(*arguments)
+    reason = "reassert: refused a container of no pod: rule ca: env CA is reserved and was set to something else; "
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(reason)
+    (line,) = log.read_text().splitlines()
+    if log_format == "json":
+        record = json.loads(line)
+        assert (record["level"], record["msg"][: len(reason)], sorted(record)) == (
+            "error",
+            reason,
+            ["level", "msg", "time"],
+        )
+    else:
+        assert f'level=error msg="{reason}' in line
+
+
+def test_real_runtime_that_is_not_there_is_told(wrapper: Wrapper) -> None:
+    wrapper.real.unlink()
+    result = wrapper.run("state", "0a")
+    assert result.returncode == 1
+    assert f"cannot run the real runtime {wrapper.real}" in result.stderr
+
+
+def test_exec_gets_what_was_decided_at_create_whatever_the_policy_says_now(wrapper: Wrapper) -> None:
+    wrapper.created()
+    wrapper.policy.write_text(document({"name": "new", "env": [{"name": "B", "value": "2"}]}))
+    process = wrapper.directory / "process.json"
+    process.write_text(json.dumps({"args": ["sh"], "env": ["N_A=1", "CA=/tmp/x", "B=1"]}))
+    os.chmod(process, 0o640)
+    assert wrapper.handed_on("exec", "-p", str(process), "0a") == ["exec", "-p", str(process), "0a"]
+    assert json.loads(process.read_text()) == {"args": ["sh"], "env": ["CA=/ca.pem", "B=1"]}
+    assert process.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("given", "handed_on"),
+    [
+        ("-e CA=x", "-e CA=/ca.pem"),
+        ("--env CA=x", "--env CA=/ca.pem"),
+        ("--env=CA=x", "--env=CA=/ca.pem"),
+        ("-eCA=x -e B=2", "-eCA=/ca.pem -e B=2"),
+        ("-e CA", "-e CA=/ca.pem"),
+        ("-e N_X=1 -e CAB=1 --env=N_Y=2 -t", "-e CAB=1 -t"),
+        ("-te N_X=1 -teN_X=1 -dteB=2", "-t -t -dteB=2"),
+    ],
+)
+def test_exec_env_of_reserved_names_is_replaced_or_taken_out(wrapper: Wrapper, given: str, handed_on: str) -> None:
+    wrapper.created()
+    line = ["exec", *given.split(), "0a", "cmd", "-e", "CA=x"]
+    assert wrapper.handed_on(*line) == ["exec", *handed_on.split(), "0a", "cmd", "-e", "CA=x"]
+
+
+def test_exec_in_a_container_from_before_passes_unchanged(wrapper: Wrapper) -> None:
+    line = ["exec", "-e", "CA=x", "0a", "cmd"]
+    assert wrapper.handed_on(*line) == line
+    state = wrapper.directory / "0a" / "status"  # crun's
+    state.parent.mkdir()
+    state.write_text(json.dumps({"bundle": str(wrapper.config.parent)}))
+    assert wrapper.handed_on(*line) == line
+
+
+def test_exec_whose_decision_cannot_be_read_is_refused(wrapper: Wrapper) -> None:
+    wrapper.created()
+    for path, text in (
+        (wrapper.config, '{"process":{},"annotations":{"reassert/decision":"{"}}'),
+        (wrapper.config, "{"),
+    ):
+        path.write_text(text)
+        result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith("reassert: exec in 0a: ")

@@ -1,0 +1,142 @@
+"""What CDI specs set for a container's devices, and whose specs are believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from hook.container.cdi import DIRECTORIES, env_of_devices
+from hook.errors import Undecided
+
+GPU = "vendor.example/gpu"
+
+
+def spec(kind: str = GPU, env: list[str] | None = None, **devices: list[str]) -> dict[str, object]:
+    """A CDI spec: env for all its devices, and for each device."""
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": kind,
+        "containerEdits": {"env": env or [], "hooks": [{"hookName": "createContainer", "path": "/bin/true"}]},
+        "devices": [{"name": name, "containerEdits": {"env": entries}} for name, entries in devices.items()],
+    }
+
+
+def write(directory: Path, name: str, data: dict[str, object]) -> Path:
+    """A spec file, in the format that its name says."""
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    if name.endswith(".json"):
+        path.write_text(json.dumps(data))
+    else:
+        YAML(typ="safe").dump(data, path)
+    return path
+
+
+def env(root_dir: Path, *devices: str, dirs: tuple[str, ...] = ("run", "etc")) -> dict[str, list[str]]:
+    """What is found for devices of the kind GPU."""
+    return env_of_devices([f"{GPU}={device}" for device in devices], tuple(f"{root_dir}/{name}" for name in dirs))
+
+
+@pytest.mark.parametrize("name", ["gpu.json", "gpu.yaml", "gpu.yml"])
+def test_env_of_the_spec_and_of_the_device_in_json_and_in_yaml(root_dir: Path, name: str) -> None:
+    write(root_dir / "etc", name, spec(env=["VISIBLE=void", "E=", "EQ=a=b"], a=["A=é"], b=["B=2"]))
+    assert env(root_dir, "a") == {"VISIBLE": ["void"], "E": [""], "EQ": ["a=b"], "A": ["é"]}
+    assert env(root_dir, "a", "b") == {
+        "VISIBLE": ["void", "void"],
+        "E": ["", ""],
+        "EQ": ["a=b", "a=b"],
+        "A": ["é"],
+        "B": ["2"],
+    }
+
+
+def test_device_that_no_spec_has_sets_nothing(root_dir: Path) -> None:
+    assert env(root_dir, "a") == {}
+    write(root_dir / "etc", "gpu.json", spec(env=["VISIBLE=void"], b=[]))
+    assert env(root_dir, "a") == {}
+    assert env_of_devices([]) == {}
+    assert env_of_devices(["no-equals-sign"], (f"{root_dir}/etc",)) == {}
+
+
+def test_spec_in_var_run_goes_before_one_in_etc_for_each_device(root_dir: Path) -> None:
+    assert DIRECTORIES == ("/var/run/cdi", "/etc/cdi")
+    write(root_dir / "etc", "gpu.json", spec(a=["A=etc"], b=["B=etc"]))
+    write(root_dir / "run", "gpu.yaml", spec(a=["A=run"]))
+    assert env(root_dir, "a", "b") == {"A": ["run"], "B": ["etc"]}
+
+
+def test_each_device_may_stand_in_a_file_of_its_own(root_dir: Path) -> None:
+    write(root_dir / "etc", "1.json", spec(env=["S=1"], a=[]))
+    write(root_dir / "etc", "2.json", spec(env=["S=2"], b=[]))
+    assert env(root_dir, "a", "b") == {"S": ["1", "2"]}
+
+
+def test_device_of_the_same_name_but_another_kind_is_another(root_dir: Path) -> None:
+    write(root_dir / "etc", "gpu.json", spec("other.example/gpu", ["S=other"], a=[]))
+    write(root_dir / "etc", "mig.json", spec(GPU + "-mig", ["S=mig"], a=[]))
+    assert env(root_dir, "a") == {}
+
+
+def test_what_is_not_about_the_devices_is_ignored_however_broken(root_dir: Path) -> None:
+    etc = root_dir / "etc"
+    write(etc, "gpu.json", spec(a=["A=1"]))
+    (etc / "broken.json").write_text('{"kind": "other.example/nic", ')
+    (etc / "broken.yaml").write_text("kind: other.example/nic\n\t- [")
+    (etc / f"{GPU.partition('/')[2]}.json.tmp").write_text(f'{{"kind": "{GPU}"')
+    (etc / "README").write_text(GPU)
+    (etc / "gone.json").symlink_to("nowhere")
+    foreign = write(etc, "foreign.json", spec("other.example/nic"))
+    foreign.chmod(0o666)
+    assert env(root_dir, "a") == {"A": ["1"]}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda path: path.chmod(0o666), "is writable by others"),
+        (lambda path: os.chown(path, 1000, 0), "belongs to uid 1000"),
+        (lambda path: path.parent.chmod(0o777), "is writable by others"),
+        (lambda path: path.write_text(f'{{"kind": "{GPU}", "devices": ['), "not|no JSON"),
+        (lambda path: path.write_bytes(f'{{"kind": "{GPU}"'.encode() + b"\xff}"), "not UTF-8"),
+        (lambda path: (path.unlink(), path.mkdir()), "is not a regular file"),
+        (lambda path: (path.unlink(), path.symlink_to(path.name)), "Too many levels of symbolic links"),
+    ],
+    ids=["mode", "owner", "directory-mode", "json", "utf-8", "directory", "loop"],
+)
+def test_spec_of_the_devices_that_cannot_be_believed_is_undecided(
+    root_dir: Path, spoil: Callable[[Path], object], complaint: str
+) -> None:
+    path = write(root_dir / "etc", "gpu.json", spec(a=["A=1"]))
+    spoil(path)
+    with pytest.raises(Undecided, match=complaint) as caught:
+        env(root_dir, "a")
+    assert str(caught.value).startswith(f"CDI spec {path}: ")
+
+
+def test_yaml_that_cannot_be_read_is_undecided(root_dir: Path) -> None:
+    path = write(root_dir / "etc", "gpu.yaml", spec(a=["A=1"]))
+    path.write_text(f"kind: {GPU}\ndevices: [")
+    with pytest.raises(Undecided, match=r"CDI spec .*/gpu.yaml: "):
+        env(root_dir, "a")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [GPU],
+        {"kind": GPU},
+        {"kind": GPU, "devices": {}},
+        {"kind": GPU, "devices": [3, {"name": "a"}]},
+        {"kind": GPU, "containerEdits": [], "devices": [{"name": "a", "containerEdits": {"env": "A=1"}}]},
+        {"kind": GPU, "devices": [{"name": "a", "containerEdits": {"env": [1, None]}}]},
+    ],
+)
+def test_spec_of_an_odd_shape_sets_nothing(root_dir: Path, data: object) -> None:
+    (root_dir / "etc").mkdir()
+    (root_dir / "etc" / "gpu.json").write_text(json.dumps(data))
+    assert env(root_dir, "a") == {}

@@ -1,0 +1,113 @@
+"""The commands for people, started as people start them: exit status, what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hook import __version__
+from unit.support import ROOT, config, document, reassert
+
+RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
+BROKEN = document(RULE, mode="audit", exclud={})
+
+
+@pytest.fixture
+def source(root_dir: Path) -> Path:
+    file = root_dir / "policy.yaml"
+    file.write_text(document(RULE))
+    return file
+
+
+def test_valid_policy_is_said_to_be_valid(source: Path) -> None:
+    result = reassert("policy", "check", str(source))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{source}: valid, 1 rules, sha256 ")
+
+
+def test_every_error_of_a_policy_is_a_line_on_stderr(source: Path) -> None:
+    source.write_text(BROKEN)
+    result = reassert("policy", "check", str(source))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert [line.partition(": error: ")[2] for line in result.stderr.splitlines()] == [
+        "mode: 'audit' is not one of Enforce, Audit; did you mean Audit?",
+        "unknown field 'exclud'; did you mean exclude?",
+    ]
+    assert all(line.startswith(f"{source}:") for line in result.stderr.splitlines())
+
+
+def test_warnings_do_not_make_a_policy_invalid(source: Path) -> None:
+    source.write_text(document({**RULE, "match": {"podSelector": {"matchLabels": {"a": "b"}}}}))
+    result = reassert("policy", "check", str(source))
+    assert result.returncode == 0
+    assert ": warning: rule r selects by podSelector" in result.stderr
+
+
+def test_draft_of_foreign_ownership_is_warned_of(source: Path) -> None:
+    source.chmod(0o666)
+    result = reassert("policy", "check", str(source))
+    assert result.returncode == 0
+    assert "warning: on a node this file would be refused" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (("policy", "check", "/nonexistent/p.yaml"), 1, "reassert: /nonexistent/p.yaml: No such file or directory\n"),
+        (("policy", "check", "/"), 1, "reassert: /: Is a directory\n"),
+        (("explain", "--bundle", "/nonexistent"), 1, "reassert: /nonexistent/config.json: No such file or directory\n"),
+    ],
+)
+def test_file_that_cannot_be_read_is_one_line(arguments: tuple[str, ...], status: int, complaint: str) -> None:
+    result = reassert(*arguments)
+    assert (result.returncode, result.stderr) == (status, complaint)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("policy",), ("nonsense",), ("explain",), ("policy", "chec"), ("--versio",), ("hook",), ("runtime",)],
+)
+def test_wrong_usage_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    result = reassert(*arguments)
+    assert result.returncode == 2
+    assert "usage: " in result.stdout + result.stderr or "--help" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("policy", "--help"), ("hook", "--help"), ("runtime", "--help")])
+def test_help_is_on_stdout(arguments: tuple[str, ...]) -> None:
+    result = reassert(*arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("usage: reassert")
+
+
+def test_version() -> None:
+    assert reassert("--version").stdout == f"reassert {__version__}\n"
+
+
+def test_show_and_compile_use_the_given_store(source: Path, root_dir: Path) -> None:
+    where = ("--policy", str(source), "--store", str(root_dir / "s"))
+    assert reassert("policy", "compile", *where).returncode == 0
+    result = reassert("policy", "show", "-o", "json", *where)
+    assert (result.returncode, json.loads(result.stdout)["status"]["source"]) == (0, str(source))
+
+
+def test_explain_takes_a_bundle(source: Path, root_dir: Path) -> None:
+    (root_dir / "config.json").write_text(json.dumps(config(["A=2"])))
+    result = reassert("explain", "--bundle", str(root_dir), "--policy", str(source))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("result     started corrected\n")
+
+
+def test_reader_that_went_away_is_no_traceback(source: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "policy", "check", str(source)]
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (1, "")

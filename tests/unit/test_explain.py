@@ -1,0 +1,141 @@
+"""`explain` shows the decision an adapter would take, why, and what it could not know; it changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.adapters.case import Case, Settings
+from hook.container.spec import Spec
+from hook.explain import explain
+from unit.support import CONTAINERD, bind, config, document
+
+CA = {
+    "name": "company-ca",
+    "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "BAD_*", "absent": True}],
+    "mounts": [{"hostPath": "/etc", "mountPath": "/etc/ssl"}],
+}
+WEB = {
+    "name": "web",
+    "match": {"podSelector": {"matchLabels": {"tier": "web"}}, "ifUnknown": "Skip"},
+    "env": [{"name": "W", "value": "1"}],
+}
+OTHER = {"name": "other", "match": {"images": ["x/*"]}, "env": [{"name": "O", "value": "1"}]}
+RULES = (CA, WEB, OTHER)
+
+
+class Files:
+    """A bundle and a policy."""
+
+    def __init__(self, directory: Path, *rules: dict[str, Any], **fields: Any) -> None:
+        self.config, self.policy = directory / "config.json", directory / "policy.yaml"
+        env = ["A=1", "CA=/tmp/x", "CA", "BAD_1=y"]
+        self.config.write_text(json.dumps(config(env, [bind("/etc/ssl/certs", "/evil")], CONTAINERD)))
+        self.policy.write_text(document(*rules, **fields))
+
+    def explain(self, output: str) -> int:
+        return explain(str(self.config), str(self.policy), "/nowhere", output)
+
+
+def test_table_says_which_rules_apply_and_why(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Files(root_dir, *RULES).explain("table") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for line in (
+        "container team-a/web-1/app (containerd, container or init or ephemeral)",
+        "company-ca yes no conditions: every container",
+        "web no podSelector cannot be seen here, does not count",
+        "other no images registry.example/app:1 is not x/*",
+        "company-ca env CA '/tmp/x', (no =) '/ca.pem'",
+        "company-ca env BAD_1 'y' absent",
+        "company-ca mount /etc/ssl /etc/ssl/certs from /evil /etc (rbind,rprivate,ro)",
+        "result started corrected",
+    ):
+        assert line in lines
+
+
+def test_json_holds_the_whole_decision(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = Files(root_dir, *RULES)
+    files.explain("json")
+    data = json.loads(capsys.readouterr().out)
+    assert data["container"]["namespace"] == "team-a"
+    assert {rule["name"]: (rule["applies"], rule["unknown"]) for rule in data["rules"]} == {
+        "company-ca": (True, []),
+        "web": (False, ["podSelector"]),
+        "other": (False, []),
+    }
+    assert [edit["name"] for edit in data["edits"]] == ["CA", "BAD_1", "/etc/ssl"]
+    assert (data["outcome"], data["excluded"], data["policy"]["path"]) == (
+        "started corrected",
+        None,
+        str(files.policy),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"mode": "Audit"}, "started unchanged: mode is Audit"),
+        ({"exclude": {"namespaces": ["team-*"]}}, "left alone: excluded by namespace team-a"),
+    ],
+)
+def test_outcome_where_nothing_is_corrected(
+    root_dir: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, Any], outcome: str
+) -> None:
+    Files(root_dir, *RULES, **fields).explain("json")
+    assert json.loads(capsys.readouterr().out)["outcome"] == outcome
+
+
+def test_refusal_is_told_and_is_no_error_of_explain(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Files(root_dir, {**CA, "onConflict": "Deny"}).explain("table") == 0
+    out = capsys.readouterr().out
+    assert "denied     rule company-ca: env CA is reserved and was set to something else" in out
+    assert "result     refused: rule company-ca: env CA" in out
+
+
+def test_diff_is_what_the_wrapper_would_write(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Files(root_dir, *RULES).explain("diff")
+    changed = [
+        line for line in capsys.readouterr().out.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    removed = [line[1:].strip(" ,") for line in changed if line.startswith("-")]
+    added = [line[1:].strip(" ,") for line in changed if line.startswith("+")]
+    assert '"CA=/tmp/x"' in removed
+    assert '"CA"' in removed
+    assert '"BAD_1=y"' in removed
+    assert '"CA=/ca.pem"' in added
+    assert '"destination": "/etc/ssl"' in added
+    assert any(line.startswith('"reassert/decision": ') for line in added)
+
+
+def test_diff_of_an_audited_container_is_empty(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Files(root_dir, *RULES, mode="Audit").explain("diff")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("output", ["table", "json", "diff"])
+def test_nothing_is_changed(root_dir: Path, output: str) -> None:
+    files = Files(root_dir, *RULES)
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root_dir.iterdir()}
+    files.explain(output)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root_dir.iterdir()} == before
+
+
+def test_draft_that_a_node_would_refuse_is_explained_with_a_warning(
+    root_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = Files(root_dir, *RULES)
+    files.policy.chmod(0o666)
+    assert files.explain("table") == 0
+    assert "warning: on a node this file would be refused" in capsys.readouterr().err
+
+
+def test_explained_edits_are_those_of_the_adapter(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = Files(root_dir, *RULES)
+    files.explain("json")
+    shown = json.loads(capsys.readouterr().out)
+    case = Case("runtime", Settings([f"--policy={files.policy}", f"--store={root_dir}/s"]), "0a")
+    decided = case.decide(Spec(files.config.read_bytes(), "config.json"))
+    assert shown["edits"] == [edit.describe() for edit in decided.edits]
