@@ -264,20 +264,20 @@ class Containerd:
         return split_mounts((self._process(container) / "mountinfo").read_text(), below)
 
     def _process(self, container: str) -> Path:
-        return self._view("proc") / (self.bundle(container) / "init.pid").read_text()
+        return self.view("proc") / (self.bundle(container) / "init.pid").read_text()
 
-    def _view(self, path: str) -> Path:
+    def view(self, path: str) -> Path:
         """A path as it is within the namespaces."""
         return Path(f"/proc/{self._init}/root/{path}")
 
     def remains(self, container: str) -> list[str]:
         """What the node still has of a pod's or container's id: processes, mounts, runtime state, cgroups, files."""
         found = [str(path) for path in (self.bundle(container), *self.tmp.iterdir()) if path.exists()]
-        found += map(str, self._view("run/containerd/runc").glob(f"*/{container}"))
+        found += map(str, self.view("run/containerd/runc").glob(f"*/{container}"))
         for cgroup in _cgroups(self._cgroup):
             found += [path for path, _, _ in os.walk(cgroup) if container in path]
-        found += [line for line in self._view("proc/1/mountinfo").read_text().splitlines() if container in line]
-        for process in self._view("proc").glob("[0-9]*/cmdline"):
+        found += [line for line in self.view("proc/1/mountinfo").read_text().splitlines() if container in line]
+        for process in self.view("proc").glob("[0-9]*/cmdline"):
             try:
                 command = process.read_text()
             except (FileNotFoundError, ProcessLookupError):
