@@ -19,6 +19,9 @@ EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error
 HELD = "policy.held"
 """A container with nothing to say for itself started while an edit of the policy was held back."""
 
+DRIFTED = "container.drifted"
+"""A running container is not what the policy wants; only a resident adapter sees that, and it changes nothing."""
+
 
 class Clock:
     """When an adapter began, for an event's time and duration."""

@@ -23,11 +23,14 @@ _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that 
 _ADAPTERS = """adapters (called by engines, each with its own --help):
   runtime             wrapper of an OCI runtime
   hook                OCI hook, and podman's precreate stage
+  nri                 NRI plugin; also when a runtime starts reassert from its plugin directory
 """
 
 
 def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 good, 1 found something wrong, 2 wrong usage."""
+    if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
+        arguments = ["nri"]  # a runtime starts what lies in its plugin directory without arguments
     parser = _parser()
     try:
         options = parser.parse_args(arguments)
@@ -99,6 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     wrapper.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
     _where(wrapper)
     wrapper.set_defaults(run=_dispatcher)
+
+    plugin = commands.add_parser("nri", help="stay and answer containerd or CRI-O as an NRI plugin")
+    _nri_options(plugin)
+    plugin.set_defaults(run=_nri)
     return parser
 
 
@@ -168,3 +175,20 @@ def _dispatcher(options: argparse.Namespace) -> int:
     library = os.path.dirname(own) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec
     sys.stdout.write(dispatcher(options.real, own, extra, library))
     return 0
+
+
+def _nri_options(parser: argparse.ArgumentParser) -> None:
+    """Declared here, so that the other commands do not load protobuf."""
+    parser.add_argument("--socket", metavar="PATH", default="/var/run/nri/nri.sock", help="default: %(default)s")
+    parser.add_argument(
+        "--plugin-index", metavar="NN", default="", help="order among plugins, two digits (default: 10)"
+    )
+    _where(parser)
+    parser.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
+    parser.add_argument("--metrics", metavar="ADDRESS", help="127.0.0.1:PORT, [::1]:PORT or unix:/PATH")
+
+
+def _nri(options: argparse.Namespace) -> int:
+    from hook.adapters.nri.service import main as serve
+
+    return serve(options)

@@ -142,6 +142,7 @@ class Policy:
         "_header",
         "_index",
         "_lines",
+        "_rules",
         "_unindexed",
         "excluded_namespaces",
         "excluded_types",
@@ -158,6 +159,7 @@ class Policy:
         self.path = path
         self._header = header
         self._lines = lines
+        self._rules: dict[int, Rule] = {}
         self.warning = warning
         self.missing = ""
         self.fingerprint: str = header["sha256"]
@@ -175,7 +177,14 @@ class Policy:
             numbers = list(range(len(self._lines)))
         else:
             numbers = sorted(self._unindexed + self._index.get(namespace, []))
-        return [rule_from_line(parse(self._lines[number])) for number in numbers]
+        return [self._rule(number) for number in numbers]
+
+    def _rule(self, number: int) -> Rule:
+        """A rule, parsed once: a resident process asks again and again."""
+        rule = self._rules.get(number)
+        if rule is None:
+            rule = self._rules[number] = rule_from_line(parse(self._lines[number]))
+        return rule
 
 
 class NoPolicy(Policy):

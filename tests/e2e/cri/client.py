@@ -52,7 +52,12 @@ class Cri:
         return bool(call(self.images.ImageStatus, messages.ImageStatusRequest(image=spec)).image.id)
 
     def run_pod(
-        self, handler: str, namespace: str = "default", name: str = "p", annotations: dict[str, str] | None = None
+        self,
+        handler: str,
+        namespace: str = "default",
+        name: str = "p",
+        annotations: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
     ) -> Pod:
         """Start a pod's sandbox under a runtime handler, on the host's network. Raises CriError."""
         uid = str(uuid.uuid4())
@@ -60,6 +65,7 @@ class Cri:
             metadata=messages.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
             log_directory=str(self.logs / uid),
             annotations=annotations or {},
+            labels=labels or {},
             linux=messages.LinuxPodSandboxConfig(
                 cgroup_parent=self.cgroup_parent,
                 security_context=messages.LinuxSandboxSecurityContext(namespace_options=_namespaces()),

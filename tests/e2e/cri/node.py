@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from e2e.cri.client import Cri, CriError, split_mounts, started_environ, wait_for
 from e2e.cri.images import IMAGES, PAUSE, write_images
-from e2e.support import Node, run
+from e2e.support import REASSERT, TOP, Node, run
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -28,6 +30,37 @@ cat >/dev/null
 exit  # the shell stays the first process of the pid namespace and reaps orphans
 """
 """Ends, and everything in its namespaces with it, when its standard input is closed."""
+
+_ROOTED_HOLDER = """
+mount --make-rprivate /
+mount -t tmpfs -o mode=0700 tmpfs "$1"
+mount -t tmpfs -o mode=0711 tmpfs /run/containerd
+cd /run/containerd
+mkdir upper work root
+mount -t overlay overlay -o "lowerdir=$2,upperdir=upper,workdir=work" root
+cd root
+mkdir -p proc sys dev run tmp old
+mount --rbind /sys sys
+umount sys/fs/cgroup/unified 2>/dev/null || :
+mount --rbind /dev dev
+mount -t proc proc proc
+mount -t tmpfs -o mode=0755 tmpfs run
+shift 2
+for path; do  # what is the same inside and outside
+  mkdir -p ".$path"
+  mount --rbind "$path" ".$path"
+done
+pivot_root . old
+umount -l /old
+mount --make-rshared /
+mkdir -p /run/containerd
+touch /etc/hosts /etc/resolv.conf
+[ -e /var/run ] || ln -s /run /var/run
+echo ready
+cat >/dev/null
+exit
+"""
+"""The same in the root file system of another Debian, which stays as it is below an overlay."""
 
 _CONFIG = """\
 version = 2
@@ -46,11 +79,20 @@ state = "{directory}/state"
   conf_dir = "{directory}/cni"
 """
 
+_NRI = """\
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+  socket_path = "{directory}/nri.sock"
+  plugin_path = "{directory}/nri-plugins"
+  plugin_config_path = "{directory}/nri-conf"
+"""
+
 _HANDLER = """\
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
   runtime_type = "io.containerd.runc.v2"
   pod_annotations = {annotations}
   container_annotations = {annotations}
+  base_runtime_spec = "{base_spec}"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
   BinaryName = "{binary}"
 """
@@ -58,24 +100,38 @@ _HANDLER = """\
 
 @dataclass(frozen=True)
 class Generation:
-    """One containerd to test with: its program, and the configuration that its version reads."""
+    """One containerd to test with: its program, the configuration that its version reads, and its root file system.
+
+    `root`: of another Debian (tests/roots.sh); None for this machine's own.
+    """
 
     binary: str
     config: str = _CONFIG
     handler: str = _HANDLER
+    root: Path | None = None
 
 
 GENERATIONS = {"1.6": Generation("/usr/bin/containerd")}
-"""Debian 12's. A later one needs its own program and, from 2.0 on, may take a version 3 configuration."""
+"""Debian 12's."""
+
+NRI_GENERATIONS = {
+    version: Generation("/usr/bin/containerd", _CONFIG + _NRI, root=TOP / "build/roots" / suite)
+    for version, suite in {"1.7": "trixie", "2.1": "forky"}.items()
+}
+"""Those that know NRI, in roots of their own. Both read a version 2 configuration."""
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A runtime handler. `open_to_pods`: pods' annotations are copied into the OCI spec, all of them."""
+    """A runtime handler. `open_to_pods`: pods' annotations are copied into the OCI spec, all of them.
+
+    `base_spec`: what changes the engine's default OCI spec into the handler's base_runtime_spec, if anything.
+    """
 
     name: str
     binary: str
     open_to_pods: bool = False
+    base_spec: Callable[[dict[str, Any]], None] | None = None
 
 
 class Containerd:
@@ -92,12 +148,13 @@ class Containerd:
         for path in (self.directory, self.directory / "root", self.tmp):
             path.mkdir()
         self._generation = generation
+        self._inside_and_out = [str(node.directory), str(REASSERT.parent)]
         self._cgroup = f"reassert-tests-{node.directory.name}"
         self._config = self.directory / "config.toml"
-        self._config.write_text(self._configuration(handlers))
         self._logfile = self.directory / "containerd.log"
         self._socket = self.directory / "containerd.sock"
         self._holder, self._init = self._hold()
+        self._config.write_text(self._configuration(handlers))
         self._daemon: subprocess.Popen[bytes] | None = None
         self.cri = Cri(self._socket, "/" + self._cgroup, node.directory / "pods")
 
@@ -105,14 +162,29 @@ class Containerd:
         parts = [self._generation.config.format(directory=self.directory, pause=PAUSE)]
         for handler in handlers:  # in these patterns a * does not reach over a slash (Go's filepath.Match)
             annotations = '["*", "*/*"]' if handler.open_to_pods else "[]"
-            part = self._generation.handler.format(name=handler.name, binary=handler.binary, annotations=annotations)
+            part = self._generation.handler.format(
+                name=handler.name, binary=handler.binary, annotations=annotations, base_spec=self._base_spec(handler)
+            )
             parts.append(part)
         return "".join(parts)
+
+    def _base_spec(self, handler: Handler) -> str:
+        """Path of the handler's base_runtime_spec, "" for the engine's own default."""
+        if handler.base_spec is None:
+            return ""
+        spec = json.loads(run(*self._inside("ctr", "oci", "spec")).stdout)
+        handler.base_spec(spec)
+        path = self.directory / f"base-{handler.name}.json"
+        path.write_text(json.dumps(spec))
+        return str(path)
 
     def _hold(self) -> tuple[subprocess.Popen[bytes], int]:
         """Namespaces, and the pid of the first process in them."""
         Path("/run/containerd").mkdir(exist_ok=True)
         script = ["/bin/sh", "-ec", _HOLDER, "holder", str(self.directory / "root")]
+        if self._generation.root:
+            script[2] = _ROOTED_HOLDER
+            script += [str(self._generation.root), *self._inside_and_out]
         command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", *script]
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert holder.stdout
@@ -168,6 +240,9 @@ class Containerd:
             self.stop()
         self._holder.communicate(timeout=30)
         for cgroup in _cgroups(self._cgroup):
+            if not cgroup.parent.resolve().is_mount():  # where a hierarchy was taken away, runtimes leave plain files
+                shutil.rmtree(cgroup)
+                continue
             for path, _, _ in os.walk(cgroup, topdown=False):
                 os.rmdir(path)
 
@@ -189,20 +264,20 @@ class Containerd:
         return split_mounts((self._process(container) / "mountinfo").read_text(), below)
 
     def _process(self, container: str) -> Path:
-        return self._view("proc") / (self.bundle(container) / "init.pid").read_text()
+        return self.view("proc") / (self.bundle(container) / "init.pid").read_text()
 
-    def _view(self, path: str) -> Path:
+    def view(self, path: str) -> Path:
         """A path as it is within the namespaces."""
         return Path(f"/proc/{self._init}/root/{path}")
 
     def remains(self, container: str) -> list[str]:
         """What the node still has of a pod's or container's id: processes, mounts, runtime state, cgroups, files."""
         found = [str(path) for path in (self.bundle(container), *self.tmp.iterdir()) if path.exists()]
-        found += map(str, self._view("run/containerd/runc").glob(f"*/{container}"))
+        found += map(str, self.view("run/containerd/runc").glob(f"*/{container}"))
         for cgroup in _cgroups(self._cgroup):
             found += [path for path, _, _ in os.walk(cgroup) if container in path]
-        found += [line for line in self._view("proc/1/mountinfo").read_text().splitlines() if container in line]
-        for process in self._view("proc").glob("[0-9]*/cmdline"):
+        found += [line for line in self.view("proc/1/mountinfo").read_text().splitlines() if container in line]
+        for process in self.view("proc").glob("[0-9]*/cmdline"):
             try:
                 command = process.read_text()
             except (FileNotFoundError, ProcessLookupError):

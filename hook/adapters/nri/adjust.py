@@ -1,0 +1,238 @@
+"""From a Plan to an NRI ContainerAdjustment, and what the runtime will make of it. No I/O but for a look at hostPaths.
+
+NRI cannot say everything that a policy can. Under its rules (containerd/nri, pkg/adaptation/result.go and
+pkg/runtime-tools/generate; the same from 0.6 to 0.9 but where said):
+
+- env can be set, never removed: `-NAME` only takes back what another plugin set;
+- of a name that stands there twice only the first is replaced, then the last of each name wins;
+- a mount is replaced by the very text of its destination, the first of that text only; it is removed from 0.8 on;
+- mounts are sorted by depth, then by text, so what lies deeper lands on top.
+
+So the result is computed here, held against the policy, and what NRI cannot bring about is a reason to refuse.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hook.adapters.nri import messages
+from hook.container.model import Container
+from hook.container.paths import clean, is_below
+from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, UnsetEnv, values_of
+from hook.plan import Plan
+from hook.wants import Denial
+
+Mount = dict[str, object]
+
+_DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
+
+
+class Adjustment:
+    """What is asked of the runtime. `env` by name; `mounts` that are set; `removed`: destinations of mounts that go."""
+
+    def __init__(self) -> None:
+        self.env: dict[str, str] = {}
+        self.mounts: list[Mount] = []
+        self.removed: list[str] = []
+        self.devices: list[dict[str, Any]] = []
+        self.annotations: list[str] = []
+
+    def message(self) -> Any:
+        """As NRI's ContainerAdjustment."""
+        made = messages.get("ContainerAdjustment")()
+        for name, value in self.env.items():
+            made.env.add(key=name, value=value)
+        for mount in self.mounts:
+            made.mounts.add(**mount)
+        for destination in self.removed:
+            made.mounts.add(destination="-" + destination)
+        for key in self.annotations:
+            made.annotations["-" + key] = ""
+        for device in self.devices:
+            added = made.linux.devices.add(**{key: device[key] for key in ("path", "type", "major", "minor")})
+            for key, field in _DEVICE_FIELDS:
+                getattr(added, field).value = device[key]
+        return made
+
+
+def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Denial]]:
+    """What to ask for so that the plan comes true, and what of it will not. `removes_mounts`: NRI 0.8 or later."""
+    adjustment = Adjustment()
+    mounts: dict[str, Mount] = {}
+    for edit in plan.edits:
+        if isinstance(edit, SetEnv):
+            if not edit.name.startswith("-"):
+                adjustment.env[edit.name] = edit.value
+        elif isinstance(edit, PlaceMount):
+            _ask_for_mount(edit, container, removes_mounts, mounts, adjustment.removed)
+        elif isinstance(edit, PlaceDevice):
+            adjustment.devices.append(edit.device)
+        elif isinstance(edit, DropAnnotation):
+            adjustment.annotations.append(edit.name)
+    adjustment.mounts = list(mounts.values())
+    adjustment.removed = [path for path in dict.fromkeys(adjustment.removed) if path not in mounts]
+    env = predicted_env(container.env, adjustment.env)
+    final = predicted_mounts(container.mounts, adjustment)
+    denials = [_env_denial(edit) for edit in plan.edits if not _env_holds(edit, env)]
+    for edit in plan.edits:
+        if isinstance(edit, PlaceMount):
+            for destination in mount_leftovers(edit, final, adjustment.mounts):
+                what = f"mount {destination} is in the way of the reserved {edit.name}"
+                denials.append(Denial(edit.rule, "mount", f"{what}, and NRI cannot take it away"))
+        elif isinstance(edit, PlaceDevice) and any(device.get("path") != edit.name for device in edit.before):
+            denials.append(Denial(edit.rule, "device", f"device {edit.name} is there under another spelling"))
+        elif isinstance(edit, PlaceDevice) and "m" in edit.access and edit.device["type"] == "c":
+            denials.append(Denial(edit.rule, "device", f"NRI cannot give the mknod access that {edit.name} has"))
+    return adjustment, denials
+
+
+# -- env
+
+
+def predicted_env(env: list[str], wanted: dict[str, str]) -> list[str]:
+    """process.env after the adjustment (generate.AdjustEnv)."""
+    if not wanted:
+        return list(env)
+    left = dict(wanted)
+    final: dict[str, str] = {}
+    for entry in env:
+        name, equals, value = entry.partition("=")
+        if equals:
+            final[name] = left.pop(name) if name in left else value
+    final.update(left)
+    return [f"{name}={value}" for name, value in final.items()]
+
+
+def _env_holds(edit: Edit, env: list[str]) -> bool:
+    if isinstance(edit, SetEnv):
+        return values_of(env, edit.name) == [edit.value]
+    return not isinstance(edit, UnsetEnv) or not values_of(env, edit.name)
+
+
+def _env_denial(edit: Edit) -> Denial:
+    if isinstance(edit, UnsetEnv):
+        return Denial(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
+    name = edit.name
+    why = f"env {name} is there more than once, of which NRI replaces the first only"
+    if name.startswith("-"):
+        why = f"NRI cannot set env {name}, whose name it takes for a removal"
+    return Denial(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
+
+
+# -- mounts
+
+
+def _foreign(edit: PlaceMount, mount: Mount) -> bool:
+    path = clean(str(mount["destination"]))
+    return path == edit.name or (is_below(path, edit.name) and path not in edit.companions)
+
+
+def _ask_for_mount(
+    edit: PlaceMount, container: Container, removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
+) -> None:
+    """Ours at its path; what else is at it or below it goes, or is replaced by ours at the same text."""
+    own = str(edit.mount["destination"]) if edit.mount else ""  # an allocated one may be spelled as the engine wrote it
+    if edit.mount:
+        mounts[own] = edit.mount
+    for mount in container.mounts:
+        destination = str(mount["destination"])
+        if not _foreign(edit, mount) or destination == own:
+            continue
+        if removes_mounts:
+            removed.append(destination)
+        elif edit.mount:
+            source = _part(str(edit.mount["source"]), clean(destination)[len(edit.name) :])
+            if source:
+                mounts[destination] = {**edit.mount, "destination": destination, "source": source}
+
+
+def _part(source: str, below: str) -> str:
+    """The path of our own hostPath below it, "" where there is none or a symbolic link leads elsewhere.
+
+    `below` comes from the pod: without this look it would choose which link of the node's to follow.
+    """
+    path = source + below
+    real = os.path.realpath(source) + below
+    return path if os.path.realpath(path) == real and os.path.exists(real) else ""
+
+
+def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]:
+    """The OCI mounts after the adjustment (generate.AdjustMounts)."""
+    final = list(mounts)
+    if not adjustment.mounts and not adjustment.removed:
+        return final
+    for mount in adjustment.mounts:
+        _remove_first(final, str(mount["destination"]))
+        final.append(mount)
+    for destination in adjustment.removed:
+        _remove_first(final, destination)
+    return sorted(final, key=_order)
+
+
+def _remove_first(mounts: list[Mount], destination: str) -> None:
+    for position, mount in enumerate(mounts):
+        if mount["destination"] == destination:
+            del mounts[position]
+            return
+
+
+def _order(mount: Mount) -> tuple[int, bytes]:
+    destination = str(mount["destination"])
+    path = clean(destination) if destination.startswith("/") else clean(destination)[1:]
+    return path.count("/"), destination.encode("utf-8", "surrogateescape")
+
+
+def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) -> list[str]:
+    """Destinations that keep a reserved mount from being what it should be; its own where it is missing.
+
+    Unlike `PlaceMount.verify` this takes an unrelated mount after it, since NRI sorts them.
+    """
+    wanted = [edit.mount, *ours] if edit.mount else ours
+    here = [mount for mount in mounts if _foreign(edit, mount)]
+    wrong = [str(mount["destination"]) for mount in here if not any(_same(mount, own) for own in wanted)]
+    if edit.mount:
+        first = next((at for at, mount in enumerate(mounts) if _same(mount, edit.mount)), None)
+        if first is None:
+            return wrong or [edit.name]
+        wrong += [
+            str(m["destination"]) for m in mounts[first + 1 :] if is_below(edit.name, clean(str(m["destination"])))
+        ]
+    return wrong
+
+
+def _same(one: Mount, other: Mount) -> bool:
+    """The same but for the order of options."""
+    return all(one.get(key) == other.get(key) for key in ("destination", "source", "type")) and set(
+        _options(one)
+    ) == set(_options(other))
+
+
+def _options(mount: Mount) -> list[str]:
+    options = mount.get("options")
+    return [str(option) for option in options] if isinstance(options, list) else []
+
+
+def still_wrong(plan: Plan, container: Container) -> list[Edit]:
+    """Of a running container's plan, the edits that NRI's own order and spelling do not explain: drift."""
+    found: list[Edit] = []
+    for edit in plan.edits:
+        if isinstance(edit, PlaceMount):
+            if mount_leftovers(edit, container.mounts, _own_parts(edit, container)):
+                found.append(edit)
+        elif not (isinstance(edit, SetEnv) and set(edit.before) == {edit.value}):
+            found.append(edit)
+    return found
+
+
+def _own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
+    """Parts of our own hostPath that an earlier answer put in the place of a pod's mounts."""
+    if not edit.mount:
+        return []
+    parts = []
+    for mount in container.mounts:
+        path = clean(str(mount["destination"]))
+        source = str(edit.mount["source"]) + path[len(edit.name) :]
+        if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:
+            parts.append({**edit.mount, "destination": mount["destination"], "source": source})
+    return parts

@@ -1,0 +1,189 @@
+"""One container that a runtime asks about: from NRI's words to the decision and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hook import audit
+from hook.adapters.nri import messages
+from hook.adapters.nri.adjust import adjust, still_wrong
+from hook.adapters.nri.report import ADAPTER, Report
+from hook.adapters.nri.resident import Resident
+from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.container.model import Container
+from hook.errors import Refused, describe
+from hook.facts import gather
+from hook.plan import Plan, plan
+from hook.policy.match import select
+from hook.policy.model import AUDIT, IGNORE, Policy
+
+_APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
+_NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
+"""Labels that kubelet and containerd put beside the pod's own."""
+
+_TYPE = "io.kubernetes.container.type"
+_IMAGE = {"containerd": "io.kubernetes.cri.image-name", "cri-o": "io.kubernetes.cri-o.ImageName"}
+_RUNNING = (2, 3)
+"""CONTAINER_PAUSED, CONTAINER_RUNNING."""
+
+
+def identify(pod: Any, container: Any, engine: str) -> Identity:
+    """Who the container is. Names and UID are the runtime's own record of what kubelet asked for.
+
+    The image is what the runtime itself annotates last, over what a pod may have brought. The type is kubelet's
+    annotation on the container; where a pod's own annotations travel into the spec it could be the pod's, so it is
+    believed only if the pod has none of that name (NRI lists all annotations of a pod).
+    """
+    kind = container.annotations.get(_TYPE, "") if _TYPE not in pod.annotations else ""
+    labels = {key: value for key, value in pod.labels.items() if not key.startswith(_NOT_THE_PODS)}
+    return Identity(
+        engine,
+        True,
+        namespace=pod.namespace or None,
+        pod=pod.name or None,
+        uid=pod.uid or None,
+        container=container.name or None,
+        types=(kind,) if kind in _APP_TYPES else _APP_TYPES,
+        image=container.annotations.get(_IMAGE.get(engine, ""), "") or None,
+        labels=labels,
+    )
+
+
+class Decider:
+    """Answers for one runtime. `engine`: its name; `removes_mounts`: whether its NRI can."""
+
+    def __init__(self, resident: Resident, report: Report) -> None:
+        self.resident = resident
+        self.report = report
+        self.engine = "containerd"
+        self.removes_mounts = False
+
+    def create(self, pod: Any, container: Any) -> Any:
+        """The CreateContainerResponse. Raises Refused."""
+        clock = audit.Clock()
+        case = _Case(clock, container.id)
+        try:
+            decided, what = self._decide(case, pod, container)
+            adjustment, denials = adjust(decided, what, self.removes_mounts)
+            decided.denials += denials
+            self._log(case, decided)
+        except Exception as error:  # whatever it is, the policy says what a container gets then
+            return self.failed(case, describe(error))
+        response = messages.get("CreateContainerResponse")()
+        refusal = decided.refusal()
+        if refusal:
+            raise Refused(f"reassert: refused {case.who}: {refusal}")
+        if not decided.audit_only() and decided.edits:
+            response.adjust.CopyFrom(adjustment.message())
+        return response
+
+    def _decide(self, case: _Case, pod: Any, container: Any) -> tuple[Plan, Container]:
+        case.policy = policy = self.resident.get()
+        self.report.metrics.policy(policy, self.resident.loaded_at)
+        case.who = who = identify(pod, container, self.engine)
+        matches = select(policy, who)
+        facts = gather(policy, who, matches)
+        devices, rules = _devices(container.linux)
+        mounts = [_mount(mount) for mount in container.mounts]
+        what = Container(who, list(container.env), mounts, facts, dict(container.annotations), devices, rules)
+        return plan(policy, what, matches), what
+
+    def _log(self, case: _Case, decided: Plan) -> None:
+        metrics = self.report.metrics
+        refused = bool(decided.refusal())
+        outcome = "refused" if refused else "adjusted" if decided.edits else "unchanged"
+        if decided.audit_only() and not decided.is_empty():
+            outcome = "audited"
+        metrics.container(outcome, case.clock.milliseconds() / 1000)
+        for edit in decided.edits:
+            metrics.edit(edit.rule, edit.kind)
+        for reason in [*decided.denials, *decided.errors]:
+            metrics.refusal(reason.rule)
+        if not decided.is_empty() or decided.policy.warning:
+            self.report.container(audit.plan_event(case.event(), decided))
+
+    def failed(self, case: _Case, message: str) -> Any:
+        """Nobody could decide: `failurePolicy` says what the container gets. Raises Refused."""
+        policy = case.policy or self.resident.get(0)
+        let_through = not policy.missing and (policy.failure_policy == IGNORE or policy.mode == AUDIT)
+        self.report.metrics.error("decision")
+        self.report.metrics.container("failed", case.clock.milliseconds() / 1000)
+        self.report.container(audit.error_event(case.event(), message, let_through))
+        if not let_through:
+            raise Refused(f"reassert: refused {case.who or case.container_id}: {message}")
+        return messages.get("CreateContainerResponse")()
+
+    def too_late(self, container_id: str) -> Any:
+        """The answer for a request whose decision takes too long. Raises Refused."""
+        self.report.metrics.error("deadline")
+        return self.failed(_Case(audit.Clock(), container_id), "no decision in time for the runtime")
+
+    def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
+        """Report how running containers differ from what the policy wants; how many do. Changes nothing."""
+        by_id = {pod.id: pod for pod in pods}
+        drifted = 0
+        for container in containers:
+            if container.state not in _RUNNING or container.pod_sandbox_id not in by_id:
+                continue
+            case = _Case(audit.Clock(), container.id)
+            try:
+                decided, what = self._decide(case, by_id[container.pod_sandbox_id], container)
+                decided.edits = still_wrong(decided, what)
+            except Exception as error:  # one that cannot be read must not hide the others
+                self.report.metrics.error("decision")
+                self.report.container(audit.error_event(case.event(), describe(error), True))
+                continue
+            if not decided.edits:
+                continue
+            drifted += 1
+            for edit in decided.edits:
+                self.report.metrics.drift(edit.rule, edit.kind)
+            event = audit.plan_event(case.event(), decided)
+            event.update(event=audit.DRIFTED, level="warning", applied=False)
+            self.report.container(event)
+        self.report.metrics.drifted(drifted)
+        return drifted
+
+
+class _Case:
+    """What is known so far about one container, for its event."""
+
+    def __init__(self, clock: audit.Clock, container_id: str) -> None:
+        self.clock = clock
+        self.container_id = container_id
+        self.policy: Policy | None = None
+        self.who: Identity | None = None
+
+    def event(self) -> dict[str, Any]:
+        return audit.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)
+
+
+def _mount(mount: Any) -> dict[str, object]:
+    return {
+        "destination": mount.destination,
+        "type": mount.type,
+        "source": mount.source,
+        "options": list(mount.options),
+    }
+
+
+def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """linux.devices and linux.resources.devices in OCI's spelling."""
+    devices: list[dict[str, object]] = [
+        {"path": device.path, "type": device.type, "major": device.major, "minor": device.minor}
+        for device in linux.devices
+    ]
+    rules: list[dict[str, object]] = []
+    for rule in linux.resources.devices:
+        found: dict[str, object] = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
+        for key in ("major", "minor"):
+            if rule.HasField(key):
+                found[key] = getattr(rule, key).value
+        rules.append(found)
+    return devices, rules
+
+
+def removes_mounts(engine: str, version: str) -> bool:
+    """Whether the runtime passes the removal of a mount on: containerd does from 2.0 on; of others it is not known."""
+    major = version.lstrip("v").partition(".")[0]
+    return engine == "containerd" and major.isdigit() and int(major) >= 2

@@ -1,0 +1,117 @@
+"""What the plugin counts, for Prometheus (`hook.adapters.nri.scrape`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hook.policy.model import Policy
+
+_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
+"""Seconds of a decision; the runtime waits 2."""
+
+
+class NoMetrics:
+    """Nobody asked for metrics: counts nothing and imports nothing."""
+
+    def container(self, outcome: str, seconds: float) -> None:
+        """A container was asked about. `outcome`: adjusted, unchanged, refused, audited or failed."""
+
+    def edit(self, rule: str, kind: str) -> None:
+        """An edit was asked for."""
+
+    def refusal(self, rule: str) -> None:
+        """A container was refused, or would be but for Audit; "" where it is no rule's doing."""
+
+    def drift(self, rule: str, kind: str) -> None:
+        """A running container is not as a rule wants it."""
+
+    def drifted(self, containers: int) -> None:
+        """How many running containers were not, when they were last looked at."""
+
+    def error(self, kind: str) -> None:
+        """Something went wrong: decision, deadline, violation, connection or log."""
+
+    def connected(self, yes: bool) -> None:
+        """Whether a runtime is there."""
+
+    def policy(self, policy: Policy, loaded_at: float) -> None:
+        """Which policy is in force."""
+
+
+class Metrics(NoMetrics):
+    """The real ones. `text` is what a scrape gets."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # 3 MB for those who ask
+
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Any:
+            return Counter(f"reassert_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Any:
+            return Gauge(f"reassert_{name}", text, labels, registry=registry)
+
+        self._containers = counter("containers", "Containers that were asked about.", "outcome")
+        self._edits = counter("edits", "Edits, made or only logged.", "rule", "kind")
+        self._refusals = counter("refusals", "Reasons to refuse a container.", "rule")
+        self._drift = counter("drift", "Edits that running containers lack.", "rule", "kind")
+        self._drifted = gauge("drifted_containers", "Running containers that are not as the policy wants them.")
+        self._errors = counter("errors", "Failures of reassert itself.", "kind")
+        self._seconds = Histogram(
+            "reassert_decision_seconds", "Time to decide about a container.", buckets=_BUCKETS, registry=registry
+        )
+        self._connected = gauge("nri_connected", "1 while a container runtime is connected.")
+        self._connections = counter("nri_connections", "Connections to a container runtime.")
+        self._policy = gauge("policy_info", "The policy in force.", "path", "sha256", "mode")
+        self._loaded = gauge("policy_loaded_timestamp_seconds", "When the policy in force was taken up.")
+        self._held = gauge("policy_held_back", "1 while the policy file is not what is in force.")
+        self._last: tuple[object, ...] = ()
+
+    def container(self, outcome: str, seconds: float) -> None:
+        """See NoMetrics."""
+        self._containers.labels(outcome).inc()
+        self._seconds.observe(seconds)
+
+    def edit(self, rule: str, kind: str) -> None:
+        """See NoMetrics."""
+        self._edits.labels(rule, kind).inc()
+
+    def refusal(self, rule: str) -> None:
+        """See NoMetrics."""
+        self._refusals.labels(rule).inc()
+
+    def drift(self, rule: str, kind: str) -> None:
+        """See NoMetrics."""
+        self._drift.labels(rule, kind).inc()
+
+    def drifted(self, containers: int) -> None:
+        """See NoMetrics."""
+        self._drifted.set(containers)
+
+    def error(self, kind: str) -> None:
+        """See NoMetrics."""
+        self._errors.labels(kind).inc()
+
+    def connected(self, yes: bool) -> None:
+        """See NoMetrics."""
+        self._connected.set(yes)
+        if yes:
+            self._connections.inc()
+
+    def policy(self, policy: Policy, loaded_at: float) -> None:
+        """See NoMetrics."""
+        now = (policy.path, policy.fingerprint, policy.mode, loaded_at, policy.warning, policy.missing)
+        if now == self._last:
+            return
+        self._last = now
+        self._policy.clear()
+        self._policy.labels(policy.path, policy.fingerprint, policy.mode).set(1)
+        self._loaded.set(loaded_at)
+        self._held.set(bool(policy.warning or policy.missing))
+
+    def text(self) -> tuple[str, bytes]:
+        """Content type and body in Prometheus' text format."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return CONTENT_TYPE_LATEST, generate_latest(self._registry)

@@ -1,0 +1,251 @@
+"""One connection to a runtime: registration, then its requests, each answered before the runtime's deadline.
+
+A runtime drops a plugin that is late once, and then starts every container without it. So a request that takes long
+(a file system that hangs, a policy that is compiled) neither holds up the others nor runs into the deadline: another
+thread takes over the reading, and in the end the answer is an error, which refuses the one container.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri.creation import Decider, removes_mounts
+from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
+from hook.errors import Refused, describe
+
+SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+CREATE_CONTAINER_EVENT = 1 << (4 - 1)
+
+TICK = 0.1
+RELIEF = 0.2
+"""Seconds after which another thread reads on."""
+
+REGISTRATION = 8.0
+"""Seconds within which a runtime has to configure us; its own limit is 5."""
+
+DEADLINE = 1.5
+"""Seconds within which we answer; the runtime's default limit is 2."""
+
+THREADS = 64
+"""Requests that may be stuck at once. With more, nobody reads on and the runtime's limit decides."""
+
+_EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
+"""Calls that we never asked for and answer with nothing."""
+
+
+class Job:
+    """A request that is being answered: once, by whoever is first."""
+
+    def __init__(self, stream: int, method: str, limit: float) -> None:
+        self.stream = stream
+        self.method = method
+        self.started = time.monotonic()
+        self.deadline = self.started + limit
+        self.container = ""
+        self._answered = threading.Lock()
+
+    def claim(self) -> bool:
+        """Whether nobody has answered yet; from now on somebody has."""
+        return self._answered.acquire(blocking=False)
+
+
+class Plugin:
+    """The plugin on one connection. `run` returns when the connection ends, however it ends."""
+
+    def __init__(self, connection: socket.socket, decider: Decider, name: str, index: str) -> None:
+        self._socket = connection
+        self._decider = decider
+        self._report = decider.report
+        self._name = name
+        self._index = index
+        self._demux = Demux()
+        self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
+        self._waiting: deque[tuple[int, ttrpc.Message]] = deque()
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._reader: threading.Thread | None = None
+        self._job: Job | None = None
+        self._stuck: list[Job] = []
+        self._closed = threading.Event()
+        self._ending = threading.Lock()
+        self._pods: list[Any] = []
+        self._containers: list[Any] = []
+        self.configured = threading.Event()
+        self.on_configure: Any = lambda text: None
+        self.on_tick: Any = lambda healthy: None
+
+    def run(self) -> None:
+        """Register and serve until the connection ends."""
+        started = time.monotonic()
+        try:
+            request = messages.get("RegisterPluginRequest")(plugin_name=self._name, plugin_idx=self._index)
+            self._send(RUNTIME, ttrpc.call(1, RUNTIME_SERVICE, "RegisterPlugin", request))
+            self._take_over()
+            while not self._closed.wait(TICK):
+                self._look_after()
+                self.on_tick(len(self._stuck) < THREADS)
+                if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
+                    self._end("the runtime did not configure the plugin in time")
+        except OSError as error:
+            self._end(describe(error))
+        finally:
+            self._socket.close()
+            if self.configured.is_set():
+                self._report.metrics.connected(False)
+
+    # -- threads
+
+    def _take_over(self) -> None:
+        self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
+        self._reader.start()
+
+    def _look_after(self) -> None:
+        """Relieve a reader that is stuck over a request, and answer requests whose time is up."""
+        now = time.monotonic()
+        with self._lock:
+            job = self._job
+            if job and now - job.started > RELIEF and len(self._stuck) < THREADS:
+                self._stuck.append(job)
+                self._job = None
+                self._take_over()
+            elif job and now > job.deadline and job not in self._stuck:
+                self._stuck.append(job)
+            late = [job for job in self._stuck if now > job.deadline]
+        for job in late:
+            if job.claim():
+                self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
+                self._finish(job, lambda job=job: self._decider.too_late(job.container))
+
+    def _read(self) -> None:
+        """Take request after request, until another thread does."""
+        me = threading.current_thread()
+        try:
+            while self._reader is me and not self._closed.is_set():
+                taken = self._next()
+                if taken is None:
+                    self._end("the runtime closed the connection")
+                    return
+                self._take(*taken)
+        except Violation as error:
+            self._violated(str(error))
+        except OSError as error:
+            self._end(describe(error))
+        except Exception as error:  # our own fault: the connection goes, the process stays
+            self._violated(describe(error))
+
+    def _next(self) -> tuple[int, ttrpc.Message] | None:
+        while not self._waiting:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                return None
+            for stream, payload in self._demux.feed(data):
+                assembler = self._streams.get(stream)
+                if assembler is not None:  # others are not ours; the runtime ignores such frames too
+                    self._waiting.extend((stream, message) for message in assembler.feed(payload))
+        return self._waiting.popleft()
+
+    def _take(self, stream: int, message: ttrpc.Message) -> None:
+        if stream == RUNTIME:
+            response = ttrpc.read_response(message)
+            if response.status.code:
+                raise Violation(f"the runtime refused to register the plugin: {response.status.message}")
+            return
+        request = ttrpc.read_request(message)
+        limit = min(DEADLINE, request.timeout_nano / 1e9 * 0.75) if request.timeout_nano > 0 else DEADLINE
+        job = self._job = Job(message.stream, request.method, limit)
+        try:
+            self._serve(job, request)
+        finally:
+            with self._lock:
+                if self._job is job:
+                    self._job = None
+                elif job in self._stuck:
+                    self._stuck.remove(job)
+
+    def _send(self, stream: int, data: bytes) -> None:
+        with self._sending:
+            self._socket.sendall(frames(stream, data))
+
+    # -- the Plugin service
+
+    def _serve(self, job: Job, request: Any) -> None:
+        if request.service != SERVICE:
+            raise Violation(f"a call of the unknown service {request.service!r}")
+        if request.method == "CreateContainer":
+            argument = ttrpc.parse(messages.get("CreateContainerRequest"), request.payload)
+            job.container = argument.container.id
+            self._answer(job, lambda: self._decider.create(argument.pod, argument.container))
+        elif request.method == "Configure":
+            configure = ttrpc.parse(messages.get("ConfigureRequest"), request.payload)
+            self._answer(job, lambda: self._configure(configure))
+        elif request.method == "Synchronize":
+            synchronize = ttrpc.parse(messages.get("SynchronizeRequest"), request.payload)
+            self._answer(job, lambda: self._synchronize(synchronize))
+        elif request.method in _EMPTY:
+            self._answer(job, messages.get("Empty"))
+        else:
+            raise Violation(f"a call of the unknown method {request.method!r}")
+
+    def _answer(self, job: Job, decide: Any) -> None:
+        try:
+            answer = ttrpc.answer(job.stream, decide())
+        except (Refused, Violation) as error:  # the latter: too large to be sent
+            answer = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, str(error))
+        except Exception as error:
+            answer = ttrpc.refusal(job.stream, ttrpc.UNKNOWN, f"reassert: {describe(error)}")
+        if job.claim():
+            self._send(PLUGIN, answer)
+
+    def _finish(self, job: Job, decide: Any) -> None:
+        """Answer in the place of the thread that is stuck."""
+        try:
+            answer = ttrpc.answer(job.stream, decide() if job.method == "CreateContainer" else messages.get("Empty")())
+        except Refused as error:
+            answer = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, str(error))
+        self._send(PLUGIN, answer)
+
+    def _configure(self, request: Any) -> Any:
+        self._decider.engine = request.runtime_name
+        self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
+        self.on_configure(request.config)
+        who = f"{request.runtime_name} {request.runtime_version}"
+        self._report.plugin(CONNECTED, "info", f"registered with {who} as {self._index}-{self._name}")
+        self._report.metrics.connected(True)
+        self.configured.set()
+        return messages.get("ConfigureResponse")(events=CREATE_CONTAINER_EVENT)
+
+    def _synchronize(self, request: Any) -> Any:
+        """Answer at once and look at the containers afterwards; a large node's come in several requests."""
+        self._pods += request.pods
+        self._containers += request.containers
+        if not request.more:
+            found = (self._pods, self._containers)
+            self._pods, self._containers = [], []
+            threading.Thread(target=self._decider.look_at_running, args=found, name="drift", daemon=True).start()
+        return messages.get("SynchronizeResponse")(more=request.more)
+
+    # -- the end
+
+    def _violated(self, message: str) -> None:
+        self._report.metrics.error("violation")
+        self._report.plugin(VIOLATION, "error", message)
+        self._end("", logged=True)
+
+    def _end(self, message: str, logged: bool = False) -> None:
+        """Once, whoever notices first."""
+        if not self._ending.acquire(blocking=False):
+            return
+        if not logged:
+            self._report.plugin(DISCONNECTED, "warning", message)
+        self._closed.set()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass

@@ -1,0 +1,66 @@
+"""The policy in force, for a process that stays: a stat(2) per container, compiled in the background after a change."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from hook.errors import describe
+from hook.policy import store
+from hook.policy.model import NoPolicy, Policy
+
+PATIENCE = 1.0
+"""Seconds that a container waits for a changed policy to be compiled before it gets the one before."""
+
+RETRY = 5.0
+"""Seconds after which a policy that could not be had is asked for again, though its source is unchanged."""
+
+
+class Resident:
+    """The last good policy of one source."""
+
+    def __init__(self, source: str, directory: str) -> None:
+        self.source = source
+        self._store = directory
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._refreshing = False
+        self._state: object = None
+        self._retry_at = 0.0
+        self._policy: Policy = NoPolicy(source, "it has not been read yet")
+        self.loaded_at = 0.0
+
+    def get(self, patience: float = PATIENCE) -> Policy:
+        """The policy in force. Waits for one that changed, but not for ever."""
+        if self._state != self._look() or (self._retry_at and time.monotonic() > self._retry_at):
+            with self._lock:
+                if not self._refreshing:
+                    self._refreshing = True
+                    self._ready.clear()
+                    threading.Thread(target=self._refresh, name="policy", daemon=True).start()
+            self._ready.wait(patience)
+        return self._policy
+
+    def _look(self) -> object:
+        """What tells one state of the source from another. Who may write it is looked at when it changed."""
+        try:
+            return store.file_key(os.stat(self.source))
+        except OSError as error:
+            return describe(error)
+
+    def _refresh(self) -> None:
+        try:
+            while True:
+                state = self._look()
+                policy = store.load(self.source, self._store)
+                self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
+                if policy.fingerprint != self._policy.fingerprint or not self.loaded_at:
+                    self.loaded_at = time.time()
+                self._policy, self._state = policy, state
+                if state == self._look():
+                    return
+        finally:
+            with self._lock:
+                self._refreshing = False
+                self._ready.set()

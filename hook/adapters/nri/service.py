@@ -1,0 +1,177 @@
+"""`reassert nri`: stays connected to the runtime's NRI socket, or serves the one that the runtime started it with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from hook.adapters.nri.creation import Decider
+from hook.adapters.nri.metrics import Metrics, NoMetrics
+from hook.adapters.nri.plugin import Plugin
+from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
+from hook.adapters.nri.resident import Resident
+from hook.errors import Usage, describe
+from hook.system import make_directory, replace_file
+
+NAME = "reassert"
+INDEX = "10"
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two attempts to connect. Until we are back every container that needs us is refused."""
+
+COMPILE_PATIENCE = 25.0
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Serve for ever; for a single connection where the runtime started us. Raises Usage, OSError."""
+    index = chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX)
+    if not (len(index) == 2 and index.isascii() and index.isdigit()):
+        raise Usage(f"--plugin-index takes two digits, not {index!r}")
+    for name in ("socket", "policy", "store", "events"):
+        if not getattr(chosen, name).startswith("/"):
+            raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
+    os.chdir("/")
+    metrics: NoMetrics = NoMetrics()
+    if chosen.metrics:
+        from hook.adapters.nri.scrape import serve  # http.server: 3 MB for those who ask
+
+        counting = Metrics()
+        serve(counting, chosen.metrics)
+        metrics = counting
+    service = Service(chosen, index, Report(chosen.events, metrics))
+    given = os.environ.get("NRI_PLUGIN_SOCKET", "")
+    if given.isdigit():
+        return service.launched(int(given))
+    return service.connect_for_ever()
+
+
+class Service:
+    """The life of the process: connections, the policy's source, systemd."""
+
+    def __init__(self, chosen: argparse.Namespace, index: str, report: Report) -> None:
+        self._chosen = chosen
+        self._index = index
+        self._report = report
+        self._decider = Decider(Resident(chosen.policy, chosen.store), report)
+        self._notifier = Notifier()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self._notifier.say("STOPPING=1")
+        self._report.close()
+        os._exit(0)
+
+    def launched(self, descriptor: int) -> int:
+        """Serve the socket that the runtime left open for us; done when it closes it."""
+        name = os.environ.get("NRI_PLUGIN_NAME", NAME)
+        os.set_inheritable(descriptor, False)
+        with socket.socket(fileno=descriptor) as connection:
+            self._serve(connection, name)
+        self._report.close()
+        return 0
+
+    def connect_for_ever(self) -> int:
+        """Connect, serve, and begin again whenever the connection ends."""
+        self._take_up_policy()
+        pause, silent = FIRST_PAUSE, ""
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(self._chosen.socket)
+            except OSError as error:
+                connection.close()
+                if describe(error) != silent:  # once, not every second of a runtime's absence
+                    silent = describe(error)
+                    self._report.metrics.error("connection")
+                    self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
+                self._notifier.tick(True)
+                time.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            if self._serve(connection, NAME):
+                pause, silent = FIRST_PAUSE, ""
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _serve(self, connection: socket.socket, name: str) -> bool:
+        """Serve one connection; whether the runtime took us in."""
+        plugin = Plugin(connection, self._decider, name, self._index)
+        plugin.on_configure = self._configured
+        plugin.on_tick = self._notifier.tick
+        plugin.run()
+        return plugin.configured.is_set()
+
+    def _configured(self, text: str) -> None:
+        """The runtime has taken us in, and may have brought a policy from its own configuration directory."""
+        if text.strip():
+            path = f"{self._chosen.store}/nri-{self._index}.yaml"
+            self._keep(path, text.encode())
+            if self._decider.resident.source != path:
+                self._decider.resident = Resident(path, self._chosen.store)
+        elif self._decider.resident.source != self._chosen.policy:
+            self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
+        self._take_up_policy(1.0)
+        self._notifier.ready()
+
+    def _keep(self, path: str, text: bytes) -> None:
+        """A file of ours with the runtime's text: checked, compiled and held back like any policy."""
+        make_directory(self._chosen.store, 0o700)
+        try:
+            with open(path, "rb") as file:
+                if file.read() == text:
+                    return
+        except OSError:
+            pass
+        replace_file(path, text)
+
+    def _take_up_policy(self, patience: float = COMPILE_PATIENCE) -> None:
+        resident = self._decider.resident
+        policy = resident.get(patience)
+        self._report.metrics.policy(policy, resident.loaded_at)
+        problem = policy.missing or policy.warning
+        self._report.plugin(
+            POLICY,
+            "error" if policy.missing else "warning" if problem else "info",
+            problem or "the policy is in force",
+            policy={"path": policy.path, "sha256": policy.fingerprint},
+        )
+
+
+class Notifier:
+    """systemd's notification socket (sd_notify(3)), if there is one."""
+
+    def __init__(self) -> None:
+        self._address = os.environ.pop("NOTIFY_SOCKET", "")
+        microseconds = os.environ.pop("WATCHDOG_USEC", "")
+        self._interval = int(microseconds) / 1e6 / 3 if microseconds.isdigit() else 0.0
+        self._next = 0.0
+        self._ready = False
+
+    def say(self, text: str) -> None:
+        """Send one message; nobody listening is no error."""
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+                notify.sendto(text.encode(), address)
+        except OSError as error:
+            print(f"reassert: {self._address}: {describe(error)}", file=sys.stderr)
+
+    def ready(self) -> None:
+        """The runtime asks us from now on."""
+        self.say("STATUS=connected" if self._ready else "READY=1\nSTATUS=connected")
+        self._ready = True
+
+    def tick(self, healthy: Any) -> None:
+        """Pet the watchdog while requests are read."""
+        now = time.monotonic()
+        if self._interval and healthy and now >= self._next:
+            self._next = now + self._interval
+            self.say("WATCHDOG=1")

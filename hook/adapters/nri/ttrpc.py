@@ -1,0 +1,110 @@
+"""ttrpc, containerd's small gRPC without HTTP/2: messages on a byte stream. No I/O here.
+
+A message is its length, its stream id (u32 each, big-endian), its type and flags (u8 each), then a protobuf message
+(containerd/ttrpc, PROTOCOL.md). Only unary calls; NRI has no others.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from hook.adapters.nri import messages
+from hook.adapters.nri.mux import Violation
+
+REQUEST, RESPONSE = 1, 2
+UNKNOWN, PERMISSION_DENIED = 2, 7
+"""Status codes, gRPC's."""
+
+MESSAGE_LIMIT = 4 * 1024 * 1024
+"""Bytes of a message (ttrpc, messageLengthMax)."""
+
+ANSWER_LIMIT = 512 * 1024
+"""Bytes of an answer: a runtime queues 256 frames of a connection and closes it when there are more."""
+
+_HEADER = struct.Struct(">IIBB")
+_Request: Any = messages.get("Request")
+_Response: Any = messages.get("Response")
+
+
+class Message(NamedTuple):
+    """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type."""
+
+    stream: int
+    kind: int
+    payload: bytes
+
+
+class Assembler:
+    """Takes a connection's payloads, cut anywhere, and gives back whole messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete by now. Raises Violation."""
+        rest = self._rest
+        rest += data
+        found = []
+        at = 0
+        while len(rest) - at >= _HEADER.size:
+            size, stream, kind, _ = _HEADER.unpack_from(rest, at)
+            if size > MESSAGE_LIMIT:
+                raise Violation(f"a message of {size} bytes; the limit is {MESSAGE_LIMIT}")
+            if kind not in (REQUEST, RESPONSE):
+                raise Violation(f"a message of type {kind}")
+            end = at + _HEADER.size + size
+            if end > len(rest):
+                break
+            found.append(Message(stream, kind, bytes(rest[at + _HEADER.size : end])))
+            at = end
+        del rest[:at]
+        return found
+
+
+def parse(kind: Any, data: bytes) -> Any:
+    """A protobuf message of a class. Raises Violation for bytes that are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Violation(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}") from None
+
+
+def read_request(message: Message) -> Any:
+    """The Request in a message. Raises Violation."""
+    if message.kind != REQUEST or message.stream % 2 == 0:
+        raise Violation(f"a message of type {message.kind} on stream {message.stream} where a request belongs")
+    return parse(_Request, message.payload)
+
+
+def read_response(message: Message) -> Any:
+    """The Response in a message. Raises Violation."""
+    if message.kind != RESPONSE:
+        raise Violation(f"a message of type {message.kind} where a response belongs")
+    return parse(_Response, message.payload)
+
+
+def _encode(stream: int, kind: int, payload: bytes) -> bytes:
+    return _HEADER.pack(len(payload), stream, kind, 0) + payload
+
+
+def call(stream: int, service: str, method: str, argument: Any) -> bytes:
+    """A request, ready for its stream."""
+    request = _Request(service=service, method=method, payload=argument.SerializeToString())
+    return _encode(stream, REQUEST, request.SerializeToString())
+
+
+def answer(stream: int, result: Any) -> bytes:
+    """The response to a request. Raises Violation for one that a runtime would choke on."""
+    payload = _Response(payload=result.SerializeToString()).SerializeToString()
+    if len(payload) > ANSWER_LIMIT:
+        raise Violation(f"an answer of {len(payload)} bytes; the limit is {ANSWER_LIMIT}")
+    return _encode(stream, RESPONSE, payload)
+
+
+def refusal(stream: int, code: int, text: str) -> bytes:
+    """The response to a request that failed, with a text of at most 16 KiB."""
+    status = messages.get("Status")(code=code, message=text[:16384])
+    return _encode(stream, RESPONSE, _Response(status=status).SerializeToString())

@@ -1,0 +1,218 @@
+"""How fast `reassert nri` answers, and how much memory it keeps. Plays the runtime on a socket pair, so needs none.
+
+    python tests/bench/nri.py [--requests 10000] [--reassert dist/reassert/reassert] [--beside GO_PLUGIN]
+
+A plugin given with --beside is started as a runtime starts one from its plugin directory, and measured in the same
+run. Every second container has an override that is put back, which also writes an event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP))
+
+from hook.adapters.nri import messages, ttrpc  # noqa: E402
+from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames  # noqa: E402
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: bench}
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+    mounts:
+    - {hostPath: /etc/ssl, mountPath: /etc/ssl, readOnly: true}
+  - {name: gpu, match: {podSelector: {matchLabels: {app: web}}}, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}
+"""
+MOUNTS = (
+    "/proc /dev /dev/pts /dev/mqueue /sys /sys/fs/cgroup /etc/hosts /dev/termination-log /etc/hostname"
+    " /etc/resolv.conf /dev/shm /data /var/run/secrets/kubernetes.io/serviceaccount"
+).split()
+
+
+def request(number: int) -> bytes:
+    """A container as containerd describes it, about 3 kB."""
+    override = number % 2
+    pod = {
+        "id": f"{number:064x}",
+        "name": f"web-{number}",
+        "uid": f"00000000-0000-0000-0000-{number:012d}",
+        "namespace": "team-a",
+        "labels": {"app": "web", "io.cri-containerd.kind": "sandbox"},
+        "annotations": {f"io.kubernetes.cri.{key}": "x" * 32 for key in ("sandbox-id", "sandbox-name", "sandbox-uid")},
+    }
+    env = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(25)]
+    env += ["REQUESTS_CA_BUNDLE=" + ("/tmp/evil" if override else "/etc/ssl/certs/ca-certificates.crt")]
+    env += ["NVIDIA_VISIBLE_DEVICES=" + ("all" if override else "void")]
+    mounts = [
+        {
+            "destination": path,
+            "type": "bind",
+            "source": f"/var/lib/kubelet{path}",
+            "options": ["rbind", "rprivate", "rw"],
+        }
+        for path in MOUNTS
+    ]
+    mounts.append(
+        {"destination": "/etc/ssl", "type": "bind", "source": "/etc/ssl", "options": ["rbind", "rprivate", "ro"]}
+    )
+    mounts.sort(key=lambda mount: str(mount["destination"]).count("/"))
+    container = {
+        "id": f"{number:064x}",
+        "pod_sandbox_id": pod["id"],
+        "name": "app",
+        "env": env,
+        "mounts": mounts,
+        "annotations": {"io.kubernetes.cri.image-name": "registry.example/app:1"},
+    }
+    return bytes(messages.get("CreateContainerRequest")(pod=pod, container=container).SerializeToString())
+
+
+class Runtime:
+    """The runtime's side of a plugin that it has started."""
+
+    def __init__(self, command: list[str]) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {"PATH": os.defpath, "NRI_PLUGIN_NAME": "bench", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
+
+        def third() -> None:
+            os.dup2(theirs.fileno(), 3)
+
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=third,
+            pass_fds=(3,),
+        )
+        theirs.close()
+        self.socket = ours
+        self.demux, self.assembler, self.stream = Demux(), ttrpc.Assembler(), -1
+        while not self._registered():
+            pass
+        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9")
+        self.send("Configure", configure.SerializeToString())
+        self.answers(1)
+        self.send("Synchronize", b"")
+        self.answers(1)
+
+    def _registered(self) -> bool:
+        """Answer RegisterPlugin; whatever else a plugin says before it is not for us."""
+        for stream, payload in self.demux.feed(self._receive()):
+            if stream == RUNTIME:
+                for message in ttrpc.Assembler().feed(payload):
+                    self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
+                    return True
+        return False
+
+    def _receive(self) -> bytes:
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise SystemExit(f"the plugin went away: {self.process.wait()}")
+        return data
+
+    def send(self, method: str, payload: bytes) -> int:
+        self.stream += 2
+        call: Any = messages.get("Request")(
+            service="nri.pkg.api.v1alpha1.Plugin", method=method, payload=payload, timeout_nano=2_000_000_000
+        )
+        body = call.SerializeToString()
+        self.socket.sendall(frames(PLUGIN, struct.pack(">IIBB", len(body), self.stream, 1, 0) + body))
+        return self.stream
+
+    def answers(self, least: int) -> list[int]:
+        """Streams of at least so many answers."""
+        found: list[int] = []
+        while len(found) < least:
+            for stream, payload in self.demux.feed(self._receive()):
+                if stream == PLUGIN:
+                    for message in self.assembler.feed(payload):
+                        status = ttrpc.read_response(message).status
+                        if status.code:
+                            raise SystemExit(f"refused: {status.message}")
+                        found.append(message.stream)
+        return found
+
+    def measure(self, requests: list[bytes], in_flight: int) -> list[float]:
+        """Milliseconds from each request to its answer, with so many on their way at any time."""
+        begun: dict[int, float] = {}
+        taken: list[float] = []
+        waiting = iter(requests)
+        for body in [next(waiting) for _ in range(in_flight)]:
+            begun[self.send("CreateContainer", body)] = time.perf_counter()
+        while begun:
+            for stream in self.answers(1):
+                taken.append((time.perf_counter() - begun.pop(stream)) * 1e3)
+                body = next(waiting, b"")
+                if body:
+                    begun[self.send("CreateContainer", body)] = time.perf_counter()
+        return taken
+
+    def rss(self) -> float:
+        """Resident memory in MB."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.wait(10)
+
+
+def figures(name: str, command: list[str], count: int) -> None:
+    """Print one plugin's."""
+    runtime = Runtime(command)
+    requests = [request(number) for number in range(count)]
+    runtime.measure(requests[:100], 1)
+    time.sleep(1)
+    idle = runtime.rss()
+    for in_flight in (1, 32):
+        taken = runtime.measure(requests[: count // 2], in_flight)
+        cuts = statistics.quantiles(taken, n=100)
+        print(
+            f"{name:10} {in_flight:3} in flight   p50 {cuts[49]:7.3f} ms   p99 {cuts[98]:7.3f} ms   max {max(taken):7.3f} ms"
+        )
+    print(f"{name:10} RSS idle {idle:5.1f} MB, after {count} requests {runtime.rss():5.1f} MB")
+    runtime.close()
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=10000)
+    parser.add_argument("--reassert", default=str(TOP / "dist/reassert/reassert"))
+    parser.add_argument("--beside", metavar="PLUGIN", help="another NRI plugin to measure in the same run")
+    options = parser.parse_args()
+    os.makedirs("/var/lib/reassert-tests", exist_ok=True)  # not below /tmp: a policy there would be refused
+    directory = Path(tempfile.mkdtemp(dir="/var/lib/reassert-tests"))
+    (directory / "policy.yaml").write_text(POLICY)
+    command = [options.reassert, "nri", "--policy", str(directory / "policy.yaml"), "--store", str(directory / "store")]
+    try:
+        if options.beside:
+            figures("beside", [options.beside], options.requests)
+        figures("reassert", [*command, "--events", str(directory / "events.jsonl")], options.requests)
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Fixtures of the NRI tests: a containerd of each generation that knows NRI, with and without the second line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.conftest import RUNTIMES
+from e2e.cri.client import Pod
+from e2e.cri.conftest import StartPod
+from e2e.cri.hostile import CA_BUNDLE
+from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
+from e2e.nri.plugin import Plugin
+from e2e.support import REASSERT, Node, need, scratch
+
+NRI_POLICY = f"""\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {{name: test}}
+spec:
+  exclude: {{namespaces: [kube-system]}}
+  rules:
+  - name: company-ca
+    env:
+    - {{name: REQUESTS_CA_BUNDLE, value: {CA_BUNDLE}}}
+    mounts:
+    - {{hostPath: CA, mountPath: /etc/ssl, readOnly: true}}
+  - {{name: gpu, env: [{{name: NVIDIA_VISIBLE_DEVICES, value: void}}]}}
+"""
+"""`CA` is replaced by the scratch node's directory of CA files. NRI cannot remove env, so nothing has to be absent."""
+
+StartPlugin = Callable[..., Plugin]
+
+
+def _second_line(node: Node) -> Callable[[dict[str, Any]], None]:
+    """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that verifies them."""
+
+    def change(spec: dict[str, Any]) -> None:
+        spec["process"]["env"] = [
+            *spec["process"].get("env", []),
+            f"REQUESTS_CA_BUNDLE={CA_BUNDLE}",
+            "NVIDIA_VISIBLE_DEVICES=void",
+        ]
+        spec["hooks"] = {
+            "createRuntime": [
+                {
+                    "path": str(REASSERT),
+                    "args": ["reassert", "hook", "createRuntime", "--inject-env", *node.options()],
+                    "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+                    "timeout": 30,
+                }
+            ]
+        }
+
+    return change
+
+
+@pytest.fixture(scope="session", params=sorted(NRI_GENERATIONS))
+def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
+    """A scratch node with a containerd that knows, for each real runtime X, the handlers
+
+    X (with the second line), X-bare (NRI alone) and X-open (like X; pods' annotations reach the OCI spec).
+    """
+    generation = NRI_GENERATIONS[request.param]
+    need(bool(generation.root and (generation.root / ".complete").exists()), f"{generation.root} (tests/roots.sh)")
+    node = Node(scratch())
+    handlers = []
+    for name, real in RUNTIMES.items():
+        handlers += [
+            Handler(name, real, base_spec=_second_line(node)),
+            Handler(f"{name}-bare", real),
+            Handler(f"{name}-open", real, open_to_pods=True, base_spec=_second_line(node)),
+        ]
+    with running(node, generation, handlers) as containerd:
+        yield containerd
+    shutil.rmtree(node.directory)
+
+
+@pytest.fixture
+def node(containerd: Containerd) -> Node:
+    """The session's node, with the policy and the event log as if it were new."""
+    node = containerd.node
+    if not node.policy.is_file() or node.policy.read_text() != NRI_POLICY.replace(
+        "hostPath: CA", f"hostPath: {node.ca}"
+    ):
+        node.write_policy(NRI_POLICY)
+    node.events.unlink(missing_ok=True)
+    return node
+
+
+@pytest.fixture
+def evil(node: Node) -> Path:
+    """A pod's volume, with certificates of its own."""
+    path = node.directory / "evil"
+    path.mkdir(exist_ok=True)
+    (path / "evil.crt").write_text("evil\n")
+    return path
+
+
+@pytest.fixture(params=sorted(RUNTIMES))
+def runtime(request: pytest.FixtureRequest) -> str:
+    """Name of each real runtime in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def start_plugin(containerd: Containerd, node: Node) -> Iterator[StartPlugin]:
+    """Starts `reassert nri` beside the containerd; takes its options."""
+    plugins: list[Plugin] = []
+
+    def start(*options: str) -> Plugin:
+        plugins.append(Plugin(node, containerd.directory / "nri.sock", *options))
+        return plugins[-1]
+
+    yield start
+    for plugin in plugins:
+        plugin.close()
+
+
+@pytest.fixture
+def start_pod(containerd: Containerd, node: Node, runtime: str) -> Iterator[StartPod]:
+    """Starts pods under the real runtime's handler, or with `variant` another of its handlers; removes them all."""
+    pods: list[Pod] = []
+
+    def start(variant: str = "", **pod: object) -> Pod:
+        pods.append(containerd.cri.run_pod(f"{runtime}-{variant}" if variant else runtime, **pod))
+        return pods[-1]
+
+    yield start
+    for pod in pods:
+        pod.remove()

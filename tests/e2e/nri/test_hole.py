@@ -1,0 +1,68 @@
+"""NRI replaces only the first of two entries of one name: the hole, open and closed. The handlers `bare` have no
+base_runtime_spec, so that containerd leaves the plugin's value and the pod's side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.cri.client import CriError
+from e2e.cri.conftest import StartPod
+from e2e.cri.hostile import RESERVED, reserved_in
+from e2e.cri.images import HOSTILE, PLAIN
+from e2e.cri.node import Containerd
+from e2e.nri.conftest import NRI_POLICY, StartPlugin
+from e2e.nri.naive import naive_plugin
+from e2e.nri.test_override import ENV
+from e2e.support import Node
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def test_the_hole_is_open_with_a_naive_adjustment(start_pod: StartPod, containerd: Containerd, node: Node) -> None:
+    with naive_plugin(node, containerd.directory / "nri.sock", RESERVED) as naive:
+        container = start_pod("bare").run(image=HOSTILE, env=ENV)
+        assert naive.asked.is_set()
+    assert reserved_in(container.environ())[VISIBLE] == reserved_in(container.exec_environ())[VISIBLE] == "all"
+
+
+def test_it_is_closed_with_ours_even_without_base_runtime_spec(
+    start_pod: StartPod, start_plugin: StartPlugin, node: Node
+) -> None:
+    plugin = start_plugin()
+    pod = start_pod("bare")
+    with pytest.raises(CriError) as error:
+        pod.create(image=HOSTILE, env=ENV)
+    assert "reassert: refused default/p/c: rule company-ca: env REQUESTS_CA_BUNDLE is there mor" in str(error.value)
+    assert f"rule gpu: env {VISIBLE} is there more than once" in str(error.value)
+    [event] = [event for event in node.logged() if event["event"] == "container.denied"]
+    assert (event["applied"], event["level"]) == (False, "error")
+    container = pod.run(name="once", image=PLAIN, env=[(VISIBLE, "all")])
+    assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
+    assert plugin.connections() == 1
+
+
+def test_the_same_values_twice_are_no_hole(start_pod: StartPod, start_plugin: StartPlugin) -> None:
+    start_plugin()
+    env = [(VISIBLE, "void"), (VISIBLE, "void")]
+    container = start_pod("bare").run(image=PLAIN, env=env)
+    assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
+
+
+def test_audit_mode_lets_it_through_and_says_so(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
+    node.write_policy(NRI_POLICY.replace("spec:\n", "spec:\n  mode: Audit\n"))
+    start_plugin()
+    container = start_pod("bare").run(image=HOSTILE, env=ENV)
+    assert reserved_in(container.environ())[VISIBLE] == "all"
+    [event] = [event for event in node.logged() if event.get("id") == container.id]
+    assert (event["event"], event["mode"], event["applied"]) == ("container.denied", "Audit", False)
+
+
+def test_what_has_to_be_absent_is_refused_since_nri_cannot_remove_env(
+    start_pod: StartPod, start_plugin: StartPlugin, node: Node
+) -> None:
+    node.write_policy(NRI_POLICY + "  - {name: tls, env: [{name: PYTHONHTTPSVERIFY, absent: true}]}\n")
+    start_plugin()
+    pod = start_pod()
+    with pytest.raises(CriError, match="rule tls: env PYTHONHTTPSVERIFY must be absent and was set, and NRI cannot"):
+        pod.create(image=PLAIN, env=[("PYTHONHTTPSVERIFY", "0")])
+    assert reserved_in(pod.run(name="tame").environ()) == RESERVED

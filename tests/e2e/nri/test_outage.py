@@ -1,0 +1,136 @@
+"""The plugin dies, hangs or is killed in the middle of a request: no container may start unadjusted meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from e2e.cri.client import CriError, Pod, wait_for
+from e2e.cri.conftest import StartPod
+from e2e.cri.hostile import RESERVED, reserved_in
+from e2e.cri.images import HOSTILE
+from e2e.cri.node import Containerd
+from e2e.nri.conftest import StartPlugin
+from e2e.nri.plugin import Plugin
+from e2e.nri.test_override import ENV
+
+BACK_WITHIN = 2.0
+
+
+class Creation:
+    """Creates one hostile container after the other. `started`: what their processes got; `refused`: the texts."""
+
+    def __init__(self, containerd: Containerd, pod: Pod) -> None:
+        self.containerd = containerd
+        self.pod = pod
+        self.started: list[dict[str, str]] = []
+        self.refused: list[str] = []
+        self.stop = False
+
+    def one(self, name: str) -> bool:
+        """Whether it started."""
+        try:
+            container = self.pod.run(name=name, image=HOSTILE, env=ENV)
+        except CriError as error:
+            self.refused.append(str(error))
+            return False
+        environs = (self.containerd.environ(container.id), container.exec_environ())
+        self.started += [reserved_in(environ) for environ in environs]
+        return True
+
+    def go_on(self, worker: int) -> None:
+        """Until `stop`."""
+        number = 0
+        while not self.stop:
+            self.one(f"c{worker}-{number}")
+            number += 1
+
+    def seconds_until_it_works(self) -> float:
+        """From now on."""
+        begin = time.monotonic()
+        number = 0
+        while not self.one(f"again-{number}"):
+            number += 1
+            assert time.monotonic() - begin < 30, self.refused[-1]
+        return time.monotonic() - begin
+
+
+def _says_why(text: str) -> bool:
+    """runc shows what a hook says; crun only that it failed."""
+    return "env NVIDIA_VISIBLE_DEVICES is not what the policy wants" in text or "error executing hook" in text
+
+
+def killed(plugin: Plugin) -> None:
+    plugin.signal(signal.SIGKILL)
+    plugin.process.wait(30)
+
+
+def stopped(plugin: Plugin) -> None:
+    """The runtime waits for 2 s, gives it up and goes on without it."""
+    plugin.signal(signal.SIGSTOP)
+    tasks = list(Path(f"/proc/{plugin.process.pid}/task").glob("*/stat"))
+    wait_for(lambda: all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks), "the stop")
+
+
+@pytest.mark.parametrize("harm", [killed, stopped])
+def test_nothing_starts_unadjusted_while_the_plugin_is_away(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, harm: Callable[[Plugin], None]
+) -> None:
+    """Three at a time, so that some requests are in the middle."""
+    plugin = start_plugin()
+    creation = Creation(containerd, start_pod())
+    with ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(creation.go_on, number) for number in range(3)]
+        try:
+            time.sleep(1)
+            harm(plugin)
+            time.sleep(4)
+        finally:
+            creation.stop = True
+        for worker in workers:
+            worker.result(60)
+    assert creation.started
+    assert creation.refused
+    assert creation.started == [RESERVED] * len(creation.started)
+    assert all(_says_why(text) for text in creation.refused), creation.refused
+    if plugin.process.poll() is None:
+        plugin.signal(signal.SIGCONT)
+        assert creation.seconds_until_it_works() < BACK_WITHIN
+    else:
+        start_plugin()
+        assert creation.seconds_until_it_works() < BACK_WITHIN
+    assert creation.started == [RESERVED] * len(creation.started)
+
+
+def test_a_request_in_the_middle_of_which_it_is_killed(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
+) -> None:
+    """Stopped first, so that the request lies unread in the socket when the process dies."""
+    plugin = start_plugin()
+    creation = Creation(containerd, start_pod())
+    stopped(plugin)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(creation.one, "c")
+        time.sleep(0.5)
+        killed(plugin)
+        assert started.result(60) is False, creation.started
+    assert _says_why(creation.refused[0]), creation.refused
+    start_plugin()
+    assert creation.seconds_until_it_works() < BACK_WITHIN
+    assert creation.started == [RESERVED] * 2
+
+
+def test_the_runtime_restarts_and_the_plugin_comes_back_by_itself(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
+) -> None:
+    plugin = start_plugin()
+    containerd.stop()
+    containerd.start()
+    plugin.wait_until_connected(2)
+    assert reserved_in(start_pod().run(image=HOSTILE, env=ENV).environ()) == RESERVED
+    assert plugin.process.poll() is None

@@ -1,0 +1,140 @@
+"""A runtime's side of an NRI connection, for tests, and a plugin on the other side."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri.creation import Decider
+from hook.adapters.nri.metrics import Metrics
+from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames
+from hook.adapters.nri.plugin import SERVICE, Plugin
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.resident import Resident
+
+REQUEST = messages.get("CreateContainerRequest")
+RESPONSE = messages.get("CreateContainerResponse")
+
+
+def create_request(env: list[str], **fields: Any) -> Any:
+    """A CreateContainerRequest."""
+    pod = {"id": "pod", "name": "web-1", "namespace": "team-a", "uid": "1-2-3", **fields.pop("pod", {})}
+    return REQUEST(pod=pod, container={"id": "c0", "pod_sandbox_id": "pod", "name": "app", "env": env, **fields})
+
+
+class Peer:
+    """The runtime."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.socket.settimeout(20)
+        self._demux = Demux()
+        self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
+        self._arrived: list[tuple[int, ttrpc.Message]] = []
+        self._stream = -1
+
+    def receive(self) -> tuple[int, ttrpc.Message]:
+        """The next message with its stream."""
+        while not self._arrived:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise EOFError
+            for stream, payload in self._demux.feed(data):
+                assert len(payload) <= 4096
+                self._arrived += [(stream, message) for message in self._streams[stream].feed(payload)]
+        return self._arrived.pop(0)
+
+    def send(self, method: str, argument: Any, service: str = SERVICE, timeout: float = 2.0) -> int:
+        """Call the plugin and do not wait; the ttrpc stream of the call."""
+        self._stream += 2
+        call = messages.get("Request")(
+            service=service, method=method, payload=argument.SerializeToString(), timeout_nano=int(timeout * 1e9)
+        )
+        self.send_message(self._stream, call.SerializeToString())
+        return self._stream
+
+    def send_message(self, stream: int, payload: bytes, kind: int = 1) -> None:
+        """A ttrpc message on the plugin's stream."""
+        self.socket.sendall(frames(PLUGIN, struct.pack(">IIBB", len(payload), stream, kind, 0) + payload))
+
+    def response(self) -> tuple[int, Any]:
+        """The next response: its ttrpc stream and the Response."""
+        stream, message = self.receive()
+        assert stream == PLUGIN
+        return message.stream, ttrpc.read_response(message)
+
+    def call(self, method: str, argument: Any, **options: Any) -> Any:
+        """Call the plugin and wait for the Response."""
+        stream = self.send(method, argument, **options)
+        answered, response = self.response()
+        assert answered == stream
+        return response
+
+    def take_in(self, version: str = "2.1.9") -> None:
+        """Registration and configuration, as a runtime does them."""
+        stream, message = self.receive()
+        request = ttrpc.read_request(message)
+        assert (stream, request.service, request.method) == (
+            RUNTIME,
+            "nri.pkg.api.v1alpha1.Runtime",
+            "RegisterPlugin",
+        )
+        registered = messages.get("RegisterPluginRequest").FromString(request.payload)
+        assert (registered.plugin_name, registered.plugin_idx) == ("reassert", "10")
+        self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
+        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version=version)
+        answer = messages.get("ConfigureResponse").FromString(self.call("Configure", configure).payload)
+        assert answer.events == 8  # CREATE_CONTAINER and nothing else
+
+
+class Running:
+    """A plugin in a thread, its peer, and what it logged."""
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        self.events = directory / "events.jsonl"
+        self.policy = directory / "policy.yaml"
+        self.policy.write_text(policy)
+        self.metrics = Metrics()
+        self.resident = Resident(str(self.policy), str(directory / "store"))
+        self.resident.get(60)
+        self.decider = Decider(self.resident, Report(str(self.events), self.metrics))
+        theirs, ours = socket.socketpair()
+        self.plugin = Plugin(ours, self.decider, "reassert", "10")
+        self.peer = Peer(theirs)
+        self.thread = threading.Thread(target=self.plugin.run)
+        self.thread.start()
+
+    def logged(self) -> list[dict[str, Any]]:
+        """The event log."""
+        return [json.loads(line) for line in self.events.read_text().splitlines()] if self.events.exists() else []
+
+    def ended(self) -> dict[str, Any]:
+        """The last event, once the plugin has given the connection up."""
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.logged()[-1]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """One sample."""
+        value: float | None = self.metrics._registry.get_sample_value(name, labels)
+        return value
+
+
+@contextmanager
+def running(directory: Path, policy: str, take_in: bool = True) -> Iterator[Running]:
+    """A plugin that a runtime has taken in."""
+    plugin = Running(directory, policy)
+    try:
+        if take_in:
+            plugin.peer.take_in()
+        yield plugin
+    finally:
+        plugin.peer.socket.close()
+        plugin.thread.join(20)

@@ -1,0 +1,128 @@
+"""What is asked of NRI, and that what it cannot do is a reason to refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.adapters.nri.adjust import Adjustment, adjust, predicted_env, predicted_mounts
+from hook.container.model import Container
+from hook.plan import Plan, plan
+from unit.support import POD, bind, policy
+
+
+def planned(container: Container, *rules: dict[str, Any]) -> Plan:
+    return plan(policy(*rules), container)
+
+
+def gpu(value: str | None = "void") -> dict[str, Any]:
+    want = {"absent": True} if value is None else {"value": value}
+    return {"name": "gpu", "env": [{"name": "GPU", **want}]}
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted", "final"),
+    [
+        (["A=1", "GPU=all"], {"GPU": "void"}, ["A=1", "GPU=void"]),
+        (["GPU=x", "A=1", "GPU=all"], {"GPU": "void"}, ["GPU=all", "A=1"]),
+        (["A=1", "A=2", "BARE"], {"GPU": "void"}, ["A=2", "GPU=void"]),
+        (["A=1", "A=2", "BARE"], {}, ["A=1", "A=2", "BARE"]),
+    ],
+)
+def test_env_after_an_adjustment_as_recorded_on_containerd(
+    env: list[str], wanted: dict[str, str], final: list[str]
+) -> None:
+    assert predicted_env(env, wanted) == final
+
+
+names = st.sampled_from(["GPU", "A"])
+entries = st.lists(st.tuples(names, st.sampled_from(["void", "all", None])), max_size=5)
+
+
+@given(entries, st.sampled_from(["void", None]))
+def test_a_container_either_gets_what_the_policy_wants_or_is_refused(
+    pairs: list[tuple[str, str | None]], value: str | None
+) -> None:
+    env = [name if given is None else f"{name}={given}" for name, given in pairs]
+    container = Container(POD, env, [])
+    adjustment, denials = adjust(planned(container, gpu(value)), container, True)
+    final = [entry for entry in predicted_env(env, adjustment.env) if entry.partition("=")[0] == "GPU"]
+    assert bool(denials) == (final != ([] if value is None else [f"GPU={value}"]))
+    assert all("GPU" in denial.message and denial.rule == "gpu" for denial in denials)
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Path:
+    (tmp_path / "certs").mkdir()
+    (tmp_path / "link").symlink_to("/etc")
+    return tmp_path
+
+
+def company(ca: Path, **more: Any) -> dict[str, Any]:
+    return {"name": "ca", "mounts": [{"hostPath": str(ca), "mountPath": "/etc/ssl", **more}]}
+
+
+def mounts_after(paths: list[str], ca: Path, removes: bool, **more: Any) -> tuple[list[tuple[str, str]], list[str]]:
+    there = [bind("/proc"), *(bind(path) for path in paths), bind("/var/run/secrets/token")]
+    container = Container(POD, [], there)
+    adjustment, denials = adjust(planned(container, company(ca, **more)), container, removes)
+    final = predicted_mounts(there, adjustment)
+    found = [(str(mount["destination"]), str(mount["source"])) for mount in final if "ssl" in str(mount["destination"])]
+    return found, [denial.message for denial in denials]
+
+
+@pytest.mark.parametrize("removes", [True, False])
+@pytest.mark.parametrize("paths", [[], ["/etc/ssl"], ["/etc"], ["/etc", "/etc/ssl/certs"], ["/etc//ssl/", "/etc/ssl"]])
+def test_ours_is_what_the_container_sees(ca: Path, paths: list[str], removes: bool) -> None:
+    found, denials = mounts_after(paths, ca, removes)
+    assert denials == []
+    assert ("/etc/ssl", str(ca)) in found
+    assert all(source.startswith(str(ca)) for _, source in found)
+
+
+def test_a_mount_below_goes_where_nri_can_remove_it(ca: Path) -> None:
+    assert mounts_after(["/etc/ssl/missing"], ca, True) == ([("/etc/ssl", str(ca))], [])
+
+
+@pytest.mark.parametrize("below", ["/etc/ssl/missing", "/etc/ssl/link"])
+def test_where_it_cannot_and_we_have_no_such_part_the_container_is_refused(ca: Path, below: str) -> None:
+    """Nor may a pod choose which of the node's symbolic links are followed."""
+    _, [denial] = mounts_after([below], ca, False)
+    assert denial == f"mount {below} is in the way of the reserved /etc/ssl, and NRI cannot take it away"
+
+
+def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:
+    """NRI replaces the first; which of the others comes last is its sorting's affair."""
+    assert mounts_after(["/etc/ssl", "/etc/ssl"], ca, True)[1]
+
+
+def test_what_is_let_through_stays(ca: Path) -> None:
+    found, denials = mounts_after(["/etc/ssl/private"], ca, True, allowBelow=["/etc/ssl/private"])
+    assert (found, denials) == ([("/etc/ssl", str(ca)), ("/etc/ssl/private", "/pod")], [])
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_a_path_where_nothing_may_be_mounted(removes: bool) -> None:
+    container = Container(POD, [], [bind("/x")])
+    rule = {"name": "none", "mounts": [{"mountPath": "/x", "absent": True}]}
+    adjustment, denials = adjust(planned(container, rule), container, removes)
+    assert (adjustment.removed, bool(denials)) == ((["/x"], False) if removes else ([], True))
+
+
+def test_the_message_has_what_was_asked_and_nothing_else() -> None:
+    adjustment = Adjustment()
+    adjustment.env = {"A": "1"}
+    adjustment.removed = ["/x"]
+    adjustment.devices = [
+        {"path": "/dev/d", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "uid": 0, "gid": 0}
+    ]
+    message = adjustment.message()
+    assert [(entry.key, entry.value) for entry in message.env] == [("A", "1")]
+    assert [mount.destination for mount in message.mounts] == ["-/x"]
+    [device] = message.linux.devices
+    assert (device.path, device.major, device.minor, device.file_mode.value) == ("/dev/d", 1, 3, 0o666)
+    assert {field.name for field, _ in message.ListFields()} == {"env", "mounts", "linux"}

@@ -1,0 +1,199 @@
+"""The plugin against a runtime that behaves, one that does not, and decisions that take long."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.adapters.nri import messages
+from hook.adapters.nri.mux import PLUGIN, frames
+from unit.adapters.nri.support import RESPONSE, Running, create_request, running
+from unit.support import document
+
+GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
+POLICY = document(GPU)
+
+
+def env(response: Any) -> dict[str, str]:
+    """What an answer sets."""
+    return {entry.key: entry.value for entry in RESPONSE.FromString(response.payload).adjust.env}
+
+
+def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        assert env(plugin.peer.call("CreateContainer", create_request(["A=1", "GPU=all"]))) == {"GPU": "void"}
+        assert not plugin.peer.call("CreateContainer", create_request(["GPU=void"])).status.code
+        event = next(line for line in plugin.logged() if line["event"] == "container.edited")
+        assert event["container"] == {"namespace": "team-a", "pod": "web-1", "uid": "1-2-3", "container": "app"}
+        assert (event["adapter"], event["applied"], event["id"]) == ("nri", True, "c0")
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
+        assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env") == 1
+        assert plugin.metric("reassert_nri_connected") == 1
+
+
+def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
+    with running(root_dir, document({**GPU, "onConflict": "Deny"})) as plugin:
+        status = plugin.peer.call("CreateContainer", create_request(["GPU=all"])).status
+        assert status.code == 7
+        assert status.message.startswith("reassert: refused team-a/web-1/app: rule gpu: env GPU is reserved")
+        assert plugin.metric("reassert_refusals_total", rule="gpu") == 1
+
+
+def test_pod_labels_decide(root_dir: Path) -> None:
+    rule = {**GPU, "match": {"podSelector": {"matchLabels": {"tier": "web"}}}}
+    with running(root_dir, document(rule)) as plugin:
+        for labels, wanted in (({"tier": "web"}, {"GPU": "void"}), ({"tier": "db"}, {}), ({}, {})):
+            request = create_request(["GPU=all"], pod={"labels": labels})
+            assert env(plugin.peer.call("CreateContainer", request)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "wanted"),
+    [
+        ({"io.kubernetes.container.type": "init"}, {}, {}),
+        ({}, {"io.kubernetes.container.type": "init"}, {"GPU": "void"}),
+    ],
+    ids=["kubelet's", "the pod's"],
+)
+def test_a_type_counts_only_if_the_pod_cannot_have_written_it(
+    root_dir: Path, container: dict[str, str], pod: dict[str, str], wanted: dict[str, str]
+) -> None:
+    with running(root_dir, document(GPU, exclude={"containerTypes": ["init"]})) as plugin:
+        request = create_request(["GPU=all"], pod={"annotations": pod}, annotations={**pod, **container})
+        assert env(plugin.peer.call("CreateContainer", request)) == wanted
+
+
+def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_never(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.policy.write_text(POLICY.replace("void", "none"))
+        deadline = time.monotonic() + 20  # the first may get the one before, on a busy machine
+        while env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) != {"GPU": "none"}:
+            assert time.monotonic() < deadline
+        plugin.policy.write_text("broken: [")
+        while "the last good policy stays in force" not in str(plugin.logged()[-1].get("warning")):
+            assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "none"}
+            assert time.monotonic() < deadline
+        assert plugin.metric("reassert_policy_held_back") == 1
+
+
+def test_drift_of_running_containers_is_reported_and_nothing_changed(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        synchronize = messages.get("SynchronizeRequest")
+        first, second, stopped = (create_request([f"GPU={value}"]) for value in ("all", "void", "all"))
+        for number, (request, state) in enumerate(((first, 3), (second, 3), (stopped, 4))):
+            request.container.id, request.container.state = f"c{number}", state
+        answer = plugin.peer.call("Synchronize", synchronize(pods=[first.pod], containers=[first.container], more=True))
+        assert messages.get("SynchronizeResponse").FromString(answer.payload).more is True
+        answer = plugin.peer.call("Synchronize", synchronize(containers=[second.container, stopped.container]))
+        assert answer.payload == b""
+        deadline = time.monotonic() + 20
+        while plugin.metric("reassert_drifted_containers") != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        [event] = [line for line in plugin.logged() if line["event"] == "container.drifted"]
+        assert (event["id"], event["applied"], event["level"]) == ("c0", False, "warning")
+        assert plugin.metric("reassert_drift_total", rule="gpu", kind="env") == 1
+
+
+def slow(plugin: Running, name: str) -> threading.Event:
+    """Let containers of this name wait for an event, as a hanging file system would."""
+    go, create = threading.Event(), plugin.decider.create
+
+    def wait(pod: Any, container: Any) -> Any:
+        if container.name == name:
+            go.wait(20)
+        return create(pod, container)
+
+    plugin.decider.create = wait  # type: ignore[method-assign]
+    return go
+
+
+def test_a_slow_decision_holds_up_nobody_and_is_refused_in_time(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        go = slow(plugin, "slow")
+        begin = time.monotonic()
+        late = plugin.peer.send("CreateContainer", create_request(["GPU=all"], name="slow"))
+        assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "void"}
+        assert time.monotonic() - begin < 1
+        stream, response = plugin.peer.response()
+        assert (stream, response.status.code) == (late, 7)
+        assert "no decision in time" in response.status.message
+        assert time.monotonic() - begin < 2
+        go.set()  # the late decision is not sent
+        assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "void"}
+        assert plugin.metric("reassert_errors_total", kind="deadline") == 1
+
+
+def test_with_ignore_a_slow_decision_lets_the_container_through(root_dir: Path) -> None:
+    with running(root_dir, document(GPU, failurePolicy="Ignore")) as plugin:
+        go = slow(plugin, "app")
+        response = plugin.peer.call("CreateContainer", create_request(["GPU=all"]))
+        assert (response.status.code, env(response)) == (0, {})
+        go.set()
+
+
+OVERSIZED = struct.pack(">II", PLUGIN, 1 << 30)
+LONG_MESSAGE = frames(PLUGIN, struct.pack(">IIBB", 1 << 30, 1, 1, 0))
+GARBAGE = frames(PLUGIN, struct.pack(">IIBB", 4, 1, 1, 0) + b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("wire", "why"),
+    [
+        (OVERSIZED, "a frame of 1073741824 bytes"),
+        (LONG_MESSAGE, "a message of 1073741824 bytes"),
+        (GARBAGE, "4 bytes that are no Request"),
+        (frames(PLUGIN, struct.pack(">IIBB", 0, 2, 2, 0)), "where a request belongs"),
+    ],
+    ids=["frame", "length", "garbage", "response"],
+)
+def test_a_hostile_runtime_is_dropped_with_an_event(root_dir: Path, wire: bytes, why: str) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.socket.sendall(wire)
+        with pytest.raises(EOFError):
+            plugin.peer.receive()
+        event = plugin.ended()
+        assert (event["event"], event["level"]) == ("nri.violation", "error")
+        assert why in event["message"]
+        assert plugin.metric("reassert_errors_total", kind="violation") == 1
+        assert plugin.metric("reassert_nri_connected") == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ({"method": "Explode"}, "unknown method 'Explode'"),
+        ({"method": "Configure", "service": "other.Service"}, "unknown service 'other.Service'"),
+    ],
+)
+def test_an_unknown_call_is_a_violation(root_dir: Path, call: dict[str, str], why: str) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.send(argument=messages.get("Empty")(), **call)
+        assert why in plugin.ended()["message"]
+
+
+def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        request = messages.get("Request")(
+            service="nri.pkg.api.v1alpha1.Plugin", method="CreateContainer", payload=b"\xff"
+        )
+        plugin.peer.send_message(1, request.SerializeToString())
+        assert "1 bytes that are no CreateContainerRequest" in plugin.ended()["message"]
+
+
+def test_a_runtime_that_never_configures_is_given_up(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hook.adapters.nri.plugin.REGISTRATION", 0.2)
+    with running(root_dir, POLICY, take_in=False) as plugin:
+        assert "did not configure" in plugin.ended()["message"]
+
+
+def test_an_orderly_end_is_told(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.socket.close()
+        assert plugin.ended()["event"] == "nri.disconnected"

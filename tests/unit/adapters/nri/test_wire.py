@@ -1,0 +1,112 @@
+"""Framing: whatever the cuts, the same messages come out; what is not NRI is noticed."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri.mux import FRAME_LIMIT, INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
+
+CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
+"""Service and method of a Request as containerd 1.7 and 2.1 put them on the wire."""
+
+
+def message(stream: int, payload: bytes, kind: int = ttrpc.REQUEST) -> bytes:
+    return struct.pack(">IIBB", len(payload), stream, kind, 0) + payload
+
+
+def fed(chunks: list[bytes]) -> list[tuple[int, ttrpc.Message]]:
+    """What arrives when the socket gives these chunks."""
+    demux, assemblers = Demux(), {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
+    found = []
+    for chunk in chunks:
+        for stream, payload in demux.feed(chunk):
+            found += [(stream, arrived) for arrived in assemblers[stream].feed(payload)]
+    return found
+
+
+def test_a_cut_at_every_byte_changes_nothing() -> None:
+    wire = frames(PLUGIN, message(1, CONFIGURE)) + frames(RUNTIME, message(1, b"x" * 5000, ttrpc.RESPONSE))
+    whole = fed([wire])
+    assert [(stream, len(arrived.payload)) for stream, arrived in whole] == [(PLUGIN, len(CONFIGURE)), (RUNTIME, 5000)]
+    for at in range(len(wire) + 1):
+        assert fed([wire[:at], wire[at:]]) == whole
+    assert fed([bytes([byte]) for byte in wire]) == whole
+
+
+@given(st.lists(st.tuples(st.sampled_from([PLUGIN, RUNTIME]), st.binary(max_size=9000)), max_size=5), st.data())
+def test_any_cuts_of_any_messages(sent: list[tuple[int, bytes]], data: st.DataObject) -> None:
+    wire = b"".join(frames(stream, message(3, payload)) for stream, payload in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
+    chunks = [wire[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+    assert [(stream, arrived.payload) for stream, arrived in fed(chunks)] == sent
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9000), max_size=5))
+def test_streams_in_frames_of_any_size_and_interleaved(parts: list[bytes]) -> None:
+    """A message cut into frames anywhere, with another stream's frames in between."""
+    body = message(5, b"".join(parts))
+    demux, assembler, found = Demux(), ttrpc.Assembler(), []
+    for part in [body[:7], body[7:11], body[11:]]:
+        for stream, payload in demux.feed(struct.pack(">II", PLUGIN, len(part)) + part + frames(RUNTIME, b"noise")):
+            if stream == PLUGIN:
+                found += assembler.feed(payload)
+    assert [arrived.payload for arrived in found] == [b"".join(parts)]
+
+
+@given(st.binary(max_size=40000))
+def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
+    payloads = Demux().feed(frames(RUNTIME, data))
+    assert all(len(payload) <= FRAME_LIMIT and stream == RUNTIME for stream, payload in payloads)
+    assert b"".join(payload for _, payload in payloads) == data
+
+
+@pytest.mark.parametrize("size", [INCOMING_LIMIT + 1, 0xFFFFFFFF])
+def test_an_oversized_frame_is_noticed_by_its_header(size: int) -> None:
+    with pytest.raises(Violation, match="a frame of"):
+        Demux().feed(struct.pack(">II", PLUGIN, size))
+
+
+def test_an_empty_frame_is_nothing() -> None:
+    assert fed([struct.pack(">II", PLUGIN, 0), frames(PLUGIN, message(1, b""))]) == [
+        (PLUGIN, ttrpc.Message(1, ttrpc.REQUEST, b""))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (struct.pack(">IIBB", ttrpc.MESSAGE_LIMIT + 1, 1, 1, 0), "a message of 4194305 bytes"),
+        (struct.pack(">IIBB", 0, 1, 3, 0), "a message of type 3"),
+        (struct.pack(">IIBB", 0, 1, 0, 0), "a message of type 0"),
+    ],
+)
+def test_a_bad_header_is_noticed(header: bytes, why: str) -> None:
+    with pytest.raises(Violation, match=why):
+        ttrpc.Assembler().feed(header)
+
+
+@pytest.mark.parametrize("stream", [0, 2])
+def test_a_request_has_an_odd_stream(stream: int) -> None:
+    with pytest.raises(Violation):
+        ttrpc.read_request(ttrpc.Message(stream, ttrpc.REQUEST, b""))
+
+
+def test_recorded_bytes_are_understood() -> None:
+    request = ttrpc.read_request(ttrpc.Message(1, ttrpc.REQUEST, CONFIGURE))
+    assert (request.service, request.method) == ("nri.pkg.api.v1alpha1.Plugin", "Configure")
+
+
+def test_an_answer_that_a_runtime_would_choke_on_is_not_made() -> None:
+    adjust = {"env": [{"key": "A", "value": "x" * ttrpc.ANSWER_LIMIT}]}
+    with pytest.raises(Violation, match="an answer of"):
+        ttrpc.answer(1, messages.get("CreateContainerResponse")(adjust=adjust))
+
+
+def test_a_field_that_is_not_understood_is_no_silent_loss() -> None:
+    with pytest.raises(ValueError, match="a field that is not understood"):
+        messages.describe_file("package x;\nmessage A {\n  oneof b = 1;\n  string c {};\n}\n")
