@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.container import Container, process_file
 from bench.measure import ENVIRONMENT, Action, Sample, finish, interleaved, peak, spawn, timed
-from bench.node import REASSERT, Bundle, Contender, Node
+from bench.node import REASSERT, TOP, Bundle, Contender, Node
 from bench.results import Results
 
 TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
@@ -248,7 +248,7 @@ def memory(bench: Bench) -> None:
 def floor(bench: Bench) -> None:
     """The frozen start beside the interpreter's own, both doing nothing but print a usage."""
     python = str(Path(sys.executable).resolve())
-    main = str(REASSERT.parents[2] / "hook" / "__main__.py")
+    main = str(TOP / "hook" / "__main__.py")
     actions: dict[str, Action] = {
         "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
         "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
