@@ -155,7 +155,7 @@ def make_directory(path: str, mode: int) -> None:
         pass
     except FileNotFoundError:
         make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
-        posix.mkdir(path, mode)
+        make_directory(path, mode)  # another start may have made it meanwhile
 
 
 def append_line(path: str, line: bytes, mode: int = 0o600) -> None:

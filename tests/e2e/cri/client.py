@@ -84,17 +84,19 @@ class Pod:
         image: str = PLAIN,
         env: Pairs = (),
         mounts: Pairs = (),
+        devices: Pairs = (),
         command: Iterable[str] = (),
         annotations: dict[str, str] | None = None,
         tty: bool = False,
     ) -> Container:
-        """Create a container. `mounts`: (host path, container path). Raises CriError."""
+        """Create a container. `mounts` and `devices`: (host path, container path). Raises CriError."""
         config = messages.ContainerConfig(
             metadata=messages.ContainerMetadata(name=name),
             image=messages.ImageSpec(image=image),
             command=command,
             envs=[messages.KeyValue(key=key, value=value) for key, value in env],
             mounts=[messages.Mount(host_path=host, container_path=path) for host, path in mounts],
+            devices=[messages.Device(host_path=host, container_path=path, permissions="rw") for host, path in devices],
             annotations=annotations or {},
             log_path=f"{name}.log",
             tty=tty,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kubelet import Answer, checkpoint, entry
 
 from hook.container.allocation import Allocation, allocations
 from hook.container.allocation import base64 as unbase64
 from hook.errors import Undecided
 from hook.jsontext import Malformed
+from unit.kubelet import Answer, checkpoint, entry
 from unit.support import FIXTURES
 
 RECORDED = FIXTURES / "kubelet"

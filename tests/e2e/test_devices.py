@@ -1,0 +1,141 @@
+"""Allocations under the real runtimes alone: a checkpoint that changes all the time, and the hook as a second line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.kubelet import entry, write_checkpoint
+
+from e2e.support import REASSERT, Bundle, Node, Running, run
+
+UID = "11111111-2222-3333-4444-555555555555"
+"""Of every pod that `Bundle.pod` makes."""
+NULL = {"path": "/dev/gpu0", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "uid": 0, "gid": 0}
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  kubelet: {root: KUBELET}
+  rules:
+  - name: gpu
+    env: [{name: GPU, valueFrom: {deviceAllocation: {default: void}}}]
+    annotations: [{name: cdi.k8s.io/*, absent: true}]
+    deviceAllocations: {devices: true}
+"""
+
+
+@pytest.fixture
+def kubelet(node: Node) -> Path:
+    """The kubelet root of the scratch node, whose policy uses allocations."""
+    root = node.directory / "kubelet"
+    node.write_policy(POLICY.replace("KUBELET", str(root)))
+    return root
+
+
+def allocated(gpu: str) -> dict[str, Any]:
+    """What the container is allocated."""
+    device = {"host_path": "/dev/null", "container_path": "/dev/gpu0", "permissions": "rw"}
+    return entry(UID, "c", gpu, envs={"GPU": gpu}, devices=[device])
+
+
+@contextmanager
+def changing(root: Path, *states: list[dict[str, Any]]) -> Iterator[None]:
+    """While this lasts, kubelet replaces its checkpoint by one state after the other."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for entries in states:
+                write_checkpoint(root, *entries)
+
+    writer = threading.Thread(target=write, daemon=True)
+    write_checkpoint(root, *states[0])
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_its_states(
+    runtime: str, kubelet: Path, node: Node, bundle: Bundle
+) -> None:
+    others = [entry(f"pod-{number}", "c", str(number), envs={"GPU": str(number)}) for number in range(2000)]
+    bundle.pod()
+    bundle.spec["process"].update(args=["/bin/sh", "-c", "echo $GPU"], env=["PATH=/bin", "GPU=all"])
+    seen = []
+    with changing(kubelet, [allocated("old"), *others], [*others, allocated("new")], [*others[:3], allocated("new")]):
+        for number in range(20):
+            bundle.save()  # as the pod wants it
+            name = f"race-{bundle.directory.parent.name}-{number}"
+            seen.append(run(runtime, "run", "--bundle", str(bundle.directory), name).stdout.strip())
+    assert set(seen) <= {"old", "new"}
+    assert [event["event"] for event in node.logged()] == ["container.edited"] * 20
+
+
+def test_device_is_there_and_opens_though_the_engine_forgot_it(runtime: str, kubelet: Path, bundle: Bundle) -> None:
+    write_checkpoint(kubelet, allocated("GPU-4"))
+    bundle.pod(**{"cdi.k8s.io/mine": "vendor.example/gpu=all"})
+    bundle.spec["linux"]["x-unknown"] = {"stays": [1.5]}
+    bundle.save()
+    with Running(runtime, bundle) as container:
+        assert container.exec("/bin/sh", "-c", "echo x > /dev/gpu0; [ -c /dev/gpu0 ] && cat /dev/gpu0") == ""
+        saved = bundle.saved()
+        assert saved["linux"]["x-unknown"] == {"stays": [1.5]}
+        assert saved["linux"]["devices"] == [NULL]
+        assert "cdi.k8s.io/mine" not in saved["annotations"]
+
+
+def hooked(node: Node, bundle: Bundle) -> str:
+    """What the hook says of the bundle, "" where it lets it pass; called as a runtime calls it."""
+    state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": 0, "bundle": str(bundle.directory)}
+    command = [str(REASSERT), "hook", *node.options(), "createRuntime"]
+    done = run(*command, input=json.dumps(state), check=False)
+    assert (done.returncode != 0) == bool(done.stderr)
+    return done.stderr
+
+
+def test_the_hook_refuses_what_it_comes_too_late_for(kubelet: Path, node: Node, bundle: Bundle) -> None:
+    write_checkpoint(kubelet, allocated("GPU-4"))
+    right = {
+        "env": ["PATH=/bin", "GPU=GPU-4"],
+        "devices": [NULL],
+        "rules": [{"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rw"}],
+        "annotations": {},
+    }
+    for part, wrong, complaint in (
+        ("", None, ""),
+        ("env", ["GPU=GPU-4", "GPU=all"], "env GPU is not what the policy wants"),
+        ("devices", [], "device /dev/gpu0 is not what the policy wants"),
+        ("devices", [{**NULL, "minor": 5}], "device /dev/gpu0 is not what the policy wants"),
+        ("rules", [{"allow": False, "access": "rwm"}], "device /dev/gpu0 is not what the policy wants"),
+        ("annotations", {"cdi.k8s.io/x": "y"}, "annotation cdi.k8s.io/x is not what the policy wants"),
+    ):
+        spec = {**right, part: wrong}
+        bundle.pod(**spec["annotations"])
+        bundle.spec["process"]["env"] = spec["env"]
+        bundle.spec["linux"]["devices"] = spec["devices"]
+        bundle.spec["linux"]["resources"] = {"devices": spec["rules"]}
+        bundle.save()
+        said = hooked(node, bundle)
+        assert complaint in said
+        assert bool(said) == bool(complaint), said
+
+
+def test_precreate_puts_all_of_it_back(kubelet: Path, node: Node, bundle: Bundle) -> None:
+    write_checkpoint(kubelet, allocated("GPU-4"))
+    bundle.pod(**{"cdi.k8s.io/x": "y"})
+    bundle.spec["process"]["env"] = ["GPU=all"]
+    done = run(str(REASSERT), "hook", *node.options(), "precreate", input=json.dumps(bundle.spec))
+    corrected = json.loads(done.stdout)
+    assert corrected["process"]["env"] == ["GPU=GPU-4"]
+    assert corrected["linux"]["devices"] == [NULL]
+    assert "cdi.k8s.io/x" not in corrected["annotations"]

@@ -1,0 +1,62 @@
+"""A node with a kubelet's device checkpoint, decided about as an adapter does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hook.container.identity import Identity
+from hook.container.model import Container
+from hook.container.spec import Spec
+from hook.facts import gather
+from hook.plan import Plan, plan
+from hook.policy.match import select
+from unit.kubelet import entry, write_checkpoint
+from unit.support import POD, config, policy
+
+UID, NAME = POD.uid or "", POD.container or ""
+
+
+def ours(*ids: str, **answer: Any) -> dict[str, Any]:
+    """An entry of the checkpoint for the container of the identity POD."""
+    return entry(UID, NAME, *(ids or ("GPU-4",)), **answer)
+
+
+class Node:
+    """A policy whose kubelet keeps its files in a scratch directory."""
+
+    def __init__(self, root: Path, *rules: dict[str, Any], **spec: Any) -> None:
+        self.root = root
+        self.policy = policy(*rules, **{"kubelet": {"root": str(root)}, **spec})
+
+    def allocate(self, *entries: dict[str, Any]) -> Path:
+        """Write the checkpoint."""
+        return write_checkpoint(self.root, *entries)
+
+    def decide(self, spec: Spec, who: Identity = POD) -> Plan:
+        """What would be done about a container."""
+        matches = select(self.policy, who)
+        facts = gather(self.policy, who, matches)
+        container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
+        return plan(self.policy, container, matches)
+
+    def correct(self, spec: Spec, who: Identity = POD) -> Spec:
+        """The container as the real runtime finds it; planned a second time, nothing is left to do."""
+        decided = self.decide(spec, who)
+        assert decided.refusal() == ""
+        for edit in decided.edits:
+            edit.apply(spec)
+        corrected = Spec(spec.render(), "config.json")
+        assert self.decide(corrected, who).is_empty()
+        return corrected
+
+    def env(self, *env: str, who: Identity = POD) -> list[str]:
+        """The env that a container gets instead of this one."""
+        return self.correct(spec(env=list(env)), who).env
+
+
+def spec(**fields: Any) -> Spec:
+    """A config.json with linux.devices and linux.resources.devices in it, read."""
+    linux = {"devices": fields.pop("devices", []), "resources": {"devices": fields.pop("device_rules", [])}}
+    return Spec(json.dumps(config(**fields, linux=linux)).encode(), "config.json")
