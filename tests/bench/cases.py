@@ -16,6 +16,7 @@ from bench.results import Results
 TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
 SIZES = {"5 kB": TINY, "30 kB": USUAL, "1 MB": LARGE}
 RULES = (1, 30, 1000)
+ENTRIES = (10, 1000, 10_000)
 TOGETHER = 64
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
@@ -188,6 +189,21 @@ def rules(bench: Bench) -> None:
     bench.measure("wrapper alone, policy of", actions, base="1 rules")
 
 
+def checkpoint(bench: Bench) -> None:
+    """kubelet's device checkpoint of three sizes, and a policy that does not use it beside the largest one.
+
+    Before a runtime that does nothing, as `rules`.
+    """
+    node, stub = bench.node, bench.stub()
+    unused = node.device_policy(ENTRIES[-1], used=False)
+    made = {f"{count} entries": node.device_policy(count) for count in ENTRIES}
+    actions: dict[str, Action] = {}
+    for name, policy in {"not used": unused, "not used again": unused, **made}.items():
+        bundle = node.bundle(f"checkpoint {name}".replace(" ", "-"), TINY)
+        actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
+    bench.measure("wrapper alone, checkpoint of", actions, base="not used")
+
+
 def compile_policy(bench: Bench) -> None:
     """What one change of the policy costs, once."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
@@ -272,6 +288,7 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "hook": hook,
     "sizes": sizes,
     "rules": rules,
+    "checkpoint": checkpoint,
     "compile": compile_policy,
     "cold": cold,
     "together": together,
