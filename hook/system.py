@@ -80,14 +80,17 @@ _CHUNK = 64 * 1024
 """Bytes per read(2): below malloc's threshold for asking the kernel for memory each time."""
 
 
-def read_fd(fd: int, limit: int, what: str) -> bytes:
-    """All bytes of a descriptor, at most `limit`. Raises Undecided beyond it, OSError."""
+def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
+    """All bytes of a descriptor, at most `limit`; best in one piece, if their number is `expected`.
+
+    Raises Undecided beyond the limit, OSError.
+    """
     chunks: list[bytes] = []
     size = 0
     while True:
-        chunk = posix.read(fd, _CHUNK)
+        chunk = posix.read(fd, max(_CHUNK, min(expected, limit) + 1 - size))
         if not chunk:
-            return b"".join(chunks)
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         size += len(chunk)
         if size > limit:
             raise Undecided(f"{what} is larger than the limit of {limit} bytes")
@@ -98,9 +101,10 @@ def read_file(path: str, limit: int) -> bytes:
     """All bytes of a regular file, at most `limit`. Raises Undecided beyond it or for another kind of file, OSError."""
     fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # a FIFO would be waited for
     try:
-        if not is_file(posix.fstat(fd)):
+        status = posix.fstat(fd)
+        if not is_file(status):
             raise Undecided(f"{path} is not a regular file")
-        return read_fd(fd, limit, path)
+        return read_fd(fd, limit, path, status.st_size)
     finally:
         posix.close(fd)
 

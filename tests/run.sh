@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
 export PYTHON
 
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap
+tests/roots.sh trixie forky
 echo "Building reassert …"
 packaging/build.sh
 

@@ -61,10 +61,9 @@ def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation
     found. Where the text is of another shape, all of it is parsed.
     """
     try:
-        text = decode(checkpoint)
-        entries = _entries_by_search(text, uid)
+        entries = _entries_by_search(checkpoint, uid)
         if entries is None:
-            entries = _all_entries(text)
+            entries = _all_entries(decode(checkpoint))
         found = []
         for entry in entries:
             if entry.get("PodUID") == uid and entry.get("ContainerName") == container:
@@ -77,24 +76,29 @@ def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation
         raise Undecided(f"kubelet's device checkpoint: {error}") from None
 
 
-def _entries_by_search(text: str, uid: str) -> "list[dict[str, object]] | None":
-    """The entries of one pod, or None where the text must be read as a whole to find them."""
-    if not (
-        text.startswith('{"Data":{"PodDeviceEntries":') and text.rstrip().endswith("}") and '"Checksum":' in text[-64:]
-    ):
+def _entries_by_search(data: bytes, uid: str) -> "list[dict[str, object]] | None":
+    """The entries of one pod, or None where the text must be read as a whole to find them.
+
+    In the bytes as they are: for 10,000 entries a decoded copy would cost more than the search.
+    """
+    tail = data[-64:].rstrip()
+    if not (data.startswith(b'{"Data":{"PodDeviceEntries":') and tail.endswith(b"}") and b'"Checksum":' in tail):
         return None
-    opening = '{"PodUID":"' + uid + '"'
-    if text.count(uid) != text.count(opening) or "\\" in text:
+    start = b'{"PodUID":"'
+    opening = start + uid.encode() + b'"'
+    places = data.count(uid.encode())
+    if b"\\" in data:
         return None  # kubelet itself writes nothing that JSON has to escape
     found = []
-    at = text.find(opening)
+    at = data.find(opening) if places else -1
     while at >= 0:
-        entry, end = value_at(text, at)
+        following = data.find(start, at + 1)
+        entry, _ = value_at(decode(data[at : following if following >= 0 else len(data)]), 0)
         if not isinstance(entry, dict):
             return None
         found.append(entry)
-        at = text.find(opening, end)
-    return found
+        at = data.find(opening, at + 1)
+    return found if len(found) == places else None
 
 
 def _all_entries(text: str) -> "list[dict[str, object]]":

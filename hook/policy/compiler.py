@@ -33,7 +33,7 @@ class Compiled:
         self.warnings = warnings
         spec = source.data["spec"]
         exclude = spec.get("exclude") or {}
-        index, unindexed = _index(rules)
+        index, patterns = _index(rules)
         self.header: dict[str, Any] = {
             "sha256": source.sha256,
             "mode": spec.get("mode", NO_RULES["mode"]),
@@ -43,7 +43,7 @@ class Compiled:
             "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
             "rules": len(rules),
             "index": index,
-            "unindexed": unindexed,
+            "patterns": patterns,
         }
         self.lines = [encode(rule_to_line(rule)) for rule in rules]
 
@@ -139,18 +139,14 @@ def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[st
     return (header, lines) if isinstance(header, dict) and header.get("format") == FORMAT else (None, [])
 
 
-def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], list[int]]:
-    """Rule numbers by namespace where a rule names its namespaces in full, and the numbers of the others."""
+def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Rule numbers by namespace, where a rule names it in full, and by pattern; `*` for rules without the condition."""
     index: dict[str, list[int]] = {}
-    unindexed: list[int] = []
+    patterns: dict[str, list[int]] = {}
     for number, rule in enumerate(rules):
-        namespaces = [str(name) for name in rule.conditions.get("namespaces", ["*"])]
-        if any("*" in name or "?" in name for name in namespaces):
-            unindexed.append(number)
-        else:
-            for name in dict.fromkeys(namespaces):
-                index.setdefault(name, []).append(number)
-    return index, unindexed
+        for name in dict.fromkeys(str(name) for name in rule.conditions.get("namespaces", ["*"])):
+            (patterns if "*" in name or "?" in name else index).setdefault(name, []).append(number)
+    return index, patterns
 
 
 def _rule(rule: dict[str, Any]) -> Rule:

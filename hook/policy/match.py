@@ -1,11 +1,12 @@
 """Which rules a container matches, and what could not be known. Part of the start path: builtins only."""
 
 from hook.container.identity import Identity
-from hook.policy.model import Policy, Rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from hook.policy.model import Policy, Rule
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
 """Operators of a Kubernetes label selector (apimachinery, meta/v1 LabelSelectorOperator)."""
@@ -55,7 +56,7 @@ class Match:
 
     __slots__ = ("applies", "rule", "verdicts")
 
-    def __init__(self, rule: Rule, verdicts: "list[Verdict]", tampered: bool = False) -> None:
+    def __init__(self, rule: "Rule", verdicts: "list[Verdict]", tampered: bool = False) -> None:
         """`tampered`: what is unknown about the container may be its author's doing; then nothing is skipped."""
         self.rule = rule
         self.verdicts = verdicts
@@ -67,13 +68,13 @@ class Match:
         return [verdict.field for verdict in self.verdicts if verdict.met is None]
 
 
-def select(policy: Policy, who: Identity) -> "list[Match]":
+def select(policy: "Policy", who: Identity) -> "list[Match]":
     """Every rule that the container's namespace leaves possible, held against it, in the policy's order."""
     tampered = who.kubernetes is None
     return [Match(rule, judge(rule, who), tampered) for rule in policy.candidates(who.namespace)]
 
 
-def judge(rule: Rule, who: Identity) -> "list[Verdict]":
+def judge(rule: "Rule", who: Identity) -> "list[Verdict]":
     """Each condition of a rule held against a container."""
     verdicts: list[Verdict] = []
     for field, wanted in rule.conditions.items():
@@ -93,7 +94,7 @@ def judge(rule: Rule, who: Identity) -> "list[Verdict]":
     return verdicts
 
 
-def excluded(policy: Policy, who: Identity) -> str:
+def excluded(policy: "Policy", who: Identity) -> str:
     """Why the policy's `exclude` takes this container out, or "". Only what is known for certain takes it out."""
     for pattern in policy.excluded_namespaces:
         if who.kubernetes and who.namespace is not None and glob_match(pattern, who.namespace):

@@ -5,6 +5,7 @@ its namespace could match: a thousand rules cost a container little more than on
 """
 
 from hook.jsontext import parse
+from hook.policy.match import glob_match
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,8 +143,8 @@ class Policy:
         "_header",
         "_index",
         "_lines",
+        "_patterns",
         "_rules",
-        "_unindexed",
         "excluded_namespaces",
         "excluded_types",
         "failure_policy",
@@ -169,14 +170,18 @@ class Policy:
         self.excluded_types: list[str] = header["excludedTypes"]
         self.kubelet_root: str = header["kubeletRoot"]
         self._index: dict[str, list[int]] = header["index"]
-        self._unindexed: list[int] = header["unindexed"]
+        self._patterns: dict[str, list[int]] = header["patterns"]
 
     def candidates(self, namespace: "str | None") -> "list[Rule]":
         """The rules, in the policy's order, that a container of this namespace could match; None: any of them."""
         if namespace is None:
             numbers = list(range(len(self._lines)))
         else:
-            numbers = sorted(self._unindexed + self._index.get(namespace, []))
+            found = set(self._index.get(namespace, []))
+            for pattern, fitting in self._patterns.items():
+                if glob_match(pattern, namespace):
+                    found.update(fitting)
+            numbers = sorted(found)
         return [self._rule(number) for number in numbers]
 
     def _rule(self, number: int) -> Rule:
@@ -206,6 +211,6 @@ NO_RULES: "dict[str, Any]" = {
     "kubeletRoot": KUBELET_ROOT,
     "rules": 0,
     "index": {},
-    "unindexed": [],
+    "patterns": {},
 }
 """Header of the policy that is in force while there is none: kube-system starts, the rest is refused."""

@@ -17,7 +17,7 @@ from hook.system import Untrusted, is_file, make_directory, read_file, trusted
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 2
+FORMAT = 3
 """Raised whenever the compiled form changes; an older store is compiled again."""
 
 LIMIT = 64 * 1024 * 1024

@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.cases import GROUPS, Bench
 from bench.node import REASSERT, Node
 from bench.plot import plot
+from bench.results import Results
 
 TMPFS = Path("/run/reassert-bench")
 
@@ -35,18 +36,19 @@ def main() -> int:
         GROUPS[name](bench)
         print(bench.results.table([row.case for row in bench.results.rows if row.case not in before]), flush=True)
         print()
-    options.output.mkdir(parents=True, exist_ok=True)
-    result = {
-        "machine": machine(options.runc),
-        "rounds": rounds,
-        "seconds": round(time.monotonic() - begin),
-        "rows": [row.as_json() for row in bench.results.rows],
-    }
-    (options.output / "bench.json").write_text(json.dumps(result, indent=1))
-    (options.output / "bench.txt").write_text(bench.results.table() + "\n")
+        keep(bench.results, options, rounds, time.monotonic() - begin)
     written = ["bench.txt", "bench.json"] + (["bench.png"] if plot(bench.results, options.output / "bench.png") else [])
     print(f"{options.output}: {', '.join(written)}")
     return 0
+
+
+def keep(results: Results, options: argparse.Namespace, rounds: int, seconds: float) -> None:
+    """The result files, after each group: a run that breaks off leaves what it had."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    rows = [row.as_json() for row in results.rows]
+    result = {"machine": machine(options.runc), "rounds": rounds, "seconds": round(seconds), "rows": rows}
+    (options.output / "bench.json").write_text(json.dumps(result, indent=1))
+    (options.output / "bench.txt").write_text(results.table() + "\n")
 
 
 def with_tmpfs(path: Path) -> None:

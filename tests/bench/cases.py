@@ -10,12 +10,13 @@ from pathlib import Path
 
 from bench.container import Container, process_file
 from bench.measure import ENVIRONMENT, Action, Sample, finish, interleaved, peak, spawn, timed
-from bench.node import REASSERT, Bundle, Contender, Node
+from bench.node import REASSERT, TOP, Bundle, Contender, Node
 from bench.results import Results
 
 TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
 SIZES = {"5 kB": TINY, "30 kB": USUAL, "1 MB": LARGE}
 RULES = (1, 30, 1000)
+ENTRIES = (10, 1000, 10_000)
 TOGETHER = 64
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
@@ -52,6 +53,13 @@ class Bench:
                     idle = Contender("nvidia, no device", contender.command, contender.environment)
                     found.append((idle, False))
         return found
+
+    def stub(self) -> str:
+        """A runtime that does nothing, by the name that peers expect."""
+        path = self.node.top / "runc"
+        if not path.exists():
+            path.symlink_to("/bin/true")
+        return str(path)
 
     def containers(self, case: str, size: int, args: list[str] | None = None) -> dict[str, Container]:
         """A container for each contender, in a bundle of its own."""
@@ -167,15 +175,33 @@ def sizes(bench: Bench) -> None:
 
 
 def rules(bench: Bench) -> None:
-    """create with policies of three sizes: rules for other namespaces, and rules whose patterns must be tried."""
-    node = bench.node
+    """Policies of three sizes: rules for other namespaces, and rules whose patterns must be tried.
+
+    Before a runtime that does nothing: runc's own noise is larger than what is looked for.
+    """
+    node, stub = bench.node, bench.stub()
     made: dict[str, Path] = {f"{count} rules": node.policy(count) for count in RULES}
     made["1000 patterns"] = node.policy(1000, indexed=False)
     actions: dict[str, Action] = {}
     for name, policy in {"1 rules": made["1 rules"], "1 rules again": made["1 rules"], **made}.items():
         bundle = node.bundle(f"rules {name}".replace(" ", "-"), TINY)
-        actions[name] = Container(node, node.dispatcher(policy), bundle, bench.unique()).only_create
-    bench.measure("create, policy of", actions, base="1 rules")
+        actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
+    bench.measure("wrapper alone, policy of", actions, base="1 rules")
+
+
+def checkpoint(bench: Bench) -> None:
+    """kubelet's device checkpoint of three sizes, and a policy that does not use it beside the largest one.
+
+    Before a runtime that does nothing, as `rules`.
+    """
+    node, stub = bench.node, bench.stub()
+    unused = node.device_policy(ENTRIES[-1], used=False)
+    made = {f"{count} entries": node.device_policy(count) for count in ENTRIES}
+    actions: dict[str, Action] = {}
+    for name, policy in {"not used": unused, "not used again": unused, **made}.items():
+        bundle = node.bundle(f"checkpoint {name}".replace(" ", "-"), TINY)
+        actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
+    bench.measure("wrapper alone, checkpoint of", actions, base="not used")
 
 
 def compile_policy(bench: Bench) -> None:
@@ -230,11 +256,8 @@ def together(bench: Bench) -> None:
 
 def memory(bench: Bench) -> None:
     """Peak memory and time of what stands before the runtime, which is a program here that does nothing."""
-    stub = bench.node.top / "runc"
-    if not stub.exists():
-        stub.symlink_to("/bin/true")
     containers = {}
-    for contender, device in bench.contenders(str(stub)):
+    for contender, device in bench.contenders(bench.stub()):
         bundle = bench.node.bundle(f"memory {contender.name}".replace(" ", "-"), USUAL, None, device)
         containers[contender.name] = Container(bench.node, contender, bundle, bench.unique())
     bench.measure("wrapper alone, 30 kB", {name: container.create for name, container in containers.items()})
@@ -248,7 +271,7 @@ def memory(bench: Bench) -> None:
 def floor(bench: Bench) -> None:
     """The frozen start beside the interpreter's own, both doing nothing but print a usage."""
     python = str(Path(sys.executable).resolve())
-    main = str(REASSERT.parents[2] / "hook" / "__main__.py")
+    main = str(TOP / "hook" / "__main__.py")
     actions: dict[str, Action] = {
         "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
         "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
@@ -265,6 +288,7 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "hook": hook,
     "sizes": sizes,
     "rules": rules,
+    "checkpoint": checkpoint,
     "compile": compile_policy,
     "cold": cold,
     "together": together,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
 BUSYBOX = "/bin/busybox"
 NAMESPACE = "shop"
+UID = "11111111-2222-3333-4444-555555555555"
 VALUE = "/etc/ssl/certs/ca-certificates.crt"
 DEVICE = "example.com/gpu=0"
 
@@ -73,6 +75,33 @@ class Node:
         for number, namespace in enumerate([NAMESPACE, *others]):
             text += RULE.format(number=number, namespace=namespace, value=VALUE, ca=self.ca)
         path.write_text(text)
+        self.compile(path)
+        return path
+
+    def device_policy(self, entries: int, used: bool = True) -> Path:
+        """A compiled policy beside kubelet's device checkpoint with so many entries, of which ours is the last.
+
+        `used`: one rule takes a value from it; else that rule gives a value of its own.
+        """
+        path = self.top / f"devices-{entries}{'' if used else '-unused'}" / "policy.yaml"
+        (path.parent / "device-plugins").mkdir(parents=True)
+        response = b"\x0a\x1f\x0a\x16NVIDIA_VISIBLE_DEVICES\x12\x05GPU-4"  # envs, of a ContainerAllocateResponse
+        entry = {
+            "ContainerName": "app",
+            "ResourceName": "example.com/gpu",
+            "DeviceIDs": {"-1": ["GPU-4"]},
+            "AllocResp": base64.b64encode(response * 8).decode(),  # as long as one with mounts and devices
+        }
+        pods = [f"{number:08d}-0000-0000-0000-000000000000" for number in range(1, entries)]
+        data = {"PodDeviceEntries": [{"PodUID": uid, **entry} for uid in [*pods, UID]], "RegisteredDevices": {}}
+        checkpoint = path.parent / "device-plugins" / "kubelet_internal_checkpoint"
+        checkpoint.write_text(json.dumps({"Data": data, "Checksum": 1}, separators=(",", ":")))
+        value = "valueFrom: {deviceAllocation: {default: void}}" if used else "value: GPU-4"
+        path.write_text(
+            "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n"
+            f"  kubelet: {{root: {path.parent}}}\n"
+            f"  rules:\n  - name: gpu\n    env:\n    - {{name: NVIDIA_VISIBLE_DEVICES, {value}}}\n"
+        )
         self.compile(path)
         return path
 
@@ -144,7 +173,7 @@ class Node:
             "io.kubernetes.cri.sandbox-id": "0" * 64,
             "io.kubernetes.cri.sandbox-name": "app-1",
             "io.kubernetes.cri.sandbox-namespace": NAMESPACE,
-            "io.kubernetes.cri.sandbox-uid": "11111111-2222-3333-4444-555555555555",
+            "io.kubernetes.cri.sandbox-uid": UID,
         }
         number = 0
         length = len(json.dumps(spec))
