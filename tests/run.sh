@@ -11,7 +11,11 @@ cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
 export PYTHON
 
-packaging/apt.sh runc crun containerd podman busybox-static strace
+packaging/apt.sh runc crun containerd podman busybox-static strace debootstrap
+case $* in
+*tests/unit*) ;;
+*) tests/roots.sh trixie forky ;; # containerd 1.7 and 2.1
+esac
 echo "Building reassert …"
 packaging/build.sh
 
