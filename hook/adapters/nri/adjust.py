@@ -14,16 +14,21 @@ So the result is computed here, held against the policy, and what NRI cannot bri
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import Any
 
 from hook.adapters.nri import messages
+from hook.container import paths
 from hook.container.model import Container
-from hook.container.paths import clean, is_below
+from hook.container.paths import is_below
 from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, UnsetEnv, values_of
 from hook.plan import Plan
 from hook.wants import Denial
 
 Mount = dict[str, object]
+
+clean = lru_cache(256)(paths.clean)
+"""The same few destinations come with every container."""
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 
@@ -59,6 +64,8 @@ class Adjustment:
 def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Denial]]:
     """What to ask for so that the plan comes true, and what of it will not. `removes_mounts`: NRI 0.8 or later."""
     adjustment = Adjustment()
+    if not plan.edits:
+        return adjustment, []
     mounts: dict[str, Mount] = {}
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
@@ -178,7 +185,11 @@ def _remove_first(mounts: list[Mount], destination: str) -> None:
 
 
 def _order(mount: Mount) -> tuple[int, bytes]:
-    destination = str(mount["destination"])
+    return _place(str(mount["destination"]))
+
+
+@lru_cache(256)
+def _place(destination: str) -> tuple[int, bytes]:
     path = clean(destination) if destination.startswith("/") else clean(destination)[1:]
     return path.count("/"), destination.encode("utf-8", "surrogateescape")
 
@@ -203,9 +214,9 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
 def _same(one: Mount, other: Mount) -> bool:
     """The same but for the order of options."""
-    return all(one.get(key) == other.get(key) for key in ("destination", "source", "type")) and set(
-        _options(one)
-    ) == set(_options(other))
+    if one["destination"] != other["destination"] or one.get("source") != other.get("source"):
+        return False
+    return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))
 
 
 def _options(mount: Mount) -> list[str]:

@@ -41,7 +41,7 @@ mount -t overlay overlay -o "lowerdir=$2,upperdir=upper,workdir=work" root
 cd root
 mkdir -p proc sys dev run tmp old
 mount --rbind /sys sys
-umount sys/fs/cgroup/unified 2>/dev/null || :
+if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs sys/fs/cgroup/unified; fi
 mount --rbind /dev dev
 mount -t proc proc proc
 mount -t tmpfs -o mode=0755 tmpfs run

@@ -1,0 +1,134 @@
+"""The process around the plugin: command line, systemd's notifications, reconnecting, metrics over HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.adapters.nri.support import RESPONSE, Peer, create_request
+from unit.support import ROOT, document, reassert
+
+POLICY = document({"name": "gpu", "env": [{"name": "GPU", "value": "void"}]})
+
+
+class Process:
+    """`reassert nri` from this checkout, between a runtime's socket and systemd's."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        (directory / "policy.yaml").write_text(POLICY)
+        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notified.bind(str(directory / "notify"))
+        self.notified.settimeout(30)
+        self.runtime = socket.socket(socket.AF_UNIX)
+        self.options = options
+
+    def start(self) -> None:
+        """Start it; nobody listens on the runtime's socket yet."""
+        command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "nri", "--socket", str(self.directory / "nri")]
+        command += ["--policy", str(self.directory / "policy.yaml"), "--store", str(self.directory / "store")]
+        command += ["--events", str(self.directory / "events.jsonl"), *self.options]
+        environment = {
+            "PATH": os.defpath,
+            "NOTIFY_SOCKET": str(self.directory / "notify"),
+            "WATCHDOG_USEC": "600000",
+        }
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def listen(self) -> None:
+        """The runtime is there."""
+        self.runtime.bind(str(self.directory / "nri"))
+        self.runtime.listen()
+        self.runtime.settimeout(30)
+
+    def accept(self) -> Peer:
+        """The plugin's next connection, taken in."""
+        peer = Peer(self.runtime.accept()[0])
+        peer.take_in()
+        return peer
+
+    def wait_for(self, text: str) -> None:
+        """A notification with this in it."""
+        while text not in self.notified.recv(4096).decode():
+            pass
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.notified.close()
+        self.runtime.close()
+
+
+@pytest.fixture
+def process(root_dir: Path) -> Iterator[Process]:
+    process = Process(root_dir)
+    yield process
+    process.close()
+
+
+def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Process) -> None:
+    process.start()
+    process.wait_for("WATCHDOG=1")  # alive without a runtime
+    process.listen()
+    for ready in ("READY=1", "STATUS=connected"):
+        peer = process.accept()
+        process.wait_for(ready)
+        answer = peer.call("CreateContainer", create_request(["GPU=all"]))
+        assert RESPONSE.FromString(answer.payload).adjust.env[0].value == "void"
+        process.wait_for("WATCHDOG=1")
+        peer.socket.close()
+    process.process.send_signal(signal.SIGTERM)
+    process.wait_for("STOPPING=1")
+    assert process.process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--plugin-index", "7"],
+        ["--plugin-index", "x1"],
+        ["--socket", "nri.sock"],
+        ["--metrics", "0.0.0.0:9464"],
+        ["--metrics", "example:9464"],
+        ["--metrics", "unix:relative"],
+    ],
+)
+def test_a_wrong_command_line_is_told(options: list[str]) -> None:
+    done = reassert("nri", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"reassert: {options[0]} takes ")
+
+
+def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Path) -> None:
+    path = root_dir / "metrics"
+    process.options = ("--metrics", f"unix:{path}")
+    process.start()
+    process.wait_for("WATCHDOG=1")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        text = b""
+        while chunk := client.recv(65536):
+            text += chunk
+    assert b"reassert_nri_connected 0.0" in text
+
+
+def test_metrics_on_a_loopback_port(process: Process) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process.options = ("--metrics", f"127.0.0.1:{port}")
+    process.start()
+    process.wait_for("WATCHDOG=1")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert "reassert_policy_info{" in text
