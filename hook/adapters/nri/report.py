@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import structlog
@@ -21,6 +21,9 @@ POLICY = "policy.loaded"
 _BACKLOG = 1000
 """Lines that wait for a standard output that nobody reads; what comes after is dropped there, never in the log."""
 
+_PAUSE = 0.05
+"""Seconds between two looks at what is to be printed."""
+
 
 class Report:
     """Where events go. `events`: path of the node's event log."""
@@ -28,7 +31,7 @@ class Report:
     def __init__(self, events: str, metrics: NoMetrics) -> None:
         self.events = events
         self.metrics = metrics
-        self._lines: queue.Queue[dict[str, Any]] = queue.Queue(_BACKLOG)
+        self._lines: deque[dict[str, Any]] = deque()
         structlog.configure(
             processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory(sys.stdout)
         )
@@ -53,25 +56,29 @@ class Report:
         self.container(record)
 
     def _say(self, event: dict[str, Any]) -> None:
-        try:
-            self._lines.put_nowait(event)
-        except queue.Full:
+        if len(self._lines) < _BACKLOG:
+            self._lines.append(event)
+        else:
             self.metrics.error("log")
 
     def _print(self) -> None:
-        """In a thread of its own: a pipe that nobody empties must not hold up a container."""
+        """In a thread of its own: a pipe that nobody empties must not hold up a container.
+
+        Not woken for each line, or it would fight the thread that decides for the interpreter at every system call.
+        """
         while True:
-            event = dict(self._lines.get())
-            try:
-                self._log.msg(event.pop("event"), **event)
-                sys.stdout.flush()
-            except (OSError, ValueError):
-                self.metrics.error("log")
-            finally:
-                self._lines.task_done()
+            time.sleep(_PAUSE)
+            while self._lines:
+                event = dict(self._lines[0])
+                try:
+                    self._log.msg(event.pop("event"), **event)
+                    sys.stdout.flush()
+                except (OSError, ValueError):
+                    self.metrics.error("log")
+                self._lines.popleft()
 
     def close(self, seconds: float = 1.0) -> None:
         """Give standard output a moment to take what was said."""
         deadline = time.monotonic() + seconds
-        while self._lines.unfinished_tasks and time.monotonic() < deadline:
+        while self._lines and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What containerd 1.7 and 2.1 really sent to a plugin, from registration to a container. Cut anywhere, it is understood.
+"""What containerd 1.7 and 2.1 really sent to a plugin, from Configure to a container. Cut anywhere, it is understood.
 
 Recorded with a pod of a device plugin's value, a hostile image and an override of everything. Host names are blanked.
 """
