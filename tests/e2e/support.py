@@ -92,7 +92,8 @@ def scratch() -> Path:
 
 def run(*command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
     """A command with its output as text; fails the test with both streams in the message."""
-    options.setdefault("stdin", None if "input" in options else subprocess.DEVNULL)
+    if "stdin" not in options:  # not /dev/null: with a user namespace crun gives its stdin, the node's own, away
+        options.setdefault("input", "")
     done = subprocess.run(command, text=True, capture_output=True, timeout=60, **options)
     assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -171,11 +172,13 @@ class Running:
 
     def create(self) -> int:
         """Exit status of the runtime's `create`."""
-        with (self.bundle.directory / "output").open("w+") as output:
+        empty = self.bundle.directory / "empty"
+        empty.touch()
+        with (self.bundle.directory / "output").open("w+") as output, empty.open() as stdin:
             # The container inherits these descriptors: pipes would keep `run` waiting for it.
             return subprocess.run(
                 [self.runtime, *self.options, "create", "--bundle", str(self.bundle.directory), self.id],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=60,
