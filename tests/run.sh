@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
 export PYTHON
 
-packaging/apt.sh runc crun containerd podman busybox-static strace debootstrap
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap
 case $* in
 *tests/unit*) ;;
 *) tests/roots.sh trixie forky ;; # containerd 1.7 and 2.1

@@ -55,12 +55,14 @@ def changing(root: Path, *states: list[dict[str, Any]]) -> Iterator[None]:
             for entries in states:
                 write_checkpoint(root, *entries)
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     write_checkpoint(root, *states[0])
     writer.start()
-    yield
-    stop.set()
-    writer.join()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
 
 
 def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_its_states(
@@ -68,7 +70,7 @@ def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_it
 ) -> None:
     others = [entry(f"pod-{number}", "c", str(number), envs={"GPU": str(number)}) for number in range(2000)]
     bundle.pod()
-    bundle.spec["process"].update(args=["/bin/printenv", "GPU"], env=["PATH=/bin", "GPU=all"])
+    bundle.spec["process"].update(args=["/bin/sh", "-c", "echo $GPU"], env=["PATH=/bin", "GPU=all"])
     seen = []
     with changing(kubelet, [allocated("old"), *others], [*others, allocated("new")], [*others[:3], allocated("new")]):
         for number in range(20):

@@ -21,7 +21,7 @@ def root_dir() -> Iterator[Path]:
     """A directory that only root writes, all the way up; /tmp, writable by all, would be refused."""
     if os.geteuid() != 0:
         pytest.fail("these tests give files to other users and need root")
-    parent = Path("/run/reassert-tests")
+    parent = Path("/var/lib/reassert-tests")
     path = parent / uuid.uuid4().hex
     path.mkdir(parents=True, mode=0o755)
     yield path

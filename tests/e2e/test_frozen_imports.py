@@ -1,0 +1,91 @@
+"""What the frozen program has loaded at the end of a start, asked of the process itself: nothing sneaks in.
+
+The unfrozen start is held to the same list by tests/unit/test_import_budget.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+from unit.test_import_budget import MODULES
+
+from e2e.support import REASSERT, Bundle, Node, need, run
+
+# fmt: off
+INTERPRETER = {
+    "sys", "builtins", "_frozen_importlib", "_frozen_importlib_external", "_imp", "_thread",
+    "_warnings", "_weakref", "_io", "marshal", "posix", "time", "zipimport", "encodings",
+    "encodings.aliases", "encodings.utf_8", "_codecs", "codecs", "_signal", "_abc", "abc", "io",
+    "__main__",
+}
+# fmt: on
+"""What CPython loads before any code of ours runs."""
+
+OURS = MODULES | {"_json", "errno", "gc", "reassert_start"}
+"""The start path, its builtins, and the archive entry that holds it (packaging/frozen_start.py)."""
+
+
+def loaded(directory: Path, call: str, arguments: list[str], text: str = "") -> set[str]:
+    """Names in sys.modules when the frozen program makes a system call, by gdb."""
+    need(run("gdb", "--version", check=False).returncode == 0, "gdb")
+    found, stdin = directory / "modules", directory / "stdin"
+    stdin.write_text(text)
+    code = f'import sys, posix; posix.write(posix.open(\\"{found}\\", 577), \\" \\".join(sys.modules).encode())'
+    script = (
+        f"set args {shlex.join(arguments)} < {stdin}",
+        "starti",
+        f"catch syscall {call}",
+        "continue",
+        f'call (int)PyRun_SimpleString("{code}")',
+        "kill",
+    )
+    # As the dispatcher starts it: otherwise the bootloader's own execve would come first.
+    environment = {"_PYI_ARCHIVE_FILE": str(REASSERT), "_PYI_PARENT_PROCESS_LEVEL": "0", "PATH": "/usr/bin:/bin"}
+    environment["LD_LIBRARY_PATH"] = str(REASSERT.parent / "lib")
+    commands = [part for command in script for part in ("-ex", command)]
+    gdb = ["gdb", "-batch", "-nx", *commands, str(REASSERT)]
+    done = subprocess.run(gdb, env=environment, text=True, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert found.exists(), done.stdout + done.stderr
+    return set(found.read_text().split())
+
+
+def runtime(node: Node, *arguments: str) -> list[str]:
+    return ["runtime", "--real", "/bin/true", *node.options(), "--", *arguments]
+
+
+def test_a_create_loads_the_start_path_only(compiled_node: Node, bundle: Bundle) -> None:
+    bundle.pod()
+    bundle.save()
+    create = runtime(compiled_node, "create", "--bundle", str(bundle.directory), "x")
+    modules = loaded(bundle.directory, "execve", create)
+    assert "hook.adapters.runtime" in modules
+    assert modules <= INTERPRETER | OURS
+    assert "reassert/decision" in bundle.saved()["annotations"], "it did its work before"
+
+
+def test_an_exec_loads_the_start_path_only(compiled_node: Node, bundle: Bundle) -> None:
+    decision = {"version": 1, "policy": "", "env": {"A": "1"}, "absent": []}
+    bundle.spec["annotations"] = {"reassert/decision": json.dumps(decision)}
+    bundle.save()
+    state = bundle.directory / "state" / "x" / "state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text(json.dumps({"config": {"labels": [f"bundle={bundle.directory}"]}}))
+    process = bundle.directory / "process.json"
+    process.write_text(json.dumps({"args": ["/bin/true"], "env": [], "cwd": "/"}))
+    command = ["--root", str(bundle.directory / "state"), "exec", "--process", str(process), "x"]
+    assert loaded(bundle.directory, "execve", runtime(compiled_node, *command)) <= INTERPRETER | OURS
+    assert json.loads(process.read_text())["env"] == ["A=1"]
+
+
+def test_a_hook_loads_the_start_path_only(compiled_node: Node, bundle: Bundle) -> None:
+    """As second line behind the wrapper: it verifies and has nothing to mount."""
+    bundle.pod(namespace="kube-system")
+    bundle.save()
+    state = {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 1, "bundle": str(bundle.directory)}
+    arguments = ["hook", *compiled_node.options(), "createRuntime"]
+    modules = loaded(bundle.directory, "exit_group", arguments, json.dumps(state))
+    assert "hook.adapters.hook" in modules
+    assert modules <= INTERPRETER | OURS
