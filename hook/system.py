@@ -159,7 +159,10 @@ def make_directory(path: str, mode: int) -> None:
         pass
     except FileNotFoundError:
         make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
-        make_directory(path, mode)  # another start may have made it meanwhile
+        try:
+            posix.mkdir(path, mode)
+        except FileExistsError:  # another start was faster
+            pass
 
 
 def append_line(path: str, line: bytes, mode: int = 0o600) -> None:

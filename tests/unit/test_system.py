@@ -79,6 +79,11 @@ def test_lines_of_many_writers_never_mix(root_dir: Path) -> None:
     assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o750)
 
 
+def test_directory_that_nobody_can_make_is_an_os_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        make_directory("/proc/nowhere/a", 0o700)
+
+
 def test_directories_made_by_two_at_once_are_no_error(root_dir: Path) -> None:
     script = "import sys; from hook.system import make_directory as m; [m(sys.argv[1] % n, 0o700) for n in range(300)]"
     makers = [subprocess.Popen([sys.executable, "-c", script, f"{root_dir}/%d/a/b"], cwd=ROOT) for _ in range(4)]

@@ -62,7 +62,8 @@ def node(containerd: Containerd) -> Node:
 def evil(node: Node) -> Path:
     """A pod's volume, with certificates of its own."""
     path = node.directory / "evil"
-    path.mkdir(exist_ok=True)
+    shutil.rmtree(path, ignore_errors=True)  # runtimes make mount points in what earlier tests mounted
+    path.mkdir()
     (path / "evil.crt").write_text("evil\n")
     return path
 
