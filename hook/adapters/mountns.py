@@ -125,7 +125,7 @@ def _verify(root: int, edit: PlaceMount, tree: int) -> None:
 def _source(edit: PlaceMount) -> int:
     """A detached copy of the source's mount, with the reservation's options already in force."""
     mount: dict[str, object] = edit.mount  # type: ignore[assignment]  # importing `typing` costs as much as the mount
-    options: list[str] = mount["options"]  # type: ignore[assignment]
+    options: list[str] = mount["options"]  # type: ignore[assignment]  # a PlaceMount's, made by Mount.as_oci
     recursive = _AT_RECURSIVE if "rbind" in options else 0
     source = str(mount["source"])
     tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)

@@ -222,8 +222,8 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
     assert "rule others" not in failing.refusal()
     event = audit.plan_event({}, failing)
     assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
-    assert [error["rule"] for error in event["errors"]] == ["gpu", "every"]  # type: ignore[attr-defined]
-    assert reason in event["errors"][0]["message"]  # type: ignore[index]
+    assert [error["rule"] for error in event["errors"]] == ["gpu", "every"]  # type: ignore[attr-defined]  # a JSON object
+    assert reason in event["errors"][0]["message"]  # type: ignore[index]  # a JSON object
     ignoring = Node(root_dir, GPU, others, EVERY, failurePolicy="Ignore").decide(spec(env=["VISIBLE=all"]))
     assert ignoring.refusal() == ""
     assert [edit.describe()["name"] for edit in ignoring.edits] == ["A"]

@@ -48,17 +48,17 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> object:
 def test_verbs_that_start_a_process_go_through_reassert(run: object, verb: str) -> None:
     arguments = ["--root", "/r", verb, "--bundle", "a b", *AWKWARD, "id"]
     expected = ["reassert", "runtime", "--real", "DIR/runc", "--policy", "/etc/a b", "--", *arguments]
-    assert run(*arguments) == expected  # type: ignore[operator]
+    assert run(*arguments) == expected  # type: ignore[operator]  # a fixture that is a function
 
 
 @pytest.mark.parametrize("verb", ["start", "kill", "delete", "state", "features", "ps", "creates", "create-x"])
 def test_all_others_reach_the_real_runtime_at_once(run: object, verb: str) -> None:
     arguments = ["--root", "/r", verb, "--force", *AWKWARD, "id"]
-    assert run(*arguments) == ["runc", *arguments]  # type: ignore[operator]
+    assert run(*arguments) == ["runc", *arguments]  # type: ignore[operator]  # a fixture that is a function
 
 
 def test_no_arguments_reach_the_real_runtime(run: object) -> None:
-    assert run() == ["runc"]  # type: ignore[operator]
+    assert run() == ["runc"]  # type: ignore[operator]  # a fixture that is a function
 
 
 def test_real_runtime_must_be_executable(tmp_path: Path) -> None:

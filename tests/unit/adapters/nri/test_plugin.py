@@ -110,7 +110,7 @@ def slow(plugin: Running, name: str) -> threading.Event:
             go.wait(20)
         return create(pod, container)
 
-    plugin.decider.create = wait  # type: ignore[method-assign]
+    plugin.decider.create = wait  # type: ignore[method-assign]  # a decision that hangs
     return go
 
 
