@@ -18,11 +18,8 @@ from hook.protobuf import load
 SECONDS = 60.0
 """How long one call may take. kubelet gives an engine two minutes."""
 
-POD, CONTAINER, NODE = 0, 1, 2
-"""CRI's NamespaceMode."""
-
-RUNNING, EXITED = 1, 2
-"""CRI's ContainerState."""
+CONTAINER, NODE = 1, 2
+"""Of CRI's NamespaceMode: a namespace of the container's own, and the node's."""
 
 _MESSAGES = load(Path(__file__).with_name("cri.proto"))
 _T = TypeVar("_T")
@@ -86,9 +83,14 @@ class Cri:
 
 
 def information(answer: Any) -> dict[str, Any]:
-    """What a verbose answer says beyond its fields; containerd and CRI-O put JSON there. {} where it is none."""
+    """What a verbose answer says beyond its fields, as containerd and CRI-O both do; {} where it is nothing."""
+    return parsed(answer, "info")
+
+
+def parsed(answer: Any, name: str) -> dict[str, Any]:
+    """One JSON object of a verbose answer's `info`; {} where it is none."""
     try:
-        found = json.loads(answer.info.get("info", "{}"))
+        found = json.loads(answer.info.get(name, "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hook.node.files import Change, State
+from hook.node.starter import Starter
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
 ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
@@ -93,3 +94,6 @@ class Engine(Protocol):
 
     def users(self, path: str) -> int:
         """How many running containers still call an OCI runtime (a dispatcher) at this path."""
+
+    def starter(self) -> Starter:
+        """How it starts a probe, for the caller to close. It connects when it is used. Raises NodeError."""
