@@ -43,7 +43,7 @@ class PodStarter:
         self._image = image
         self._systemd = systemd
         self._attempt = 0
-        self._swept = False
+        self._ready = False
         self._command: list[str] | None = None
         self.identity = Identity(
             engine,
@@ -62,7 +62,7 @@ class PodStarter:
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
         """A pod of one container. Raises NotStarted, NodeError."""
-        self._prepare()
+        self.prepare()
         self._attempt += 1  # an engine keeps the names of a pod that is not wholly gone yet
         token = secrets.token_hex(8)
         logs = tempfile.mkdtemp(prefix="reassert-verify-logs-", dir="/run")
@@ -97,9 +97,9 @@ class PodStarter:
             raise
         return pod
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Know the image, and remove what an interrupted probe left, once. Raises NodeError."""
-        if self._swept:
+        if self._ready:
             return
         found = self._cri.image(self._image)
         if found is None:
@@ -110,7 +110,7 @@ class PodStarter:
             )
         self._command = _entrypoint(found)
         _remove_pods(self._cri, {})
-        self._swept = True
+        self._ready = True
 
     def _cgroup_parent(self, handler: str) -> str:
         """A parent that exists, so that none is left behind. A slice, or the top."""

@@ -55,6 +55,9 @@ class Starter(Protocol):
 
     identity: Identity
 
+    def prepare(self) -> None:
+        """Have what a probe runs; `start` would do it. Raises NodeError where this engine can start nothing at all."""
+
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Running:
         """Start a container under a handler; where it fails, nothing stays.
 
@@ -63,7 +66,7 @@ class Starter(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Let go of the engine, and remove what was prepared. Raises NodeError."""
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ _OURS = re.compile(r"reassert: refused|hook `[^`]*/reassert`")
 class Finding:
     """What became of hostile containers under one handler.
 
-    `result`: PROTECTED, EXPOSED or UNTRIED. `saw`: what was seen, for people. `executed`: the same of a process
-    executed in the container; "" where no container ran.
+    `result`: PROTECTED, EXPOSED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a process that
+    was executed in the container; "" where no container ran.
     """
 
     handler: Handler
@@ -72,6 +72,7 @@ def verify(
     volumes = tempfile.mkdtemp(prefix="reassert-verify-", dir=directory)
     try:
         attempt = Attempt(policy, starter, matches, facts, volumes)
+        starter.prepare()
         if not (attempt.env(False) or attempt.mounts(False)):
             raise NodeError(f"no rule of {policy.path} reserves anything for a container without devices")
         findings = [attempt.finding(handler) for handler in handlers]
@@ -158,22 +159,21 @@ class Attempt:
         wrong = [_say(edit) for edit in decided.edits]
         wrong = wrong or [str(reason) for reason in decided.denials + decided.errors]
         try:
-            left = decided.reserved.edits(running.exec_environ())
-            executed = "; ".join(map(_say, left)) or PROTECTED
-            wrong += [f"executed in it: {_say(edit)}" for edit in left]
+            left = [_say(edit) for edit in decided.reserved.edits(running.exec_environ())]
+            executed = EXPOSED if left else PROTECTED
+            said = [f"executed in it: {text}" for text in left if text not in wrong]
         except NodeError as error:
-            executed = f"{UNTRIED}: {error}"
-        if wrong:
-            if not handler.wired:
-                wrong.append("it is not wired: a way around for every pod that may name it")
-            return Finding(handler, EXPOSED, wrong, executed)
-        names, paths = len({name for name, _ in env}), len(list(mounts))
-        return Finding(handler, PROTECTED, [f"put back: {names} env, {paths} mounts"], executed)
+            executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
+        if wrong or executed == EXPOSED:
+            around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
+            return Finding(handler, EXPOSED, wrong + said + around, executed)
+        counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
+        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}", *said], executed)
 
 
 def _refusal(message: str) -> str:
-    """Our own part of an engine's message."""
-    return message[max(message.find("reassert: refused"), 0) :]
+    """Our own part of an engine's message; containerd 1.x ends it with an error code."""
+    return message[max(message.find("reassert: refused"), 0) :].removesuffix(": unknown")
 
 
 def _say(edit: Edit) -> str:
@@ -182,15 +182,10 @@ def _say(edit: Edit) -> str:
         is_now = f"is {edit.before[-1]}" if edit.before else "is not set"
         return f"env {edit.name} {is_now}, the policy wants {edit.value}"
     if isinstance(edit, PlaceMount):
-        there = ", ".join(str(mount["destination"]) for mount in edit.before) or "nothing of it"
-        wanted = f"{edit.mount['source']} ({','.join(map(str, _options(edit.mount)))})" if edit.mount else "nothing"
-        return f"mount {edit.name}: there is {there}, the policy wants {wanted}"
+        there = ", ".join(str(mount["destination"]) for mount in edit.before) or "nothing of the policy's"
+        wanted = f"{edit.mount['source']} {edit.mount['options']}" if edit.mount else "nothing"
+        return f"mount {edit.name}: {there} is mounted, the policy wants {wanted}"
     return f"{edit.kind} {edit.name} is there, the policy wants it absent"
-
-
-def _options(mount: dict[str, object]) -> list[object]:
-    options = mount.get("options")
-    return options if isinstance(options, list) else []
 
 
 def _is_good(findings: list[Finding]) -> bool:
@@ -225,8 +220,7 @@ def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict
     rows = []
     for finding in findings:
         handler = finding.handler
-        executed = [f"exec {finding.executed}"] if finding.executed.startswith(UNTRIED) else []
-        first, *more = [*finding.saw, *executed]
+        first, *more = finding.saw
         rows.append([handler.name, ",".join(handler.wired) or "-", finding.result, first])
         rows += [["", "", "", line] for line in more]
     parts.append("\n" + tabulate(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"], tablefmt="plain", disable_numparse=True))

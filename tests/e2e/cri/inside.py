@@ -24,7 +24,7 @@ assert encodings.ascii
 def main(pid: str, request: str) -> int:
     asked = json.loads(request)
     policy = store.load(asked["policy"], asked["store"])
-    handlers = [Handler(name, runtime, tuple(wired)) for name, runtime, wired in asked["handlers"]]
+    handlers = [Handler(name, "runc", tuple(wired)) for name, wired in asked["wired"].items()]
     _enter(pid)
     starter = PodStarter("containerd", asked["socket"], asked["image"])
     try:
