@@ -27,7 +27,7 @@ ATTEMPTS = 3
 
 PROTECTED, EXPOSED, UNTRIED = "protected", "not protected", "not tried"
 
-_OURS = re.compile(r"reassert: refused|hook `[^`]*/reassert`")
+_OURS = re.compile(r"reassert: refused|executing hook `[^`]*/reassert` \(exit code: 1\)")
 """In an engine's message: a refusal of ours. crun names a hook that failed, and does not show what it said."""
 
 
@@ -173,7 +173,10 @@ class Attempt:
 
 def _refusal(message: str) -> str:
     """Our own part of an engine's message; containerd 1.x ends it with an error code."""
-    return message[max(message.find("reassert: refused"), 0) :].removesuffix(": unknown")
+    at = message.find("reassert: refused")
+    if at < 0:
+        return "refused by the hook; the runtime does not show its reason, the event log does"
+    return message[at:].removesuffix(": unknown")
 
 
 def _say(edit: Edit) -> str:
