@@ -158,11 +158,15 @@ def _explain(options: argparse.Namespace) -> int:
     return explain(config, options.policy, options.store, options.output)
 
 
-def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.adapters.dispatcher import dispatcher
+def own_path() -> str:
+    """Absolute path of this program, no symbolic link."""
+    return os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
 
-    frozen = hasattr(sys, "_MEIPASS")
-    own = options.reassert or os.path.realpath(sys.executable if frozen else sys.argv[0])
+
+def _dispatcher(options: argparse.Namespace) -> int:
+    from hook.adapters.dispatcher import dispatcher, library_of
+
+    own = options.reassert or own_path()
     extra = [
         part
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))
@@ -171,9 +175,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
     for path in (options.real, own, *extra[1::2]):
         if not path.startswith("/"):
             raise Usage(f"{shlex.quote(path)} is not an absolute path")
-    known = frozen and own == os.path.realpath(own)
-    library = os.path.dirname(own) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec
-    sys.stdout.write(dispatcher(options.real, own, extra, library))
+    sys.stdout.write(dispatcher(options.real, own, extra, library_of(own)))
     return 0
 
 

@@ -99,7 +99,9 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing
-        raise NodeError(f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files") from None
+        raise NodeError(
+            f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files"
+        ) from None
 
 
 @contextmanager
