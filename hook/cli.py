@@ -14,6 +14,7 @@ from ruamel.yaml.error import YAMLError
 
 from hook import __version__, audit
 from hook.errors import ReassertError, Usage, describe
+from hook.node import command as node
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid
@@ -102,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     wrapper.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
     _where(wrapper)
     wrapper.set_defaults(run=_dispatcher)
+
+    node.add_parser(commands)
 
     plugin = commands.add_parser("nri", help="stay and answer containerd or CRI-O as an NRI plugin")
     _nri_options(plugin)
