@@ -14,13 +14,13 @@ from ruamel.yaml.error import YAMLError
 
 from hook import __version__, audit
 from hook.errors import ReassertError, Usage, describe
-from hook.node import command as node
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid
 from hook.system import Untrusted, trusted
 
 _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
+_NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
 _ADAPTERS = """adapters (called by engines, each with its own --help):
   runtime             wrapper of an OCI runtime
   hook                OCI hook, and podman's precreate stage
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 good, 1 found something wrong, 2 wrong usage."""
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts what lies in its plugin directory without arguments
-    parser = _parser()
+    parser = _parser(arguments)
     try:
         options = parser.parse_args(arguments)
         if not hasattr(options, "run"):
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "reassert",
         description=_DESCRIPTION,
@@ -104,7 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     _where(wrapper)
     wrapper.set_defaults(run=_dispatcher)
 
-    node.add_parser(commands)
+    node = commands.add_parser(
+        "node", help="wire reassert into this node's container engine, and out again", description=_NODE
+    )
+    if arguments[:1] == ["node"]:  # it loads a TOML editor and more, and a start may wait for another command
+        from hook.node.command import add_commands
+
+        add_commands(node)
 
     plugin = commands.add_parser("nri", help="stay and answer containerd or CRI-O as an NRI plugin")
     _nri_options(plugin)

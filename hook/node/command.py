@@ -18,20 +18,16 @@ from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
 from hook.node.files import LINK, TREE, Change, State, look
-from hook.node.program import PLACE, policy, program, seed
+from hook.node.program import PLACE, path_in_use, policy, program, seed
 from hook.node.record import Part, Record
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""
 
 
-def add_parser(commands: Any) -> None:
-    """Declare `node` and its commands."""
-    node = commands.add_parser(
-        "node",
-        help="wire reassert into this node's container engine, and out again",
-        description="Wire reassert into this node's container engine, prove that it works, and undo it.",
-    ).add_subparsers(title="commands", metavar="COMMAND", required=True)
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Declare what comes after `reassert node`."""
+    node = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     status = node.add_parser("status", help="what is wired; exits 0 wired and current, 1 not as it should be, 3 not wired")
     _engine(status)
@@ -181,8 +177,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     """What `node install` would change although nothing else is asked for."""
-    place = record.program_path()
-    choice = Choice(tuple(part.adapters), part.runtime_class, place, policy())
+    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy())
     wiring = engine.wire(choice, base_of(record, engine), part.notes)
     target = Target(wiring, part.adapters, part.runtime_class)
     rewiring = Rewiring(engine, record, target, _nothing)

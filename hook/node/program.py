@@ -39,14 +39,13 @@ def program() -> Program:
     """
     here = _own_tree()
     changes: list[Change] = []
-    place = here if here.startswith(_PACKAGED) else PLACE
-    if place == PLACE:
+    if not here.startswith(_PACKAGED):
         if here != PLACE and (not os.path.isdir(PLACE) or tree.fingerprint(PLACE) != tree.fingerprint(here)):
             changes.append((PLACE, State(tree.prepare(here, PLACE).encode(), TREE)))
         else:
             changes.append((PLACE, look(PLACE)))
         changes.append((COMMAND, link(f"{PLACE}/reassert")))
-    return Program(f"{place}/reassert", changes)
+    return Program(path_in_use(), changes)
 
 
 def seed() -> list[Change]:
@@ -62,6 +61,12 @@ def policy() -> Policy:
     if found.missing:
         raise NodeError(f"every container would be refused: {found.missing}; see `reassert policy check`")
     return found
+
+
+def path_in_use() -> str:
+    """The executable that a wired engine calls."""
+    here = _own_tree()
+    return f"{here if here.startswith(_PACKAGED) else PLACE}/reassert"
 
 
 def _own_tree() -> str:
