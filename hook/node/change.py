@@ -19,6 +19,7 @@ from hook.node.journal import DIRECTORY, Journal
 from hook.node.program import PLACE
 from hook.node.record import PROGRAM, Owned, Part, Record
 from hook.node.wrapper import pass_through, real_of
+from hook.policy import compiler
 
 Say = Callable[[str], None]
 
@@ -155,6 +156,8 @@ class Rewiring:
         if self._old.units != self._target.wiring.units and systemd.available():
             systemd.run("daemon-reload")
         tree.discard(PLACE)
+        if self._is_last():
+            compiler.clear()
 
     def _replaced(self, path: str) -> State | None:
         """What becomes of a carrier that is not needed: nothing, or what was there, or a pass-through while in use."""
@@ -182,7 +185,7 @@ class Rewiring:
     # -- the record
 
     def _new_part(self, also: list[str], directories: list[str]) -> Part:
-        """The engine's entry in the record once everything is done. `also`: files of the old one that are still there."""
+        """The engine's entry in the record when all is done. `also`: files of the old one that are still there."""
         wiring = self._target.wiring
         references = [(path, state) for path, state in wiring.references if state is not None]
         files = {path: self._old.files[path] for path in also if path in self._old.files}

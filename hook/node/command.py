@@ -29,7 +29,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     """Declare what comes after `reassert node`."""
     node = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    status = node.add_parser("status", help="what is wired; exits 0 wired and current, 1 not as it should be, 3 not wired")
+    status = node.add_parser(
+        "status", help="what is wired; exits 0 wired and current, 1 not as it should be, 3 not wired"
+    )
     _engine(status)
     status.add_argument("-o", "--output", choices=("table", "json"), default="table")
     status.set_defaults(run=_status)
@@ -62,7 +64,9 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(ADAPTERS)} (default: what is wired already, else the engine's first: {RUNTIME})",
     )
     scope = parser.add_mutually_exclusive_group()
-    scope.add_argument("--runtime-class", metavar="NAME", help="wire this handler only; a new one is made if it is missing")
+    scope.add_argument(
+        "--runtime-class", metavar="NAME", help="wire this handler only; a new one is made if it is missing"
+    )
     scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
 
 
@@ -126,7 +130,9 @@ def _uninstall(options: argparse.Namespace) -> int:
     _root()
     if options.dry_run:
         record = Record()
-        changes = [change for name in _wired(record, options.engine) for change in _unwiring(name, record).differences()]
+        changes = [
+            change for name in _wired(record, options.engine) for change in _unwiring(name, record).differences()
+        ]
         print(_shown(changes) or "Nothing is wired; nothing to change.")
         return 0
     with journal.locked():
@@ -168,8 +174,10 @@ def _status(options: argparse.Namespace) -> int:
         except NodeError as error:
             problems.append(f"{name}: {error}")
     if interrupted:
-        problems.append(f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it")
-    if problems and status == 0 or interrupted:
+        problems.append(
+            f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
+        )
+    if (problems and status == 0) or interrupted:
         status = OUT_OF_DATE
     print(_as_json(rows, record, problems) if options.output == "json" else _as_table(rows, record, problems))
     return status
@@ -269,5 +277,3 @@ def _as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[
             {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
         )
     return json.dumps({"engines": found, "problems": problems}, indent=2)
-
-

@@ -36,7 +36,7 @@ class Containerd:
     """The containerd of this node, its configuration read by itself (`containerd config dump`)."""
 
     name = "containerd"
-    adapters = (RUNTIME, NRI_ADAPTER, HOOK)
+    adapters: tuple[str, ...] = (RUNTIME, NRI_ADAPTER, HOOK)
     service = "containerd.service"
 
     def __init__(self) -> None:
@@ -103,28 +103,31 @@ class Containerd:
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
         env = reserved_env(choice.policy) if NRI_ADAPTER in choice.adapters else []
+        taken: dict[str, str] = {}
         chosen, created = self._chosen(dump, choice, notes)
         for name, table in chosen.items():
             old = notes.get("handlers", {}).get(name) or _current(table)
             was[name] = old
             runtime = ("containerd", "runtimes", name)
-            for key, value in (_own_values(table) if name == created else {("runtime_type",): table["runtime_type"]}).items():
-                settings[(*files.cri(), *runtime, *key)] = value
+            if name == created or not files.define((*runtime,)):
+                # Tables of files replace the built-in ones, so all of such a one has to be said.
+                settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
             if RUNTIME in choice.adapters:
-                path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, dict(wiring.carriers))
+                path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
                 _add(wiring.carriers, (path, state))
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
                 spec = base_spec(self._default_spec(old["base_runtime_spec"]), choice.program, env)
                 path = f"{SPECS}/{name}.json"
-                wiring.carriers.append((path, State(json.dumps(spec, indent=1).encode())))
+                wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
                 settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
         if NRI_ADAPTER in choice.adapters:
             settings.update(self._nri(dump, choice, wiring))
-        wiring.references[:0], changed = files.change(settings)
+        configuration, changed = files.change(settings)
+        wiring.references += configuration
         wiring.notes = {"handlers": was, "settings": changed, "created": created}
         effective = {_in_dump(key, dump): value for key, value in settings.items()}
-        self._expected = self._expect(dump, effective, notes, created and {created: chosen[created]})
+        self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
 
     def _chosen(
@@ -166,7 +169,7 @@ class Containerd:
     # -- doing it
 
     def check(self) -> None:
-        """containerd must read the files, and find in them exactly what was meant: no more, no less."""
+        """Containerd must read the files, and find in them exactly what was meant: no more, no less."""
         now = self._dump()
         if self._expected is None:
             return
@@ -247,7 +250,7 @@ class Containerd:
         return spec
 
     def _expect(
-        self, dump: dict[str, Any], settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any] | None
+        self, dump: dict[str, Any], settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]
     ) -> dict[str, Any]:
         """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
         expected = deepcopy(dump)
@@ -257,7 +260,7 @@ class Containerd:
                 toml.put(runtimes[name], ("options", "BinaryName"), old["BinaryName"])
                 runtimes[name]["base_runtime_spec"] = old["base_runtime_spec"]
         runtimes.pop(notes.get("created") or "", None)
-        runtimes.update(deepcopy(new or {}))
+        runtimes.update(deepcopy(new))
         for key, value in settings.items():
             toml.put(expected, key, value)
         return expected
@@ -300,7 +303,7 @@ def _current(table: dict[str, Any]) -> dict[str, str]:
 def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
     """What a handler's table sets, without the defaults and without what is wired."""
     ours = (("options", "BinaryName"), ("base_runtime_spec",))
-    return {key: value for key, value in _comparable(table).items() if value and key not in ours}
+    return {key: value for key, value in _comparable(table).items() if key not in ours}
 
 
 def _is_ours(binary: str) -> bool:
@@ -332,7 +335,7 @@ def _comparable(dump: dict[str, Any]) -> dict[Key, Any]:
         for name, value in values.items():
             if isinstance(value, dict):
                 walk(value, (*key, name))
-            elif (*key, name) != ("imports",):
+            elif value and (*key, name) != ("imports",):  # an option that is left out is its zero value
                 flat[(*key, name)] = value
 
     walk(dump, ())

@@ -1,8 +1,9 @@
 """Which of containerd's configuration files to change, and how. Pure but for reading the files.
 
-containerd 1.x: an imported file that has the CRI plugin's table replaces it whole, so the file that has the last word is
-edited in place. 2.x merges deeply: a drop-in of our own, with the main file's `version` (others are not applied), and
-the main file's `imports` names it where it does not yet. Source: containerd's cmd/containerd/server/config.
+containerd 1.x: an imported file that has the CRI plugin's table replaces it whole, so the file that has the last
+word is edited in place. 2.x merges deeply: a drop-in of our own, with the main file's `version` (others are not
+applied), and the main file's `imports` names it where it does not yet. Source: containerd's
+cmd/containerd/server/config.
 """
 
 from __future__ import annotations
@@ -74,14 +75,21 @@ class Files:
         ]
         return [(path, self._state(path, toml.edit(text, path, settings)))], notes
 
+    def define(self, key: Key) -> bool:
+        """Whether any file has this table below the CRI plugin's."""
+        return any(toml.get(values, (*self.cri(), *key)) is not None for _, values in self._all())
+
     def _last_word(self) -> str:
         """The file whose CRI table counts."""
-        for pattern in reversed(self._imports):
-            for path in sorted(glob.glob(self._absolute(pattern)), reverse=True):
-                if os.path.realpath(path) != os.path.realpath(self.main):
-                    if toml.get(toml.parse(self._read(path), path), self.cri()) is not None:
-                        return path
-        return self.main
+        with_table = [path for path, values in self._all() if toml.get(values, self.cri()) is not None]
+        return with_table[-1] if with_table else self.main
+
+    def _all(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every file with its values, the main one first, in the order in which they are read."""
+        paths = [self.main]
+        for pattern in self._imports:
+            paths += [path for path in sorted(glob.glob(self._absolute(pattern))) if path not in paths]
+        return [(path, toml.parse(self._read(path), path)) for path in paths]
 
     def _drop_in(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         directory = os.path.dirname(self.main)

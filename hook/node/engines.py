@@ -9,7 +9,7 @@ from hook.node.containerd import Containerd
 from hook.node.engine import Engine
 from hook.node.errors import NodeError
 
-NAMES = ("containerd", "crio", "docker", "podman")
+NAMES = ("containerd",)
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}

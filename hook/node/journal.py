@@ -62,9 +62,7 @@ class Journal:
         put(f"{directory}/{_JOURNAL}", None)
 
 
-def begin(
-    operation: str, engine: str, changes: list[Change], units: list[str], directory: str = DIRECTORY
-) -> Journal:
+def begin(operation: str, engine: str, changes: list[Change], units: list[str], directory: str = DIRECTORY) -> Journal:
     """Write the journal of a change that is about to be made. Raises OSError, with nothing changed."""
     steps = [Step(path, look(path), after) for path, after in changes]
     written = [path for path, after in changes if after is not None]
@@ -111,15 +109,21 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
 @contextmanager
 def locked(directory: str = DIRECTORY) -> Iterator[None]:
     """One change of the node at a time. Raises NodeError while another is under way, OSError."""
+    above = missing_directories([f"{directory}/lock"])
     make_directory(directory, 0o700)
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(fd).st_nlink:
+                raise BlockingIOError
         except BlockingIOError:
             raise NodeError("another `reassert node` is at work on this node; wait for it") from None
         yield
     finally:
+        if os.listdir(directory) == ["lock"]:
+            os.unlink(f"{directory}/lock")
+            remove_directories([*above, directory])
         os.close(fd)
 
 

@@ -44,6 +44,12 @@ def real_of(path: str) -> str | None:
     return shlex.split(last)[1]  # `exec REAL "$@"`, hook.adapters.dispatcher
 
 
+def pass_through(real: str) -> State:
+    """What stands in a dispatcher's place while running containers still call it: the real runtime alone."""
+    text = f'#!/bin/sh\n{MARK}, which is gone; running containers still call this\nexec {shlex.quote(real)} "$@"\n'
+    return State(text.encode(), mode=0o755)
+
+
 def behind(path: str) -> str:
     """The runtime itself, whether it is called directly or through a dispatcher of ours."""
     return real_of(path) or path
