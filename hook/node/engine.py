@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hook.node.files import Change, State
 from hook.node.starter import Starter
+from hook.policy.model import Policy
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
 ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
@@ -17,12 +18,13 @@ ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
 class Choice:
     """What an administrator asked for. `adapters`: of ADAPTERS. `runtime_class`: wire this handler only; None: all.
 
-    `program`: absolute path of the reassert executable that is to be called, no symbolic link.
+    `program`: absolute path of the reassert executable that is to be called, no symbolic link. `policy`: the node's.
     """
 
     adapters: tuple[str, ...]
     runtime_class: str | None
     program: str
+    policy: Policy
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,14 @@ class Engine(Protocol):
     def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """How to wire it. Raises NodeError where that cannot be: what is wrong, what to do."""
 
-    def strip(self, path: str, content: bytes) -> bytes | None:
+    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """A configuration file that was edited after we wrote it, without what is ours; None: nothing is left."""
 
     def warnings(self) -> list[str]:
         """What in its configuration looks like reassert's work and is not, or does nothing."""
 
-    def check(self, wiring: Wiring) -> None:
-        """Let the engine itself read the files that are there now. Raises NodeError with its words."""
+    def check(self) -> None:
+        """Let the engine itself read the files that are there now, as the last `wire` meant them. Raises NodeError."""
 
     def running(self) -> bool:
         """Whether its daemon runs; for an engine without one, whether it can be called."""

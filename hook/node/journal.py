@@ -37,13 +37,14 @@ class Step:
 class Journal:
     """What is being done. `operation`: install or uninstall. `engine`: whose files, to be restarted after a return.
 
-    `directories`: made for it, outermost first.
+    `directories`: made for it, outermost first. `units`: of systemd, started by it.
     """
 
     operation: str
     engine: str
     steps: list[Step]
     directories: list[str]
+    units: list[str]
 
     def undo(self, directory: str) -> None:
         """Put every path back as it was, and end. Can itself be interrupted and repeated. Raises OSError."""
@@ -61,11 +62,11 @@ class Journal:
         put(f"{directory}/{_JOURNAL}", None)
 
 
-def begin(operation: str, engine: str, changes: list[Change], directory: str = DIRECTORY) -> Journal:
+def begin(operation: str, engine: str, changes: list[Change], units: list[str], directory: str = DIRECTORY) -> Journal:
     """Write the journal of a change that is about to be made. Raises OSError, with nothing changed."""
     steps = [Step(path, look(path), after) for path, after in changes]
     written = [path for path, after in changes if after is not None]
-    journal = Journal(operation, engine, steps, missing_directories(written))
+    journal = Journal(operation, engine, steps, missing_directories(written), units)
     data = {
         "operation": operation,
         "engine": engine,
@@ -74,6 +75,7 @@ def begin(operation: str, engine: str, changes: list[Change], directory: str = D
             for s in steps
         ],
         "directories": journal.directories,
+        "units": units,
     }
     put(f"{directory}/{_JOURNAL}", State(json.dumps(data).encode(), mode=0o600))
     return journal
@@ -95,11 +97,13 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
     try:
         data = json.loads(Path(path).read_bytes())
         steps = [Step(s["path"], _state(s["before"]), _state(s["after"])) for s in data["steps"]]
-        return Journal(data["operation"], data["engine"], steps, data["directories"])
+        return Journal(data["operation"], data["engine"], steps, data["directories"], data["units"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing
-        raise NodeError(f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files") from None
+        raise NodeError(
+            f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files"
+        ) from None
 
 
 @contextmanager
@@ -110,10 +114,15 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(fd).st_nlink:
+                raise BlockingIOError
         except BlockingIOError:
             raise NodeError("another `reassert node` is at work on this node; wait for it") from None
         yield
     finally:
+        if os.listdir(directory) == ["lock"]:
+            os.unlink(f"{directory}/lock")
+            remove_directories([os.path.dirname(directory), directory])
         os.close(fd)
 
 

@@ -27,14 +27,17 @@ class Owned:
 class Part:
     """What one owner, an engine or PROGRAM, has on this node.
 
-    `adapters`, `runtime_class`: what was asked for. `notes`: the engine's own, JSON. `directories`: made for the
-    files, outermost first.
+    `adapters`, `runtime_class`: what was asked for. `references`: those of the files that the engine reads, in the
+    order in which they were written. `directories`: made for the files, outermost first. `units`: of systemd, that run
+    for it. `notes`: the engine's own, JSON.
     """
 
     adapters: list[str] = field(default_factory=list)
     runtime_class: str | None = None
     files: dict[str, Owned] = field(default_factory=dict)
+    references: list[str] = field(default_factory=list)
     directories: list[str] = field(default_factory=list)
+    units: list[str] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -59,6 +62,10 @@ class Record:
         """The engines that are wired."""
         return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and part.adapters)
 
+    def engines_with_files(self) -> list[str]:
+        """The engines that are wired, or have something of ours left."""
+        return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and (part.files or part.adapters))
+
     def owned(self, path: str) -> Owned | None:
         """The entry of a path, whoever's."""
         return next((part.files[path] for part in self.parts.values() if path in part.files), None)
@@ -81,7 +88,8 @@ def _part(data: dict[str, Any]) -> Part:
         path: Owned(None if f["before"] is None else State.from_json(f["before"]), f["after"])
         for path, f in data["files"].items()
     }
-    return Part(data["adapters"], data["runtimeClass"], files, data["directories"], data["notes"])
+    lists = data["references"], data["directories"], data["units"]
+    return Part(data["adapters"], data["runtimeClass"], files, *lists, data["notes"])
 
 
 def _part_json(part: Part) -> dict[str, Any]:
@@ -92,6 +100,8 @@ def _part_json(part: Part) -> dict[str, Any]:
             path: {"before": owned.before and owned.before.as_json(), "after": owned.after}
             for path, owned in part.files.items()
         },
+        "references": part.references,
         "directories": part.directories,
+        "units": part.units,
         "notes": part.notes,
     }

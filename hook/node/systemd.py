@@ -72,7 +72,7 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
     """
     environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
     try:
-        return subprocess.run(
+        return subprocess.run(  # noqa: S603  # a list, of our own words and the node's paths
             arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -31,6 +31,10 @@ _OURS = re.compile(r"reassert: refused|executing hook `[^`]*/reassert` \(exit co
 """In an engine's message: a refusal of ours. crun names a hook that failed, and does not show what it said."""
 
 
+class NothingToVerify(NodeError):
+    """The policy wants nothing of a probe: there is nothing that could be put back."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What became of hostile containers under one handler.
@@ -59,13 +63,26 @@ def probe(starter: Starter, handler: str) -> None:
             running.remove()
 
 
-def verify(
-    engine: Engine, handlers: list[Handler], policy: Policy, starter: Starter, output: str, directory: str = "/run"
-) -> int:
-    """Print what a hostile container of each handler got. `output`: table or json. `directory`: for its volumes.
+def verify(engine: Engine, handlers: list[Handler], policy: Policy, starter: Starter, output: str) -> int:
+    """Print what a hostile container of each handler got. `output`: table or json.
 
-    Returns 0 if every handler that calls an OCI runtime is protected, else 1. Raises NodeError where nothing can be
-    tried, OSError.
+    Returns 0 if every handler that calls an OCI runtime is protected, else 1. Raises NothingToVerify, NodeError where
+    nothing can be tried, OSError.
+    """
+    findings, others = examine(handlers, policy, starter)
+    if output == "json":
+        print(json.dumps(_as_json(engine, policy, findings, others), indent=2))
+    else:
+        print(_table(engine, policy, findings, others))
+    return 0 if _is_good(findings) else 1
+
+
+def examine(
+    handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run"
+) -> tuple[list[Finding], dict[str, str]]:
+    """Start hostile containers. Returns a finding per handler, and the rules that could not be tried with the reason.
+
+    `directory`: for what the containers mount. Raises NothingToVerify, NodeError, OSError.
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
@@ -74,29 +91,24 @@ def verify(
         attempt = Attempt(policy, starter, matches, facts, volumes)
         starter.prepare()
         if not (attempt.env(False) or attempt.mounts(False)):
-            raise NodeError(f"no rule of {policy.path} reserves anything for a container without devices")
-        findings = [attempt.finding(handler) for handler in handlers]
+            raise NothingToVerify(f"no rule of {policy.path} reserves anything for a container without devices")
+        return [attempt.finding(handler) for handler in handlers], others
     finally:
         shutil.rmtree(volumes, ignore_errors=True)
-    if output == "json":
-        print(json.dumps(_as_json(engine, policy, findings, others), indent=2))
-    else:
-        print(_table(engine, policy, findings, others))
-    return 0 if _is_good(findings) else 1
 
 
 def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str]]:
     if policy.missing:
-        raise NodeError(f"there is nothing to verify: no node policy: {policy.missing}")
+        raise NothingToVerify(f"there is nothing to verify: no node policy: {policy.missing}")
     if policy.mode == AUDIT:
-        raise NodeError(f"there is nothing to verify: the mode of {policy.path} is Audit, nothing is enforced")
+        raise NothingToVerify(f"there is nothing to verify: the mode of {policy.path} is Audit, nothing is enforced")
     exclusion = excluded(policy, starter.identity)
     if exclusion:
-        raise NodeError(f"there is nothing to verify: {policy.path} excludes {exclusion}")
+        raise NothingToVerify(f"there is nothing to verify: {policy.path} excludes {exclusion}")
     matches, others = hostile.covering(policy, starter.identity)
     if not matches:
         why = "".join(f"\n  rule {name}: {reason}" for name, reason in others.items())
-        raise NodeError(f"there is nothing to verify: no rule of {policy.path} covers a probe{why}")
+        raise NothingToVerify(f"there is nothing to verify: no rule of {policy.path} covers a probe{why}")
     return matches, others
 
 
