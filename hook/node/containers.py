@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 import time
+from contextlib import suppress
 
 from hook.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
-from hook.node.starter import EXEC_SECONDS, MARKER, NotStarted, Pairs, Process, processes
+from hook.node.starter import EXEC_SECONDS, MARKER, Gone, NotStarted, Pairs, Process, abandoned, new_token, processes
 from hook.node.systemd import command
 from hook.node.tinyroot import sleeper
 
-IMAGE = "reassert-verify:latest"
-LABEL = "reassert.probe"
-"""A label that only our containers have: what an interrupted probe left is found by it."""
+NAME = "reassert-verify"
+"""What our images and containers are named, followed by a token."""
 
 SECONDS = 60
 """How long a probe lives that nobody removes."""
@@ -31,8 +30,9 @@ class ContainerStarter:
         self._program = program or (engine,)
         self._options = options
         self._sleep: list[str] = []
-        image = f"localhost/{IMAGE}" if self._podman else None
-        self.identity = Identity(engine, False, types=(CONTAINER,), image=image)
+        self._image = f"{NAME}:{new_token()}"
+        seen = f"localhost/{self._image}" if self._podman else None
+        self.identity = Identity(engine, False, types=(CONTAINER,), image=seen)
 
     def prepare(self) -> None:
         """Make the image, and remove what an interrupted probe left, once. Raises NodeError, OSError."""
@@ -43,14 +43,14 @@ class ContainerStarter:
         with tempfile.NamedTemporaryFile(prefix="reassert-verify-", suffix=".tar", dir="/run") as file:
             file.write(tar)
             file.flush()
-            self._must("import", file.name, IMAGE)
+            self.call("import", file.name, self._image)
         self._sleep = sleep
 
     def close(self) -> None:
         """Remove the image. Raises NodeError."""
         if self._sleep:
             self._sleep = []
-            self._clean()
+            self.call("rmi", "--force", self._image)
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> OneContainer:
         """A container without network. Of two values of a name both engines pass on the last.
@@ -58,55 +58,59 @@ class ContainerStarter:
         Raises NotStarted, NodeError.
         """
         self.prepare()
-        token = secrets.token_hex(8)
-        name = f"reassert-verify-{token[:8]}"
+        token = new_token()
+        name = f"{NAME}-{token}"
         asked = [f"--env={key}={value}" for key, value in (*env, (MARKER, token))]
-        asked += [f"--mount=type=bind,source={host},target={path}" for host, path in mounts]
-        fixed = ["--detach", "--rm", "--log-driver=none", "--network=none", "--pull=never"]
-        fixed += [f"--name={name}", f"--label={LABEL}={token}"]
+        asked += [f"--mount=type=bind,{_field('source', host)},{_field('target', path)}" for host, path in mounts]
+        fixed = ["--detach", "--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
         runtime = [f"--runtime={handler}"]  # podman's is a global option
         line = [*runtime, "run", *fixed] if self._podman else ["run", *runtime, *fixed]
-        done = command([*self._program, *line, *self._options, *asked, IMAGE, *self._sleep, str(SECONDS)])
         made = OneContainer(self, name, token)
         try:
+            done = command([*self._program, *line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
             if done.returncode:
-                raise NotStarted(
-                    " ".join(done.stderr.split()) or f"{self._program[0]} run ended with {done.returncode}"
-                )
+                raise NotStarted(" ".join(done.stderr.split()) or f"its run ended with {done.returncode}")
             made.find()
         except BaseException:
-            made.remove()
+            with suppress(NodeError):  # why it did not start is what matters
+                made.remove()
             raise
         return made
 
-    def call(self, *arguments: str) -> str:
-        """Standard output of a command. Raises NodeError."""
-        return self._must(*arguments)
-
     def sleep_in(self, name: str) -> None:
         """Execute one more program in a container, in the background. Raises NodeError."""
-        self._must("exec", "--detach", name, *self._sleep, str(int(EXEC_SECONDS)))
+        self.call("exec", "--detach", name, *self._sleep, str(int(EXEC_SECONDS)))
 
-    def remove(self, *filters: str) -> None:
-        """Remove the probes that pass these filters of `ps`. Raises NodeError."""
-        select = ["ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}", *filters]
-        force = ["rm", "--force", *(["--time=0"] if self._podman else [])]
-        for container in self._must(*select).split():
-            done = command([*self._program, *force, container])
-            if done.returncode and container in self._must(*select).split():  # --rm may have been faster
-                raise NodeError(f"container {container} cannot be removed: {' '.join(done.stderr.split())}")
+    def remove(self, name: str) -> None:
+        """Remove a container. Raises NodeError."""
+        done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
+        if done.returncode and name in self._names():  # --rm may have been faster
+            raise NodeError(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
+
+    def _names(self) -> list[str]:
+        names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={NAME}").split()
+        return [name for name in names if name.startswith(f"{NAME}-")]
 
     def _clean(self) -> None:
-        self.remove()
-        if self._must("images", "--quiet", IMAGE).split():
-            self._must("rmi", "--force", IMAGE)
+        """Remove what interrupted probes left."""
+        for name in self._names():
+            if abandoned(name.removeprefix(f"{NAME}-")):
+                self.remove(name)
+        for tag in self.call("images", "--format={{.Tag}}", NAME).split():
+            if abandoned(tag):
+                self.call("rmi", "--force", f"{NAME}:{tag}")
 
-    def _must(self, *arguments: str) -> str:
+    def call(self, *arguments: str) -> str:
+        """Standard output of a command. Raises NodeError."""
         done = command([*self._program, *arguments])
         if done.returncode:
-            said = " ".join(done.stderr.split())
-            raise NodeError(f"`{self._program[0]} {arguments[0]}` failed: {said}")
+            raise NodeError(f"`{self._program[0]} {arguments[0]}` failed: {' '.join(done.stderr.split())}")
         return done.stdout
+
+
+def _field(name: str, path: str) -> str:
+    """A field of --mount, which is a line of CSV (RFC 4180)."""
+    return '"' + f"{name}={path}".replace('"', '""') + '"'
 
 
 class OneContainer:
@@ -119,11 +123,13 @@ class OneContainer:
         self.pid = 0
 
     def find(self) -> None:
-        """Learn its pid. Raises NodeError."""
-        text = self._starter.call("inspect", "--format={{.State.Pid}}", self._name).strip()
-        if not text.isdigit() or text == "0":
-            raise NodeError(f"the engine does not tell the pid of container {self._name}: {text}")
-        self.pid = int(text)
+        """Learn its pid. Raises Gone."""
+        try:
+            self.pid = int(self._starter.call("inspect", "--format={{.State.Pid}}", self._name))
+        except (NodeError, ValueError) as error:
+            raise Gone(f"the container ended at once: {error}") from None
+        if not self.pid:
+            raise Gone("the container ended at once")
 
     def environ(self) -> list[str]:
         """The environment of its first process. Raises Gone, NodeError."""
@@ -143,4 +149,4 @@ class OneContainer:
 
     def remove(self) -> None:
         """Stop and remove it. Raises NodeError."""
-        self._starter.remove(f"--filter=label={LABEL}={self._token}")
+        self._starter.remove(self._name)

@@ -27,8 +27,12 @@ ATTEMPTS = 3
 
 PROTECTED, EXPOSED, UNTRIED = "protected", "not protected", "not tried"
 
-_OURS = re.compile(r"reassert: refused|executing hook `[^`]*/reassert` \(exit code: 1\)")
-"""In an engine's message: a refusal of ours. crun names a hook that failed, and does not show what it said."""
+_OURS = re.compile(
+    r"reassert: refused"
+    r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
+    r"|executing \[reassert hook [^]]*\]: exit status 1"
+)
+"""In an engine's message: a refusal of ours. crun, and podman for precreate, name the hook without what it said."""
 
 
 class NothingToVerify(NodeError):
@@ -187,7 +191,7 @@ def _refusal(message: str) -> str:
     """Our own part of an engine's message; containerd 1.x ends it with an error code."""
     at = message.find("reassert: refused")
     if at < 0:
-        return "refused by the hook; the runtime does not show its reason, the event log does"
+        return "refused by the hook; the engine does not show the reason, the event log does"
     return message[at:].removesuffix(": unknown")
 
 
