@@ -111,7 +111,7 @@ def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str
         raise NothingToVerify(f"there is nothing to verify: {policy.path} excludes {exclusion}")
     matches, others = hostile.covering(policy, starter.identity)
     if not matches:
-        why = "".join(f"\n  rule {name}: {reason}" for name, reason in others.items())
+        why = "".join(f"; rule {name}: {reason}" for name, reason in others.items())
         raise NothingToVerify(f"there is nothing to verify: no rule of {policy.path} covers a probe{why}")
     return matches, others
 
@@ -245,6 +245,6 @@ def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict
     parts.append("\n" + tabulate(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"], tablefmt="plain", disable_numparse=True))
     parts += ["", *(f"not tried  rule {name}: {reason}" for name, reason in others.items())]
     bad = [f.handler.name for f in findings if f.handler.runtime and f.result != PROTECTED]
-    good = "every handler is protected" if _is_good(findings) else "no handler that calls an OCI runtime"
+    good = "every handler is protected" if _is_good(findings) else "no handler calls an OCI runtime of this node"
     parts.append(f"result     {'not protected: ' + ', '.join(bad) if bad else good}")
     return "\n".join(parts)
