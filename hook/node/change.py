@@ -134,7 +134,7 @@ class Rewiring:
         left = [h.name for h in self.engine.handlers({}) if {RUNTIME, HOOK} & set(h.wired)]
         if left and not self._target.adapters:
             raise NodeError(
-                f"{self.engine.title} still refers to reassert in {', '.join(left)}, by a setting that it did not make; "
+                f"{self.engine.title} still refers to reassert in {', '.join(left)}, by a setting of somebody else's; "
                 "take that out first"
             )
 
