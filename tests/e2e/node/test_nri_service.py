@@ -128,7 +128,7 @@ def test_it_is_active_when_a_runtime_has_taken_it_in(node: BootedNode) -> None:
     node.run("systemctl", "stop", "containerd")
     before = connections(node)
     node.run("systemctl", "start", "--no-block", UNIT)
-    wait_for(lambda: said(node)[-1]["event"] == "nri.disconnected", "the vain attempt", node.trouble)
+    wait_for(lambda: [line["event"] for line in said(node)][-1:] == ["nri.disconnected"], "its complaint", node.trouble)
     assert node.property(UNIT, "ActiveState") == "activating"
     node.run("systemctl", "start", "containerd")
     wait_until_active(node)
