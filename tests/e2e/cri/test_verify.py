@@ -149,3 +149,13 @@ def test_a_probe_that_wants_nothing_starts_or_says_why_not(containerd: Container
     refused = verify(containerd, WIRED, probe=True)
     assert refused.status == 1
     assert "reassert: refused default/reassert-verify-" in refused.error
+
+
+def test_what_an_interrupted_probe_left_is_removed(containerd: Containerd, node: Node) -> None:
+    """And what one left that still runs is not."""
+    dead = containerd.cri.run_pod("runc-plain", labels={"reassert.probe": "99999999-0"})
+    dead.run()
+    alive = containerd.cri.run_pod("runc-plain", name="q", labels={"reassert.probe": "1-0"})
+    assert verify(containerd, WIRED, probe=True).status == 0
+    assert containerd.pods() == [alive.id]
+    alive.remove()
