@@ -184,7 +184,8 @@ class Attempt:
             around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
             return Finding(handler, EXPOSED, wrong + said + around, executed)
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
-        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}", *said], executed)
+        also = "; in exec too" if executed == PROTECTED else ""
+        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed)
 
 
 def _refusal(message: str) -> str:

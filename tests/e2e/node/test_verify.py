@@ -63,7 +63,7 @@ def test_with_and_without_reassert(docker: Docker) -> None:
         "reassert": ("protected", "protected"),
         "runc": ("not protected", "not protected"),
     }
-    assert verified.saw("reassert") == ["put back: 2 env, 2 mounts"]
+    assert verified.saw("reassert") == ["put back: 2 env, 2 mounts; in exec too"]
     assert verified.saw("runc")[0] == (
         "env REQUESTS_CA_BUNDLE is reassert-verify-pod, the policy wants /etc/ssl/certs/ca-certificates.crt"
     )
