@@ -11,8 +11,9 @@ from hook.node import tree
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, link, look
 from hook.policy import store
-from hook.policy.compiler import compile_bytes
+from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Policy
+from hook.system import trusted
 
 PLACE = "/opt/reassert"
 COMMAND = "/usr/local/bin/reassert"
@@ -54,9 +55,12 @@ def seed() -> list[Change]:
 
 
 def policy() -> Policy:
-    """The policy that will be in force once the node is wired. Raises NodeError where that would be none at all."""
+    """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all."""
     if not os.path.lexists(store.SOURCE):
         return compile_bytes(store.SOURCE, _seed_text()).policy()
+    if not os.path.isdir(store.STORE):  # to look at a node must not leave anything there
+        trusted(store.SOURCE)
+        return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
     found = store.load()
     if found.missing:
         raise NodeError(f"every container would be refused: {found.missing}; see `reassert policy check`")
