@@ -1,6 +1,5 @@
 #!/bin/sh
-# Freeze reassert into dist/reassert/ with PyInstaller (onedir), and dist/reassert-packaged, the same executable for
-# packaging/deb/build.sh (packaging/reassert.spec says what for). Needs a python3 >= 3.11 with venv and its shared
+# Freeze reassert into dist/reassert/ with PyInstaller (onedir). Needs a python3 >= 3.11 with venv and its shared
 # library, and objdump: on Debian `apt-get install python3-venv libpython3.11 binutils` (with your python's version).
 #
 #   packaging/build.sh            PYTHON=/usr/bin/python3 packaging/build.sh
@@ -32,8 +31,7 @@ fi
 PYINSTALLER_CONFIG_DIR="$PWD/build/cache" build/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
   --workpath build/pyinstaller --distpath build/dist packaging/reassert.spec > build/pyinstaller.log 2>&1 ||
   { cat build/pyinstaller.log >&2; fail "PyInstaller failed, see above"; }
-rm -rf dist/reassert dist/reassert-packaged
+rm -rf dist/reassert
 mkdir -p dist
 mv build/dist/reassert dist/reassert
-mv build/pyinstaller/reassert/reassert-packaged dist/reassert-packaged
 dist/reassert/reassert --version

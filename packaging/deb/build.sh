@@ -19,9 +19,7 @@ fail() {
 for tool in dpkg-deb objdump; do
   command -v $tool > /dev/null || fail "$tool is missing; apt-get install dpkg binutils"
 done
-for part in reassert-packaged reassert/lib; do
-  [ -e "$DIST/$part" ] || fail "$DIST/$part is missing; run packaging/build.sh first"
-done
+[ -x "$DIST/reassert/reassert" ] || fail "$DIST/reassert/reassert is missing; run packaging/build.sh first"
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || :)}"
 [ -n "$SOURCE_DATE_EPOCH" ] || fail "not a git clone; set SOURCE_DATE_EPOCH to the release's time in seconds"
 export SOURCE_DATE_EPOCH
@@ -37,13 +35,19 @@ root=$work/root
 doc=$root/usr/share/doc/reassert
 program=$root/usr/lib/reassert
 
-# The executable names the directory of its libraries, another one for every content (packaging/reassert.spec). dpkg unpacks
-# in this order, the symbolic links last, and removes the old version's files after that.
-lib=$(grep -ao 'pyi-contents-directory lib-[0-9a-f]*' "$DIST/reassert-packaged" | cut -d ' ' -f 2)
-[ -n "$lib" ] || fail "$DIST/reassert-packaged is not packaging/build.sh's"
-install -D -m 755 "$DIST/reassert-packaged" "$program/reassert"
-cp -r "$DIST/reassert/lib" "$program/$lib"
-ln -s "$lib" "$program/lib" # for dispatchers, which put it into LD_LIBRARY_PATH (hook/adapters/dispatcher.py)
+# Containers start while dpkg replaces files one by one, and a start reads many, its own executable twice. So every content
+# has a directory of its own, which dpkg fills first; then one rename each, of `start` and of the symbolic link, leads
+# from the old version to the new one; then the old one's files go (postrm).
+content=$(cd "$DIST/reassert" && find . -type f | sort | xargs -d '\n' sha256sum | sha256sum | cut -c 1-12)
+install -d "$program"
+cp -r "$DIST/reassert" "$program/$content"
+ln -s "$content/reassert" "$program/reassert"
+cat > "$program/start" << END
+# Read by dispatchers (/usr/local/sbin/reassert-*): this version, and what spares its bootloader a restart.
+reassert=/usr/lib/reassert/$content/reassert
+export _PYI_ARCHIVE_FILE=\$reassert _PYI_PARENT_PROCESS_LEVEL=0
+export LD_LIBRARY_PATH=/usr/lib/reassert/$content/lib"\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+END
 mkdir -p "$root/usr/bin"
 ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
@@ -66,7 +70,7 @@ install -d "$root/usr/share/man/man8" "$root/usr/share/lintian/overrides"
 gzip -9n < packaging/deb/reassert.8 > "$root/usr/share/man/man8/reassert.8.gz"
 cp packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/reassert"
 find "$root" -type d -exec chmod 755 {} +
-find "$root" -type f ! -path "$program/reassert" -exec chmod 644 {} +
+find "$root" -type f ! -path "$program/$content/reassert" -exec chmod 644 {} +
 
 # What the program needs of a system: every library that it does not bring along must be glibc's.
 elf=$(find "$program" -type f \( -name reassert -o -name '*.so' -o -name '*.so.*' \))
@@ -78,7 +82,7 @@ needed=$(objdump -p $elf | sed -n 's/^ *NEEDED *//p' | sort -u)
 for library in $needed; do
   case $library in
   ld-linux*.so.* | libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | librt.so.1 | libutil.so.1) ;;
-  *) [ -e "$program/$lib/$library" ] || fail "$library is neither in the tree nor glibc's; the package must depend on it" ;;
+  *) [ -e "$program/$content/lib/$library" ] || fail "$library is neither in the tree nor glibc's; the package must depend on it" ;;
   esac
 done
 # shellcheck disable=SC2086  # a list

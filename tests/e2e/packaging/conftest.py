@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.packaging.chroot import Chroot
-from e2e.support import TOP, need, run, scratch
+from e2e.support import REASSERT, TOP, need, run, scratch
 
 FAST = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
 """xz takes 15 seconds."""
@@ -37,23 +36,19 @@ def build(directory: Path, version: str, umask: int = -1) -> Path:
 def frozen(directory: Path) -> Path:
     """A directory with packaging/build.sh's output, by reference."""
     directory.mkdir()
-    for name in ("reassert", "reassert-packaged"):
-        (directory / name).symlink_to(TOP / "dist" / name)
+    (directory / "reassert").symlink_to(REASSERT.parent)
     return directory
 
 
 @pytest.fixture(scope="session")
 def debs() -> Iterator[Path]:
-    """A directory with 1.deb, and 2.deb: a later version with other libraries and another default policy."""
+    """A directory with 1.deb, and 2.deb: a later version with another content and another default policy."""
     need(shutil.which("dpkg-deb") is not None, "dpkg-deb")
     directory = scratch()
     build(frozen(directory / "one"), "0.1.0-1").rename(directory / "1.deb")
-    second = frozen(directory / "two")
-    program = (second / "reassert-packaged").read_bytes()
-    (second / "reassert-packaged").unlink()
-    # Another content has another directory: as if it had been frozen with it.
-    (second / "reassert-packaged").write_bytes(re.sub(rb"(directory lib-)[0-9a-f]{12}", rb"\g<1>222222222222", program))
-    (second / "reassert-packaged").chmod(0o755)
+    second = directory / "two"
+    shutil.copytree(REASSERT.parent, second / "reassert", symlinks=True)
+    (second / "reassert/lib/later.txt").write_text("a later version\n")
     package = build(second, "0.1.0-2")
     run("dpkg-deb", "--raw-extract", str(package), str(second / "tree"))
     with (second / "tree/etc/reassert/policy.yaml").open("a") as policy:
