@@ -40,7 +40,7 @@ program=$root/usr/lib/reassert
 # from the old version to the new one; then the old one's files go (postrm).
 content=$(cd "$DIST/reassert" && find . -type f | sort | xargs -d '\n' sha256sum | sha256sum | cut -c 1-12)
 install -d "$program"
-cp -r "$DIST/reassert" "$program/$content"
+cp -r "$DIST/reassert/." "$program/$content"
 ln -s "$content/reassert" "$program/reassert"
 cat > "$program/start" << END
 # Read by dispatchers (/usr/local/sbin/reassert-*): this version, and what spares its bootloader a restart.

@@ -38,11 +38,14 @@ class Chroot:
         """The directories below its own, topmost first."""
         return [str(self.below.directory / "upper"), *self.below.layers()] if self.below else [str(ROOT.resolve())]
 
-    def run(self, script: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a sh script in it; standard error joins standard output. Fails the test with the output."""
+    def run(self, script: str, check: bool = True, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """Run a sh script in it; standard error joins standard output. Fails the test with the output.
+
+        `under`: a command of this machine that runs all of it, a tracer say.
+        """
         arguments = [str(self.directory), ":".join(self.layers()), "sh", "-euc", script]
         done = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", _ENTER, "enter", *arguments],
+            [*under, "unshare", "--mount", "sh", "-c", _ENTER, "enter", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

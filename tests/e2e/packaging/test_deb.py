@@ -10,15 +10,10 @@ from pathlib import Path
 
 from e2e.packaging.chroot import Chroot
 from e2e.packaging.conftest import INSTALL, NEW_POLICY, UPGRADE, build, frozen
-from e2e.support import REASSERT, TOP, need, run
+from e2e.support import REASSERT, TOP, run
 
 PROGRAM = "/usr/lib/reassert/reassert"
 POLICY = "/etc/reassert/policy.yaml"
-
-
-def need_node_command() -> None:
-    """What the package does on removal."""
-    need(run(str(REASSERT), "node", "--help", check=False).returncode == 0, "the command `reassert node`")
 
 
 def state(debian: Chroot) -> str:
@@ -79,9 +74,7 @@ def test_containers_start_while_it_is_upgraded(installed: Chroot) -> None:
     """dpkg replaces file by file; each start is wholly the old program's or wholly the new one's."""
     installed.put("/bundle/config.json", CONFIG)
     installed.run(DISPATCHER)
-    script = installed.read("/usr/local/sbin/reassert-true")
-    assert f"exec {PROGRAM} runtime --real /bin/true" in script
-    assert 'LD_LIBRARY_PATH=/usr/lib/reassert/lib"' in script
+    old = installed.run(f"readlink {PROGRAM}").stdout
     loop = "until grep -q started /starts.1 && grep -q started /starts.2; do sleep 0.05; done"
     upgrade = UPGRADE.replace(" --force-unsafe-io", "")
     installed.run(f"{STARTS}{loop}; {upgrade}; touch /stop; wait")
@@ -94,20 +87,23 @@ def test_containers_start_while_it_is_upgraded(installed: Chroot) -> None:
 
 def test_a_dispatcher_needs_no_restart_of_the_bootloader(installed: Chroot) -> None:
     """It names no version, and sets what the version that is installed needs (docs/performance.md)."""
-    installed.run(DISPATCHER)
-    script = installed.read("/usr/local/sbin/reassert-true")
-    content = installed.run(f"readlink {PROGRAM}").stdout.split("/")[0]
-    assert content not in script
-    installed.put("/bin/true", "#!/bin/sh\nprintenv\n", 0o755)
+    real, wrapped = "/usr/local/sbin/real", "/usr/local/sbin/reassert-real"
+    installed.put(real, "#!/bin/sh\nprintenv\n", 0o755)
     installed.put("/bundle/config.json", CONFIG)
-    strace = "strace -f -e trace=execve -qq -o /trace"
-    seen = installed.run("LD_LIBRARY_PATH=/theirs reassert-true create --bundle /bundle c").stdout.splitlines()
+    installed.run(f"reassert dispatcher --real {real} > {wrapped}; chmod 755 {wrapped}")
+    content = installed.run(f"readlink {PROGRAM}").stdout.split("/")[0]
+    assert content not in installed.read(wrapped)
+    trace = installed.directory / "trace"
+    strace = ("strace", "--follow-forks", "--trace=execve", f"--output={trace}")
+    command = f"LD_LIBRARY_PATH=/theirs {wrapped} create --bundle /bundle c"
+    seen = installed.run(command, under=strace).stdout.splitlines()
+    assert trace.read_text().count(f'execve("/usr/lib/reassert/{content}/reassert"') == 1
     assert "LD_LIBRARY_PATH=/theirs" in seen
     assert not [line for line in seen if line.startswith("_PYI")]
 
 
 def test_dpkg_switches_to_a_version_when_all_of_it_is_there(debs: Path) -> None:
-    """It renames files in the archive's order, `start` and the link last (dpkg's tarobject and its deferred extraction)."""
+    """It renames files in the archive's order, `start` and the link last (dpkg's deferred extraction)."""
     names = [line.split()[5] for line in run("dpkg-deb", "--contents", str(debs / "1.deb")).stdout.splitlines()]
     program = [name for name in names if name.startswith("./usr/lib/reassert/") and not name.endswith("/")]
     assert program[-2:] == ["./usr/lib/reassert/start", "./usr/lib/reassert/reassert"]
@@ -123,7 +119,6 @@ def test_an_upgrade_compiles_the_policy_of_a_node_in_use(installed: Chroot) -> N
 
 
 def test_goes_without_a_trace_and_comes_back(debian: Chroot) -> None:
-    need_node_command()
     before = debian.files()
     debian.run(INSTALL)
     debian.run("reassert policy compile > /dev/null; mkdir -p /var/log/reassert; touch /var/log/reassert/events.jsonl")
@@ -140,7 +135,6 @@ def test_goes_without_a_trace_and_comes_back(debian: Chroot) -> None:
 
 
 def test_an_administrators_own_files_survive_a_purge(installed: Chroot) -> None:
-    need_node_command()
     installed.put("/etc/reassert/company-ca.pem", "ours")
     installed.run("dpkg --purge reassert")
     assert installed.run("ls /etc/reassert").stdout == "company-ca.pem\n"
@@ -153,13 +147,12 @@ def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> N
     assert done.returncode == 1
     assert "reassert: this node could not be unwired, see above" in done.stdout
     assert state(installed) == "installed 0.1.0-1"
-    assert installed.files() == before
+    assert before.items() <= installed.files().items()
     installed.run("reassert --version")
     installed.run(UPGRADE)  # which asks nobody
 
 
 def test_a_dispatcher_written_by_hand_keeps_the_package(installed: Chroot) -> None:
-    need_node_command()
     installed.run(DISPATCHER)
     done = installed.run("dpkg --remove reassert", check=False)
     assert done.returncode == 1
@@ -177,7 +170,6 @@ def test_what_systemd_is_asked_for(debian: Chroot) -> None:
     assert debian.read("/asked").splitlines() == asked
     debian.run(UPGRADE)
     assert debian.read("/asked").splitlines() == asked * 2
-    need_node_command()
     debian.run("rm /asked; dpkg --purge reassert")
     assert debian.read("/asked").splitlines() == ["disable --quiet --now reassert-nri.service", "daemon-reload"]
 
