@@ -8,6 +8,9 @@ from pathlib import Path
 
 from e2e.support import TOP, need
 
+ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
+"""What a command mounts or leaves running goes when it ends."""
+
 _ENTER = """
 set -e
 cd "$1"
@@ -16,8 +19,6 @@ mount -t proc proc root/proc
 shift 2
 exec chroot root /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 """
-"""In a mount namespace of its own, so that nothing has to be unmounted."""
-
 
 ROOT = TOP / "build/roots/trixie"
 
@@ -45,7 +46,7 @@ class Chroot:
         """
         arguments = [str(self.directory), ":".join(self.layers()), "sh", "-euc", script]
         done = subprocess.run(
-            [*under, "unshare", "--mount", "sh", "-c", _ENTER, "enter", *arguments],
+            [*under, *ALONE, "sh", "-c", _ENTER, "enter", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
