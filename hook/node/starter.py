@@ -6,6 +6,7 @@ Everything is read from outside, in /proc: the container needs no program of our
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +26,17 @@ EXEC_SECONDS = 2.0
 """How long a process lives that is executed in a probe, and how long it is waited for."""
 
 Pairs = Iterable[tuple[str, str]]
+
+
+def new_token() -> str:
+    """A value for MARKER and for names, which tells whose it is: `abandoned` reads it."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def abandoned(token: str) -> bool:
+    """Whether the process that made a token is gone: what carries it was left by an interrupted probe."""
+    maker = token.partition("-")[0]
+    return not (maker.isdigit() and os.path.exists(f"/proc/{maker}"))
 
 
 class NotStarted(NodeError):
