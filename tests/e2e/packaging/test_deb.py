@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from e2e.packaging.chroot import Chroot
 from e2e.packaging.conftest import INSTALL, NEW_POLICY, UPGRADE, build, frozen
-from e2e.support import REASSERT, TOP, run
+from e2e.support import REASSERT, TOP, need, run
 
 PROGRAM = "/usr/lib/reassert/reassert"
 POLICY = "/etc/reassert/policy.yaml"
@@ -162,19 +163,6 @@ def test_a_dispatcher_written_by_hand_keeps_the_package(installed: Chroot) -> No
     installed.run("rm /usr/local/sbin/reassert-true; dpkg --remove reassert")
 
 
-def test_what_systemd_is_asked_for(debian: Chroot) -> None:
-    """systemd itself is not there: a systemctl that only writes down what it is asked."""
-    debian.put("/run/systemd/system/.keep", "")
-    debian.put("/usr/bin/systemctl", '#!/bin/sh\necho "$*" >> /asked\n', 0o755)
-    asked = ["daemon-reload", "--no-block try-restart reassert-nri.service"]
-    debian.run(INSTALL)
-    assert debian.read("/asked").splitlines() == asked
-    debian.run(UPGRADE)
-    assert debian.read("/asked").splitlines() == asked * 2
-    debian.run("rm /asked; dpkg --purge reassert")
-    assert debian.read("/asked").splitlines() == ["disable --quiet --now reassert-nri.service", "daemon-reload"]
-
-
 def test_the_same_tree_gives_the_same_bytes(debs: Path, directory: Path) -> None:
     again = build(frozen(directory / "again"), "0.1.0-1", umask=0o077)
     assert again.read_bytes() == (debs / "1.deb").read_bytes()
@@ -200,6 +188,11 @@ def test_what_is_frozen_in_stands_in_the_copyright_file() -> None:
             continue
         name = f"{path.name}/x" if path.is_dir() else path.name
         assert any(fnmatch(name, pattern) for pattern in named), f"{path.name} is not in packaging/deb/copyright"
+
+
+def test_the_man_page_is_well_formed() -> None:
+    need(shutil.which("mandoc") is not None, "mandoc")
+    assert run("mandoc", "-T", "lint", "-W", "warning", str(TOP / "packaging/deb/reassert.8")).stdout == ""
 
 
 def test_no_library_is_looked_for_where_the_builder_had_it() -> None:
