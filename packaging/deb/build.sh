@@ -21,7 +21,7 @@ for tool in dpkg-deb objdump; do
 done
 [ -x "$DIST/reassert/reassert" ] || fail "$DIST/reassert/reassert is missing; run packaging/build.sh first"
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || :)}"
-[ -n "$SOURCE_DATE_EPOCH" ] || fail "not a git clone; set SOURCE_DATE_EPOCH to the release's time in seconds"
+[ -n "$SOURCE_DATE_EPOCH" ] || fail "git tells no commit's time here; set SOURCE_DATE_EPOCH to the release's, in seconds"
 export SOURCE_DATE_EPOCH
 
 # A pre-release sorts before the release: 1.0rc1 is Debian's 1.0~rc1.

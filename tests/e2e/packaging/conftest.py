@@ -16,6 +16,9 @@ from e2e.support import REASSERT, TOP, need, run, scratch
 FAST = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
 """xz takes 15 seconds."""
 
+EPOCH = {"SOURCE_DATE_EPOCH": "1700000000"}
+"""git may refuse to read a clone that belongs to somebody else."""
+
 # As fast as it gets: nobody pulls the plug. Where the admin's edit and the package's meet, the edit stays.
 INSTALL = "dpkg --force-unsafe-io --install /debs/1.deb"
 UPGRADE = "dpkg --force-unsafe-io --force-confdef --force-confold --install /debs/2.deb"
@@ -25,7 +28,7 @@ NEW_POLICY = "# what a later version ships\n"
 
 def build(directory: Path, version: str, umask: int = -1) -> Path:
     """Run packaging/deb/build.sh on the frozen program in a directory; the .deb."""
-    environment = os.environ | FAST | {"DIST": str(directory), "VERSION": version}
+    environment = os.environ | FAST | EPOCH | {"DIST": str(directory), "VERSION": version}
     done = subprocess.run(
         [str(TOP / "packaging/deb/build.sh")], env=environment, capture_output=True, text=True, umask=umask
     )
