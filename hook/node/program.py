@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hook.adapters.dispatcher import lasting
 from hook.node import tree
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, link, look
@@ -70,7 +71,7 @@ def policy() -> Policy:
 def path_in_use() -> str:
     """The executable that a wired engine calls."""
     here = _own_tree()
-    return f"{here if here.startswith(_PACKAGED) else PLACE}/reassert"
+    return lasting(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
 
 
 def _own_tree() -> str:
