@@ -1,0 +1,30 @@
+#!/bin/bash
+# What the NRI pods of the chart do (docs/kubernetes.md). The node's root file system is at /host.
+#
+#   nri.sh run [OPTION…]   `reassert nri OPTION…`, once the node has the program and a policy
+#   nri.sh probe PATTERN   0 if a line of the plugin's metrics starts with PATTERN
+set -eu
+
+metrics=9464 # on the pod's loopback
+
+case ${1-} in
+run)
+  shift
+  echo "nri.sh: starting when the node has the program and a policy"
+  until [ -x /host/opt/reassert/reassert ] && [ -e /host/etc/reassert/policy.yaml ]; do
+    sleep 1
+  done
+  # A decision looks at the node's files (sources of mounts, device nodes, CDI specs, kubelet's checkpoint): they must
+  # be where they are on the node.
+  exec chroot /host /opt/reassert/reassert nri --metrics "127.0.0.1:$metrics" "$@"
+  ;;
+probe)
+  exec 3<> "/dev/tcp/127.0.0.1/$metrics"
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  grep -q "^$2" <&3
+  ;;
+*)
+  sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d' >&2
+  exit 2
+  ;;
+esac
