@@ -5,7 +5,7 @@
 #   nri.sh probe PATTERN   0 if a line of the plugin's metrics starts with PATTERN
 set -eu
 
-metrics=9464 # on the pod's loopback
+: "${METRICS_PORT:=9464}" # on the pod's loopback
 
 case ${1-} in
 run)
@@ -16,10 +16,10 @@ run)
   done
   # A decision looks at the node's files (sources of mounts, device nodes, CDI specs, kubelet's checkpoint): they must
   # be where they are on the node.
-  exec chroot /host /opt/reassert/reassert nri --metrics "127.0.0.1:$metrics" "$@"
+  exec chroot /host /opt/reassert/reassert nri --metrics "127.0.0.1:$METRICS_PORT" "$@"
   ;;
 probe)
-  exec 3<> "/dev/tcp/127.0.0.1/$metrics"
+  exec 3<> "/dev/tcp/127.0.0.1/$METRICS_PORT"
   printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
   grep -q "^$2" <&3
   ;;

@@ -68,7 +68,7 @@ class Cri:
             labels=labels or {},
             linux=messages.LinuxPodSandboxConfig(
                 cgroup_parent=self.cgroup_parent,
-                security_context=messages.LinuxSandboxSecurityContext(namespace_options=_namespaces()),
+                security_context=messages.LinuxSandboxSecurityContext(namespace_options=namespaces()),
             ),
         )
         request = messages.RunPodSandboxRequest(config=config, runtime_handler=handler)
@@ -107,9 +107,13 @@ class Pod:
             log_path=f"{name}.log",
             tty=tty,
             linux=messages.LinuxContainerConfig(
-                security_context=messages.LinuxContainerSecurityContext(namespace_options=_namespaces())
+                security_context=messages.LinuxContainerSecurityContext(namespace_options=namespaces())
             ),
         )
+        return self.make(config)
+
+    def make(self, config: Any) -> Container:
+        """Create a container from its whole configuration, a `messages.ContainerConfig`. Raises CriError."""
         request = messages.CreateContainerRequest(pod_sandbox_id=self.id, config=config, sandbox_config=self.config)
         created = call(self.cri.runtime.CreateContainer, request)
         return Container(self.cri, created.container_id, Path(self.config.log_directory) / config.log_path)
@@ -214,5 +218,6 @@ def split_mounts(text: str, below: str) -> list[tuple[str, str, str]]:
     return [(row[3], row[4], row[5]) for row in rows if row[4] == below or row[4].startswith(below + "/")]
 
 
-def _namespaces() -> Any:
+def namespaces() -> Any:
+    """The namespaces of every pod of the tests: the node's network, since nobody sets up another."""
     return messages.NamespaceOption(network=messages.NODE, pid=messages.CONTAINER)
