@@ -20,6 +20,7 @@ from hook.policy.source import PolicyInvalid
 from hook.system import Untrusted, trusted
 
 _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
+_NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
 _ADAPTERS = """adapters (called by engines, each with its own --help):
   runtime             wrapper of an OCI runtime
   hook                OCI hook, and podman's precreate stage
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 good, 1 found something wrong, 2 wrong usage."""
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts what lies in its plugin directory without arguments
-    parser = _parser()
+    parser = _parser(arguments)
     try:
         options = parser.parse_args(arguments)
         if not hasattr(options, "run"):
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "reassert",
         description=_DESCRIPTION,
@@ -102,6 +103,14 @@ def _parser() -> argparse.ArgumentParser:
     wrapper.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
     _where(wrapper)
     wrapper.set_defaults(run=_dispatcher)
+
+    node = commands.add_parser(
+        "node", help="wire reassert into this node's container engine, and out again", description=_NODE
+    )
+    if arguments[:1] == ["node"]:  # it loads a TOML editor and more, and a start may wait for another command
+        from hook.node.command import add_commands
+
+        add_commands(node)
 
     plugin = commands.add_parser("nri", help="stay and answer containerd or CRI-O as an NRI plugin")
     _nri_options(plugin)
@@ -158,11 +167,15 @@ def _explain(options: argparse.Namespace) -> int:
     return explain(config, options.policy, options.store, options.output)
 
 
-def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.adapters.dispatcher import dispatcher
+def own_path() -> str:
+    """Absolute path of this program, no symbolic link."""
+    return os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
 
-    frozen = hasattr(sys, "_MEIPASS")
-    own = options.reassert or os.path.realpath(sys.executable if frozen else sys.argv[0])
+
+def _dispatcher(options: argparse.Namespace) -> int:
+    from hook.adapters.dispatcher import dispatcher, library_of
+
+    own = options.reassert or own_path()
     extra = [
         part
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))
@@ -171,9 +184,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
     for path in (options.real, own, *extra[1::2]):
         if not path.startswith("/"):
             raise Usage(f"{shlex.quote(path)} is not an absolute path")
-    known = frozen and own == os.path.realpath(own)
-    library = os.path.dirname(own) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec
-    sys.stdout.write(dispatcher(options.real, own, extra, library))
+    sys.stdout.write(dispatcher(options.real, own, extra, library_of(own)))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 
 from hook.adapters.cmdline import EDITING_VERBS
 from hook.errors import ReassertError
@@ -52,3 +53,12 @@ def dispatcher(real: str, reassert: str, extra: list[str], library: str = "") ->
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
+
+
+def library_of(program: str) -> str:
+    """The directory of a program's libraries, if this process is frozen and the program's path is a real one; else "".
+
+    The program may be another copy than this one, or one that is yet to be put there.
+    """
+    known = hasattr(sys, "_MEIPASS") and program == os.path.realpath(program)
+    return os.path.dirname(program) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec

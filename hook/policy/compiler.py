@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hook.jsontext import encode
 from hook.policy.check import check_meaning, check_rules, check_shape, well_formed
 from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
-from hook.policy.store import FORMAT, file_key, store_path
+from hook.policy.store import FORMAT, STORE, file_key, store_path
 from hook.system import make_directory, replace_file, timestamp, trusted
 
 SOURCE_LIMIT = 16 * 1024 * 1024
@@ -137,6 +138,14 @@ def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[st
     except (OSError, ValueError, ReassertError):
         return None, []
     return (header, lines) if isinstance(header, dict) and header.get("format") == FORMAT else (None, [])
+
+
+def clear(store: str = STORE) -> None:
+    """Remove all compiled policies, with the store if it is empty then. Starts compile again what they need."""
+    for path in [*Path(store).glob("*.json"), Path(store, ".lock")]:
+        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        os.rmdir(store)
 
 
 def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

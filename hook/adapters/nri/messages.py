@@ -1,71 +1,13 @@
-"""NRI's and ttrpc's messages, made of nri.proto when the plugin starts; no generated code is kept.
-
-Each message of nri.proto is a class here by its name, as `protoc` would make it: `messages.get("KeyValue")`.
-"""
+"""NRI's and ttrpc's messages, made of nri.proto when the plugin starts: `messages.get("KeyValue")`."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
+from hook.protobuf import load
 
-_PROTO = Path(__file__).with_name("nri.proto")
-_SCALARS = {
-    "string": FieldDescriptorProto.TYPE_STRING,
-    "bytes": FieldDescriptorProto.TYPE_BYTES,
-    "bool": FieldDescriptorProto.TYPE_BOOL,
-    "int32": FieldDescriptorProto.TYPE_INT32,
-    "uint32": FieldDescriptorProto.TYPE_UINT32,
-    "int64": FieldDescriptorProto.TYPE_INT64,
-}
-_MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}$", re.DOTALL | re.MULTILINE)
-_FIELD = re.compile(r"^  (repeated )?(map<string, string>|\w+) (\w+) = (\d+);$", re.MULTILINE)
-
-
-def describe_file(text: str) -> FileDescriptorProto:
-    """The descriptor of a .proto in the plain style of nri.proto: messages, one level, one field a line."""
-    package = re.findall(r"^package ([\w.]+);$", text, re.MULTILINE)[0]
-    file = FileDescriptorProto(name="nri.proto", package=package, syntax="proto3")
-    for name, body in _MESSAGE.findall(text):
-        message = file.message_type.add(name=name)
-        for repeated, kind, field, number in _FIELD.findall(body):
-            _add_field(message, f".{package}", bool(repeated), kind, field, int(number))
-        if len(message.field) != body.count(";"):
-            raise ValueError(f"nri.proto: message {name} has a field that is not understood")
-    return file
-
-
-def _add_field(message: DescriptorProto, package: str, repeated: bool, kind: str, name: str, number: int) -> None:
-    many = repeated or kind.startswith("map")
-    label = FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
-    field = message.field.add(name=name, number=number, label=label)
-    if kind in _SCALARS:
-        field.type = _SCALARS[kind]
-        return
-    field.type = FieldDescriptorProto.TYPE_MESSAGE
-    if not kind.startswith("map"):
-        field.type_name = f"{package}.{kind}"
-        return
-    entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
-    entry.options.map_entry = True
-    _add_field(entry, package, False, "string", "key", 1)
-    _add_field(entry, package, False, "string", "value", 2)
-    field.type_name = f"{package}.{message.name}.{entry.name}"
-
-
-def _classes() -> dict[str, Any]:
-    file = describe_file(_PROTO.read_text("ascii"))
-    pool = DescriptorPool()
-    pool.Add(file)
-    names = [message.name for message in file.message_type]
-    return {name: GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}")) for name in names}
-
-
-_CLASSES = _classes()
+_CLASSES = load(Path(__file__).with_name("nri.proto"))
 
 
 def get(name: str) -> Any:

@@ -1,0 +1,1 @@
+"""Wiring reassert into the engines of this node: detect, change, check, roll back (docs/node.md)."""

@@ -1,0 +1,264 @@
+"""From one wiring of an engine to another: write, let the engine check, restart, prove, and only then clean up.
+
+Wiring for the first time, rewiring and taking everything out are the same: the last is a change to an empty Wiring.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from hook.errors import describe
+from hook.node import journal as journals
+from hook.node import systemd, tree
+from hook.node.engine import Base, Engine, Wiring
+from hook.node.errors import NodeError
+from hook.node.files import TREE, Change, State, look, missing_directories
+from hook.node.journal import DIRECTORY, Journal
+from hook.node.program import PLACE
+from hook.node.record import PROGRAM, Owned, Part, Record
+from hook.node.wrapper import pass_through, real_of
+from hook.policy import compiler
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Target:
+    """What is to be. `adapters`, `runtime_class`: as in Choice. `program`: the changes that put the program there."""
+
+    wiring: Wiring = field(default_factory=Wiring)
+    adapters: list[str] = field(default_factory=list)
+    runtime_class: str | None = None
+    program: list[Change] = field(default_factory=list)
+
+
+def base_of(record: Record, engine: Engine) -> Base:
+    """What files hold without reassert: as recorded, or where somebody edited one since, without our settings."""
+
+    def base(path: str) -> State | None:
+        owned, now = record.owned(path), look(path)
+        if owned is None or now is None:
+            return now
+        part = record.parts.get(engine.name, Part())
+        if now.sha256() == owned.after or path not in part.references:
+            return owned.before
+        left = engine.strip(path, now.content, part.notes)
+        return None if left is None else now.with_content(left)
+
+    return base
+
+
+class Rewiring:
+    """One change of one engine on this node.
+
+    `prove`: raises NodeError if containers do not run as they should.
+    """
+
+    def __init__(
+        self, engine: Engine, record: Record, target: Target, prove: Callable[[], None], directory: str = DIRECTORY
+    ) -> None:
+        self.engine = engine
+        self._record = record
+        self._target = target
+        self._prove = prove
+        self._directory = directory
+        self._base = base_of(record, engine)
+        self._old = record.parts.get(engine.name, Part())
+        references = [(path, state) for path, state in target.wiring.references if state is not None]
+        self._references = references + self._given_back({path for path, _ in references})
+        backups = [(f"{directory}/before{path}", self._base(path)) for path, _ in references]
+        self._carriers = [(path, state) for path, state in backups if state] + target.wiring.carriers
+        kept = {path for path, _ in self._carriers + references}
+        gone = {path for path, _ in self._references}
+        self._stale = [path for path in self._old.files if path not in kept | gone]
+
+    def _given_back(self, kept: set[str]) -> list[Change]:
+        """Files that the engine reads and that are not to be ours any longer; the last one written is the first."""
+        mine = [path for path in reversed(self._old.references) if path not in kept]
+        return [(path, self._base(path)) for path in mine if not self._record.elsewhere(path, self.engine.name)]
+
+    def differences(self) -> list[Change]:
+        """What would change on disk, in order: what carries it, what refers to it, what nobody needs any more."""
+        wanted = self._target.program + self._carriers + self._references
+        wanted += [(path, self._replaced(path)) for path in self._stale]
+        if self._is_last():
+            wanted += self._program_removed()
+        return [(path, state) for path, state in wanted if not _same(state, look(path))]
+
+    def restarts(self) -> bool:
+        """Whether the engine has to read its configuration again."""
+        return any(not _same(state, look(path)) for path, state in self._references)
+
+    def make(self, say: Say) -> bool:
+        """Do it. Returns whether anything changed. Raises NodeError, with everything as it was before."""
+        part = self._new_part(self._stale, self._old.directories)
+        if not self.differences() and part == self._old:
+            return False
+        # A new program matters to a resident plugin, and only to that.
+        moved = any(not _same(state, look(path)) for path, state in self._target.program + self._carriers)
+        restarts = self.restarts()
+        changes = self._target.program + self._carriers + self._references + self._recorded(part)
+        operation = "install" if self._target.adapters else "uninstall"
+        journal = journals.begin(operation, self.engine.name, changes, self._target.wiring.units, self._directory)
+        restarted = False
+        try:
+            for path, state in changes:
+                if not _same(state, look(path)) and not path.startswith(self._directory):
+                    say(f"{'writing' if state else 'removing'} {path}")
+            journals.apply(journal)
+            if restarts:
+                self.engine.check()
+                restarted = self.engine.running()
+            self._start_units(moved)
+            if restarted:
+                say(f"restarting {self.engine.title}")
+                self.engine.restart()
+            elif restarts:
+                say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
+            self._wait_for_units()
+            if self.engine.running():
+                self._prove()
+        except (NodeError, OSError, KeyboardInterrupt) as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
+            say("that failed; putting everything back")
+            put_back(journal, self.engine if restarted else None, self._directory)
+            raise NodeError(f"{why}\nEverything is as it was before.") from None
+        journal.end(self._directory)
+        self._clean_up(say)
+        return True
+
+    # -- the second half: what no engine refers to any more
+
+    def _clean_up(self, say: Say) -> None:
+        """Remove stale carriers, and the program with the last engine. Nothing here can break a container start."""
+        for unit in self._old.units:
+            if unit not in self._target.wiring.units:
+                systemd.run("stop", unit)
+        changes: list[Change] = [(path, self._replaced(path)) for path in reversed(self._stale)]
+        left = [path for path, state in changes if state is not None and self._record.owned(path)]
+        for path in left:
+            users = self.engine.users(path)
+            say(f"{users} running containers still call {path}: it stays and passes through to {real_of(path)}")
+        part = self._new_part(left, self._record.parts[self.engine.name].directories)
+        if self._is_last():
+            changes += self._program_removed()
+        if changes or part != self._record.parts.get(self.engine.name):
+            directories = [path for p in (self._old, self._record.parts.get(PROGRAM, Part())) for path in p.directories]
+            if self._is_last():
+                self._record.parts.pop(PROGRAM, None)
+            changes += self._recorded(part)
+            journal = journals.begin("clean-up", self.engine.name, changes, [], self._directory)
+            journals.apply(journal)
+            journal.end(self._directory)
+            journals.remove_directories(sorted(directories))
+        if self._old.units != self._target.wiring.units and systemd.available():
+            systemd.run("daemon-reload")
+        tree.discard(PLACE)
+        if self._is_last():
+            compiler.clear()
+
+    def _replaced(self, path: str) -> State | None:
+        """What becomes of a carrier that is not needed: nothing, or what was there, or a pass-through while in use."""
+        if self._record.elsewhere(path, self.engine.name):
+            return look(path)
+        real = real_of(path)
+        if real and self.engine.users(path):
+            return pass_through(real)
+        return self._base(path)
+
+    def _is_last(self) -> bool:
+        """Whether no engine is wired after this."""
+        return not self._target.adapters and not set(self._record.engines()) - {self.engine.name}
+
+    def _program_removed(self) -> list[Change]:
+        """A policy that somebody edited stays; the command goes before the program."""
+        part = self._record.parts.get(PROGRAM, Part())
+        changes: list[Change] = []
+        for path, owned in reversed(part.files.items()):
+            now = look(path)
+            if now is not None and (now.kind == TREE or now.sha256() == owned.after):
+                changes.append((path, owned.before))
+        return changes
+
+    # -- the record
+
+    def _new_part(self, also: list[str], directories: list[str]) -> Part:
+        """The engine's entry in the record when all is done. `also`: files of the old one that are still there."""
+        wiring = self._target.wiring
+        references = [(path, state) for path, state in wiring.references if state is not None]
+        files = {path: self._old.files[path] for path in also if path in self._old.files}
+        for path, state in self._carriers + references:
+            if state is not None:
+                files[path] = Owned(self._base(path), state.sha256())
+        made = missing_directories(list(files))
+        return Part(
+            self._target.adapters,
+            self._target.runtime_class,
+            files,
+            [path for path, _ in references],
+            sorted({*directories, *made}) if files else [],
+            wiring.units,
+            wiring.notes,
+        )
+
+    def _recorded(self, part: Part) -> list[Change]:
+        """The record with this entry in it, and with the program's."""
+        parts = {**self._record.parts, self.engine.name: part}
+        if self._target.program:
+            parts[PROGRAM] = self._program_part()
+        updated = replace_parts(self._record, parts)
+        self._record.parts = parts
+        return [updated]
+
+    def _program_part(self) -> Part:
+        old = self._record.parts.get(PROGRAM, Part())
+        files = dict(old.files)
+        for path, state in self._target.program:
+            now = self._base(path)
+            before = None if now is None or now.kind == TREE else now
+            if state is not None:
+                files[path] = Owned(files[path].before if path in files else before, state.sha256())
+        return replace(old, files=files, directories=sorted({*old.directories, *missing_directories(list(files))}))
+
+    # -- units
+
+    def _start_units(self, moved: bool) -> None:
+        for unit in self._target.wiring.units if systemd.available() else []:
+            systemd.run("daemon-reload")
+            systemd.run("restart" if moved else "start", "--no-block", unit)
+
+    def _wait_for_units(self) -> None:
+        for unit in self._target.wiring.units if self.engine.running() else []:
+            systemd.wait_active(unit)
+
+
+def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
+    """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
+    journal.undo(directory)
+    tree.discard(PLACE)
+    if systemd.available() and journal.units:
+        systemd.run("daemon-reload")
+        for unit in journal.units:
+            systemd.run("restart" if os.path.exists(f"/etc/systemd/system/{unit}") else "stop", unit)
+    if restart is not None:
+        try:
+            restart.restart()
+        except NodeError as error:
+            raise NodeError(
+                f"the files are as they were, but {restart.title} does not come up again: {error}"
+            ) from None
+
+
+def replace_parts(record: Record, parts: dict[str, Part]) -> Change:
+    """The change of installed.json to other entries."""
+    old, record.parts = record.parts, parts
+    try:
+        return record.change()
+    finally:
+        record.parts = old
+
+
+def _same(wanted: State | None, now: State | None) -> bool:
+    return now is None if wanted is None else wanted.same(now)

@@ -1,0 +1,279 @@
+"""`reassert node`: status, plan, install, uninstall, verify."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from tabulate import tabulate
+
+from hook.errors import Usage
+from hook.node import engines, journal, tree
+from hook.node.change import Rewiring, Target, base_of, put_back
+from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
+from hook.node.errors import NodeError
+from hook.node.files import LINK, TREE, Change, State, look
+from hook.node.program import PLACE, path_in_use, policy, program, seed
+from hook.node.record import Part, Record
+
+OUT_OF_DATE, NOT_WIRED = 1, 3
+"""Exit statuses of `status`; 3 as systemctl has it for what is not active."""
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Declare what comes after `reassert node`."""
+    node = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    status = node.add_parser(
+        "status", help="what is wired; exits 0 wired and current, 1 not as it should be, 3 not wired"
+    )
+    _engine(status)
+    status.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    status.set_defaults(run=_status)
+
+    plan = node.add_parser("plan", help="what install would change on this node; changes nothing")
+    _choice(plan)
+    plan.set_defaults(run=_install, dry_run=True, probe=False)
+
+    install = node.add_parser("install", help="wire it in; on any failure everything is put back")
+    _choice(install)
+    install.add_argument("--dry-run", action="store_true", help="the same as plan")
+    install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to prove it")
+    install.set_defaults(run=_install)
+
+    uninstall = node.add_parser("uninstall", help="put everything back as it was before install")
+    _engine(uninstall)
+    uninstall.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
+    uninstall.set_defaults(run=_uninstall)
+
+
+def _engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", choices=engines.NAMES, help="default: the one that kubelet uses, or the only one")
+
+
+def _choice(parser: argparse.ArgumentParser) -> None:
+    _engine(parser)
+    parser.add_argument(
+        "--adapter",
+        metavar="ADAPTER[,ADAPTER]",
+        help=f"of {', '.join(ADAPTERS)} (default: what is wired already, else the engine's first: {RUNTIME})",
+    )
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument(
+        "--runtime-class", metavar="NAME", help="wire this handler only; a new one is made if it is missing"
+    )
+    scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
+
+
+# -- the commands
+
+
+def _install(options: argparse.Namespace) -> int:
+    _root()
+    if options.dry_run:
+        rewiring, _ = _prepared(options, probe=False)
+        changes = rewiring.differences()
+        print(_shown(changes) or "Nothing to change.")
+        if rewiring.restarts():
+            print(f"{rewiring.engine.title} would be restarted; running containers stay.")
+        tree.discard(PLACE)
+        return 0
+    with journal.locked():
+        _interruptible()
+        _recover()
+        rewiring, target = _prepared(options, probe=options.probe)
+        changed = rewiring.make(_say)
+        for remark in target.wiring.remarks:
+            print(f"Note: {remark}")
+        adapters = ", ".join(target.adapters)
+        print(
+            f"{rewiring.engine.title} is wired ({adapters})."
+            if changed
+            else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
+        )
+    return 0
+
+
+def _prepared(options: argparse.Namespace, probe: bool) -> tuple[Rewiring, Target]:
+    """The change to what the options ask for. Prepares a copy of the program beside its place, changes nothing."""
+    record = Record()
+    engine = engines.engine(engines.chosen(options.engine))
+    old = record.parts.get(engine.name, Part())
+    choice_of_adapters = _adapters(options.adapter, engine, old)
+    scope = options.runtime_class or (None if options.default else old.runtime_class)
+    put = program()
+    choice = Choice(choice_of_adapters, scope, put.path, policy())
+    wiring = engine.wire(choice, base_of(record, engine), old.notes)
+    target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])
+    return Rewiring(engine, record, target, _prove(engine) if probe else _nothing), target
+
+
+def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
+    """In the order of ADAPTERS. The NRI plugin brings the verifying hook with it: it fails open without."""
+    names = text.split(",") if text else old.adapters or [engine.adapters[0]]
+    for name in names:
+        if name not in ADAPTERS:
+            raise Usage(f"--adapter {name}: one of {', '.join(ADAPTERS)} is meant")
+        if name not in engine.adapters:
+            raise NodeError(f"{engine.title} cannot be wired by {name}; it can by {', '.join(engine.adapters)}")
+    if NRI in names:
+        names = [*names, HOOK]
+    return tuple(name for name in ADAPTERS if name in names)
+
+
+def _uninstall(options: argparse.Namespace) -> int:
+    _root()
+    if options.dry_run:
+        record = Record()
+        changes = [
+            change for name in _wired(record, options.engine) for change in _unwiring(name, record).differences()
+        ]
+        print(_shown(changes) or "Nothing is wired; nothing to change.")
+        return 0
+    with journal.locked():
+        _interruptible()
+        _recover()
+        names = _wired(Record(), options.engine)
+        for name in names:
+            rewiring = _unwiring(name, Record())
+            rewiring.make(_say)
+            print(f"{rewiring.engine.title} is as it was before reassert.")
+        if not names:
+            print("Nothing is wired; nothing was changed.")
+    return 0
+
+
+def _wired(record: Record, name: str | None) -> list[str]:
+    return [owner for owner in record.engines_with_files() if name in (None, owner)]
+
+
+def _unwiring(name: str, record: Record) -> Rewiring:
+    engine = engines.engine(name)
+    return Rewiring(engine, record, Target(), _nothing)
+
+
+def _status(options: argparse.Namespace) -> int:
+    record = Record()
+    interrupted = journal.pending()
+    names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
+    rows, problems, status = [], [], NOT_WIRED
+    for name in names:
+        try:
+            found = engines.engine(name)
+            part = record.parts.get(name, Part())
+            rows += [(found, handler) for handler in found.handlers(part.notes)]
+            problems += [f"{name}: {warning}" for warning in found.warnings()]
+            if part.adapters:
+                status = min(status, 0)
+                problems += _out_of_date(found, record, part)
+        except NodeError as error:
+            problems.append(f"{name}: {error}")
+    if interrupted:
+        problems.append(
+            f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
+        )
+    if (problems and status == 0) or interrupted:
+        status = OUT_OF_DATE
+    print(_as_json(rows, record, problems) if options.output == "json" else _as_table(rows, record, problems))
+    return status
+
+
+def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
+    """What `node install` would change although nothing else is asked for."""
+    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy())
+    wiring = engine.wire(choice, base_of(record, engine), part.notes)
+    target = Target(wiring, part.adapters, part.runtime_class)
+    rewiring = Rewiring(engine, record, target, _nothing)
+    paths = [path for path, _ in rewiring.differences()]
+    restart = f", which restarts {engine.title}" if rewiring.restarts() else ""
+    found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
+    if not engine.running():
+        found.append(f"{engine.name}: {engine.title} does not run")
+    return found
+
+
+# -- what the commands share
+
+
+def _prove(engine: Engine) -> Any:
+    return _nothing
+
+
+def _nothing() -> None:
+    return
+
+
+def _recover() -> None:
+    """Put back what an interrupted run left half done. Raises NodeError."""
+    left = journal.pending()
+    if left is None:
+        tree.discard(PLACE)
+        return
+    _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
+    found = engines.engine(left.engine)
+    put_back(left, found if found.running() else None, journal.DIRECTORY)
+
+
+def _interruptible() -> None:
+    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+def _root() -> None:
+    if os.geteuid() != 0:
+        raise NodeError("this needs root: sudo reassert node …")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _shown(changes: list[Change]) -> str:
+    """Changes for people: a diff of what is text."""
+    return "\n".join(_diff(path, look(path), state) for path, state in changes)
+
+
+def _diff(path: str, before: State | None, after: State | None) -> str:
+    kinds = {state.kind for state in (before, after) if state}
+    if TREE in kinds:
+        return f"{path}: {'the program' if after else 'removed'}"
+    if LINK in kinds:
+        return f"{path} -> {after.content.decode()}" if after else f"{path}: removed"
+    if after is None:
+        return f"{path}: removed"
+    old = (before.content if before else b"").decode(errors="replace").splitlines()
+    new = after.content.decode(errors="replace").splitlines()
+    if before and old == new:
+        return f"{path}: mode {before.mode:04o} -> {after.mode:04o}"
+    name = path if before else "/dev/null"
+    return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
+
+
+def _as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str]) -> str:
+    cells = [
+        (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
+        for engine, handler in rows
+    ]
+    table = tabulate(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""], tablefmt="plain")
+    return "\n".join([table, *(f"! {problem}" for problem in problems)])
+
+
+def _as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str]) -> str:
+    found: dict[str, Any] = {}
+    for engine, handler in rows:
+        entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
+        entry["adapters"] = record.parts.get(engine.name, Part()).adapters
+        entry["handlers"].append(
+            {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
+        )
+    return json.dumps({"engines": found, "problems": problems}, indent=2)

@@ -1,0 +1,358 @@
+"""containerd 1.6, 1.7 and 2.x."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shutil
+import time
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hook.node import systemd, toml
+from hook.node.basespec import base_spec, reserved_env
+from hook.node.containerd_files import CRI, NRI, Files, strip
+from hook.node.engine import HOOK, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engine import NRI as NRI_ADAPTER
+from hook.node.errors import NodeError
+from hook.node.files import Change, State
+from hook.node.nri_unit import NAME, nri_unit
+from hook.node.toml import Key
+from hook.node.wrapper import dispatcher_for, real_of
+
+CONFIG = "/etc/containerd/config.toml"
+SPECS = "/etc/reassert/base-runtime-spec"
+"""Where the generated base_runtime_spec of each handler lies."""
+
+_RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""systemd's default for services, where the shim looks for `runc`."""
+
+
+class Containerd:
+    """The containerd of this node, its configuration read by itself (`containerd config dump`)."""
+
+    name = "containerd"
+    adapters: tuple[str, ...] = (RUNTIME, NRI_ADAPTER, HOOK)
+    service = "containerd.service"
+
+    def __init__(self) -> None:
+        """Raises NodeError where it is not installed, or its configuration is broken."""
+        self.version = _version()
+        self.title = f"containerd {'.'.join(map(str, self.version))}"
+        self._config, self._address = self._daemon_options()
+        self._expected: dict[str, Any] | None = None
+
+    @staticmethod
+    def installed() -> bool:
+        """Whether this node has it."""
+        return shutil.which("containerd", path=_PATH) is not None
+
+    # -- what is
+
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+        """Every handler of the CRI plugin."""
+        dump = self._dump()
+        was = notes.get("handlers", {})
+        return [self._handler(name, table, was.get(name, {})) for name, table in sorted(_runtimes(dump).items())]
+
+    def _handler(self, name: str, table: dict[str, Any], was: dict[str, str]) -> Handler:
+        kind = str(table.get("runtime_type", ""))
+        if kind not in _RUNC_TYPES:
+            return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
+        binary = str(toml.get(table, ("options", "BinaryName"), ""))
+        real = real_of(binary) if binary else None
+        spec = str(table.get("base_runtime_spec", ""))
+        wired = [RUNTIME] if real else []
+        if _is_our_spec(spec):
+            wired.append(HOOK)
+        if systemd.is_active(NAME):
+            wired.append(NRI_ADAPTER)
+        original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
+        return Handler(name, self._runtime(original), tuple(wired))
+
+    def _runtime(self, binary: str) -> str:
+        """The absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
+        found = shutil.which(binary or "runc", path=_PATH)
+        if found is None:
+            raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
+        return found
+
+    def warnings(self) -> list[str]:
+        """Keys that blogs recommend and that containerd ignores without a word."""
+        found = []
+        for name, table in sorted(_runtimes(self._dump()).items()):
+            for key in ("hooks", "env"):
+                if key in (table.get("options") or {}):
+                    instead = (
+                        "hooks go into the OCI spec that base_runtime_spec names: reassert node install --adapter hook"
+                        if key == "hooks"
+                        else "reserve env in /etc/reassert/policy.yaml: reassert node install"
+                    )
+                    found.append(f"runtimes.{name}.options.{key} does nothing in containerd; {instead}")
+        return found
+
+    # -- what is to be
+
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        """BinaryName and base_runtime_spec of the handlers, and NRI switched on where it is asked for."""
+        dump = self._dump()
+        files = Files(self._config, self.version[0], _imports(dump), base)
+        wiring = Wiring()
+        settings: dict[Key, Any] = {}
+        was: dict[str, dict[str, str]] = {}
+        env = reserved_env(choice.policy) if NRI_ADAPTER in choice.adapters else []
+        taken: dict[str, str] = {}
+        chosen, created = self._chosen(dump, choice, notes)
+        for name, table in chosen.items():
+            old = notes.get("handlers", {}).get(name) or _current(table)
+            was[name] = old
+            runtime = ("containerd", "runtimes", name)
+            if name == created or not files.define((*runtime,)):
+                # Tables of files replace the built-in ones, so all of such a one has to be said.
+                settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
+            if RUNTIME in choice.adapters:
+                path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
+                _add(wiring.carriers, (path, state))
+                settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
+            if {HOOK, NRI_ADAPTER} & set(choice.adapters):
+                spec = base_spec(self._default_spec(old["base_runtime_spec"]), choice.program, env)
+                path = f"{SPECS}/{name}.json"
+                wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
+                settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
+        switched = False
+        if NRI_ADAPTER in choice.adapters:
+            switched = bool(notes.get("nri")) or bool(toml.get(dump, (*NRI, "disable"), True))
+            self._nri(dump, choice, wiring)
+        if switched:
+            settings[*NRI, "disable"] = False
+        configuration, changed = files.change(settings)
+        wiring.references += configuration
+        wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched}
+        effective = {_in_dump(key, dump): value for key, value in settings.items()}
+        self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
+        return wiring
+
+    def _chosen(
+        self, dump: dict[str, Any], choice: Choice, notes: dict[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], str | None]:
+        """The tables of the handlers to wire, and which of them is a new one: a copy of the default handler's."""
+        runtimes = {name: table for name, table in _runtimes(dump).items() if name != notes.get("created")}
+        known = {name: table for name, table in runtimes.items() if table.get("runtime_type") in _RUNC_TYPES}
+        wanted = choice.runtime_class
+        if wanted is None:
+            if not known:
+                raise NodeError("containerd's CRI plugin has no runtime handler of a runc type; nothing to wire")
+            return known, None
+        if wanted in known:
+            return {wanted: known[wanted]}, None
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", wanted):
+            raise NodeError(f"--runtime-class {wanted}: a RuntimeClass' handler is a DNS label: a-z, 0-9 and -")
+        if wanted in runtimes:
+            raise NodeError(f"handler {wanted} is of type {runtimes[wanted].get('runtime_type')} and calls no runc")
+        default = str(toml.get(dump, (*_cri(dump), "containerd", "default_runtime_name"), "runc"))
+        if default not in known:
+            raise NodeError(f"the default handler {default} calls no runc; name an existing one with --runtime-class")
+        return {wanted: known[default]}, wanted
+
+    def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
+        """The plugin's unit."""
+        if self.version < (1, 7):
+            raise NodeError(f"{self.title} has no NRI, that needs 1.7 or later; use --adapter runtime")
+        socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
+        carriers, wiring.units = nri_unit(choice.program, socket)
+        wiring.carriers += carriers
+
+    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        """Our own drop-in goes whole; of other files, our settings."""
+        if path.startswith(SPECS) or os.path.basename(path).startswith("99-reassert"):
+            return None
+        return strip(path, content.decode(), notes.get("settings", [])).encode()
+
+    # -- doing it
+
+    def check(self) -> None:
+        """Containerd must read the files, and find in them exactly what was meant: no more, no less."""
+        now = self._dump()
+        if self._expected is None:
+            return
+        wrong = _differences(_comparable(self._expected), _comparable(now))
+        if wrong:
+            raise NodeError(f"containerd reads its configuration differently than meant: {'; '.join(wrong[:5])}")
+
+    def running(self) -> bool:
+        """Whether its unit runs."""
+        return systemd.is_active(self.service)
+
+    def restart(self) -> None:
+        """Containers run on meanwhile: they belong to their shims."""
+        systemd.restart(self.service)
+        deadline = time.monotonic() + systemd.SECONDS
+        while systemd.command(["ctr", "--address", self._address, "version"]).returncode:
+            if time.monotonic() > deadline:
+                raise NodeError(f"containerd does not answer at {self._address}")
+            time.sleep(0.2)
+        systemd.wait_active(self.service)
+
+    def users(self, path: str) -> int:
+        """Bundles of running containers whose shim was told to call this runtime."""
+        state = str(self._dump().get("state", "/run/containerd"))
+        needle = path.encode()
+        found = set()
+        for name in ("options.json", "runtime"):
+            for file in glob.glob(f"{state}/io.containerd.runtime.v2.task/*/*/{name}"):
+                try:
+                    if needle in Path(file).read_bytes():
+                        found.add(os.path.dirname(file))
+                except OSError:
+                    continue
+        return len(found)
+
+    # -- containerd itself
+
+    def _daemon_options(self) -> tuple[str, str]:
+        """Path of its configuration and address, from the running daemon's command line."""
+        pid = systemd.main_pid(self.service)
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
+        except OSError:
+            arguments = []
+        config = _option(arguments, ("--config", "-c")) or CONFIG
+        return config, _option(arguments, ("--address", "-a")) or "/run/containerd/containerd.sock"
+
+    def _dump(self) -> dict[str, Any]:
+        """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
+        done = systemd.command(["containerd", "--config", self._config, "config", "dump"])
+        if done.returncode:
+            raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
+        dump = toml.parse(done.stdout, "containerd config dump")
+        cri = toml.get(dump, _cri(dump))
+        disabled = [str(name) for name in dump.get("disabled_plugins", [])]
+        if cri is None or any(name in ("cri", *(CRI[2][1], CRI[3][1])) for name in disabled):
+            raise NodeError(f"{self._config}: the CRI plugin is disabled (disabled_plugins), so kubelet cannot use it")
+        for name in ("default_runtime", "untrusted_workload_runtime"):
+            if toml.get(cri, ("containerd", name, "runtime_type")):
+                raise NodeError(f"{self._config}: the deprecated {name} is in use; write it as runtimes.NAME")
+        return dump
+
+    def _default_spec(self, configured: str) -> dict[str, Any]:
+        """The spec that the handler had, or the engine's own."""
+        try:
+            if configured:
+                text = Path(configured).read_text()
+            else:
+                done = systemd.command(["ctr", "oci", "spec"])
+                if done.returncode:
+                    raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
+                text = done.stdout
+            spec = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise NodeError(f"base_runtime_spec {configured}: {error}") from None
+        if not isinstance(spec, dict):
+            raise NodeError(f"base_runtime_spec {configured} is no OCI spec")
+        return spec
+
+    def _expect(
+        self, dump: dict[str, Any], settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
+        expected = deepcopy(dump)
+        runtimes = _runtimes(expected)
+        for name, old in notes.get("handlers", {}).items():
+            if name in runtimes:
+                toml.put(runtimes[name], ("options", "BinaryName"), old["BinaryName"])
+                runtimes[name]["base_runtime_spec"] = old["base_runtime_spec"]
+        runtimes.pop(notes.get("created") or "", None)
+        if notes.get("nri"):
+            toml.put(expected, (*NRI, "disable"), True)
+        runtimes.update(deepcopy(new))
+        for key, value in settings.items():
+            toml.put(expected, key, value)
+        return expected
+
+
+def _version() -> tuple[int, int, int]:
+    text = systemd.command(["containerd", "--version"]).stdout
+    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", text)
+    if found is None:
+        raise NodeError(f"`containerd --version` says {text.strip()!r}, which is no version")
+    major, minor, patch = map(int, found.groups())
+    if (major, minor) < (1, 6):
+        raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
+    return major, minor, patch
+
+
+def _cri(dump: dict[str, Any]) -> Key:
+    return CRI[3] if toml.get(dump, CRI[3]) is not None else CRI[2]
+
+
+def _in_dump(key: Key, dump: dict[str, Any]) -> Key:
+    """A setting's key as the dump spells it: 2.x shows a version 2 file as version 3."""
+    return (*_cri(dump), *key[2:]) if key[:2] in CRI.values() else key
+
+
+def _runtimes(dump: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = toml.get(dump, (*_cri(dump), "containerd", "runtimes"), {})
+    return found
+
+
+def _imports(dump: dict[str, Any]) -> list[str]:
+    return [str(item) for item in dump.get("imports") or []]
+
+
+def _current(table: dict[str, Any]) -> dict[str, str]:
+    binary = str(toml.get(table, ("options", "BinaryName"), ""))
+    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": str(table.get("base_runtime_spec", ""))}
+
+
+def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
+    """What a handler's table sets, without the defaults and without what is wired."""
+    ours = (("options", "BinaryName"), ("base_runtime_spec",))
+    return {key: value for key, value in _comparable(table).items() if key not in ours}
+
+
+def _is_ours(binary: str) -> bool:
+    return os.path.basename(binary).startswith("reassert-")
+
+
+def _is_our_spec(path: str) -> bool:
+    return path.startswith(SPECS + "/")
+
+
+def _add(changes: list[Change], change: Change) -> None:
+    if change not in changes:
+        changes.append(change)
+
+
+def _option(arguments: list[str], names: tuple[str, ...]) -> str:
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in names:
+            return value if equals else "".join(arguments[position + 1 : position + 2])
+    return ""
+
+
+def _comparable(dump: dict[str, Any]) -> dict[Key, Any]:
+    """Every value by its path of keys; `imports` is how it was put together, not what it says."""
+    flat: dict[Key, Any] = {}
+
+    def walk(values: dict[str, Any], key: Key) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                walk(value, (*key, name))
+            elif value and (*key, name) != ("imports",):  # an option that is left out is its zero value
+                flat[(*key, name)] = value
+
+    walk(dump, ())
+    return flat
+
+
+def _differences(expected: dict[Key, Any], now: dict[Key, Any]) -> list[str]:
+    return [
+        f"{'.'.join(key)} is {now.get(key)!r}, not {expected.get(key)!r}"
+        for key in sorted({*expected, *now})
+        if expected.get(key) != now.get(key)
+    ]

@@ -1,0 +1,61 @@
+"""The engines that reassert can be wired into, and which of them this node's kubelet uses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hook.node.containerd import Containerd
+from hook.node.engine import Engine
+from hook.node.errors import NodeError
+
+NAMES = ("containerd",)
+
+_KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
+_SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
+
+
+def installed() -> list[str]:
+    """Names of the engines on this node."""
+    return [name for name in NAMES if _class(name).installed()]
+
+
+def engine(name: str) -> Engine:
+    """An engine of this node. Raises NodeError where it is not installed or its configuration is broken."""
+    if not _class(name).installed():
+        raise NodeError(f"{name} is not installed on this node")
+    made: Engine = _class(name)()
+    return made
+
+
+def chosen(name: str | None) -> str:
+    """The engine to work on: the one asked for, else kubelet's, else the only one. Raises NodeError."""
+    if name is not None:
+        return name
+    found = installed()
+    kubelets = _kubelets_engine()
+    if kubelets in found:
+        return kubelets
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
+    raise NodeError(f"this node has {' and '.join(found)}, and kubelet does not say which it uses; name one: --engine")
+
+
+def _kubelets_engine() -> str:
+    """By `containerRuntimeEndpoint` in kubelet's configuration, or --container-runtime-endpoint in its flags."""
+    for path in _KUBELET:
+        try:
+            text = Path(path).read_text()
+        except OSError:
+            continue
+        found = re.search(r"(?:container-runtime-endpoint[= ]|containerRuntimeEndpoint:)\s*(\S+)", text)
+        for part, name in _SOCKETS.items():
+            if found and part in found[1]:
+                return name
+    return ""
+
+
+def _class(name: str) -> type[Containerd]:
+    return {"containerd": Containerd}[name]

@@ -1,0 +1,80 @@
+"""The program itself on this node: its tree, the command, a first policy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hook.node import tree
+from hook.node.errors import NodeError
+from hook.node.files import TREE, Change, State, link, look
+from hook.policy import store
+from hook.policy.compiler import compile_bytes
+from hook.policy.model import Policy
+
+PLACE = "/opt/reassert"
+COMMAND = "/usr/local/bin/reassert"
+
+_SEED = Path(__file__).with_name("policy.yaml")
+"""config/policy.yaml, beside this module in the frozen program."""
+
+_PACKAGED = "/usr/"
+"""A program below belongs to a package manager and is used where it is."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Where the program will be, and what has to be put there. `path`: the executable that engines call."""
+
+    path: str
+    changes: list[Change]
+
+
+def program() -> Program:
+    """How to put the running program in place. A copy is prepared beside it; nothing else is touched yet.
+
+    Raises NodeError where the running program is not the frozen one.
+    """
+    here = _own_tree()
+    changes: list[Change] = []
+    if not here.startswith(_PACKAGED):
+        if here != PLACE and (not os.path.isdir(PLACE) or tree.fingerprint(PLACE) != tree.fingerprint(here)):
+            changes.append((PLACE, State(tree.prepare(here, PLACE).encode(), TREE)))
+        else:
+            changes.append((PLACE, look(PLACE)))
+        changes.append((COMMAND, link(f"{PLACE}/reassert")))
+    return Program(path_in_use(), changes)
+
+
+def seed() -> list[Change]:
+    """A first policy, where the node has none."""
+    return [] if os.path.lexists(store.SOURCE) else [(store.SOURCE, State(_seed_text()))]
+
+
+def policy() -> Policy:
+    """The policy that will be in force once the node is wired. Raises NodeError where that would be none at all."""
+    if not os.path.lexists(store.SOURCE):
+        return compile_bytes(store.SOURCE, _seed_text()).policy()
+    found = store.load()
+    if found.missing:
+        raise NodeError(f"every container would be refused: {found.missing}; see `reassert policy check`")
+    return found
+
+
+def path_in_use() -> str:
+    """The executable that a wired engine calls."""
+    here = _own_tree()
+    return f"{here if here.startswith(_PACKAGED) else PLACE}/reassert"
+
+
+def _own_tree() -> str:
+    if not hasattr(sys, "_MEIPASS"):
+        raise NodeError("only the frozen program can be put on a node: packaging/build.sh, then dist/reassert/reassert")
+    return os.path.dirname(os.path.realpath(sys.executable))
+
+
+def _seed_text() -> bytes:
+    source = _SEED if _SEED.exists() else _SEED.parents[2] / "config" / _SEED.name
+    return source.read_bytes()

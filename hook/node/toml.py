@@ -1,0 +1,114 @@
+"""Edits of other programs' TOML files that leave everything else as it was: comments, order, spelling."""
+
+from __future__ import annotations
+
+import tomllib
+from difflib import SequenceMatcher
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from hook.node.errors import NodeError
+
+Key = tuple[str, ...]
+
+
+def parse(text: str, path: str) -> dict[str, Any]:
+    """The values of a TOML text. Raises NodeError with path and line."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise NodeError(f"{path}: {error}; nothing was changed") from None
+
+
+def get(values: Any, key: Key, default: Any = None) -> Any:
+    """A value by its path of keys; `default` where a step is missing."""
+    for part in key:
+        if not isinstance(values, dict) or part not in values:
+            return default
+        values = values[part]
+    return values
+
+
+def put(values: dict[str, Any], key: Key, value: Any) -> None:
+    """Set a value in plain dictionaries, making tables on the way; None removes it."""
+    for part in key[:-1]:
+        values = values.setdefault(part, {})
+    if value is None:
+        values.pop(key[-1], None)
+    else:
+        values[key[-1]] = value
+
+
+def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
+    """The text with each key set to its value; None removes the key, and the tables that are empty without it.
+
+    Raises NodeError for a text that is no TOML, or where the result would not say exactly what it should.
+    """
+    wanted = parse(text, path)
+    document = tomlkit.parse(text)
+    try:
+        for key, value in settings.items():
+            put(wanted, key, value)
+            if value is not None:
+                _set(document, key, value)
+            elif get(tomllib.loads(text), key) is not None:
+                _remove(document, key)
+                for depth in range(len(key) - 1, 0, -1):
+                    if get(wanted, key[:depth]) != {}:
+                        break
+                    put(wanted, key[:depth], None)
+                    _remove(document, key[:depth])
+        edited = _tidied(text, tomlkit.dumps(document))
+        if tomllib.loads(edited) == wanted:
+            return edited
+    except (TOMLKitError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+        pass
+    keys = ", ".join(".".join(key) for key in settings)
+    raise NodeError(f"{path} cannot be edited safely, its tables are split in an unusual way; set by hand: {keys}")
+
+
+def _tidied(old: str, new: str) -> str:
+    """An edited text whose untouched lines are the old ones, to the last space, and whose new ones stand as others."""
+    before, after = old.splitlines(), new.splitlines()
+    indents = any(line.startswith((" ", "\t")) and line.lstrip().startswith("[") for line in before)
+    same = SequenceMatcher(None, [line.strip() for line in before], [line.strip() for line in after], autojunk=False)
+    lines: list[str] = []
+    for tag, begin, end, new_begin, new_end in same.get_opcodes():
+        if tag == "equal":
+            lines += before[begin:end]
+        elif tag == "replace":
+            lines += after[new_begin:new_end]
+        for line in after[new_begin:new_end] if tag == "insert" else []:
+            if line.strip():
+                lines.append(_indentation(line.strip(), lines, indents) + line.strip())
+            elif not indents:
+                lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def _indentation(line: str, lines: list[str], indents: bool) -> str:
+    """How far a new line is to be moved in: a key below its table's header, a table below the one it belongs to."""
+    headers = [other for other in lines if other.lstrip().startswith("[")]
+    last = headers[-1] if headers and indents else ""
+    space = last[: len(last) - len(last.lstrip())]
+    is_child = not line.startswith("[") or line.startswith(last.strip().rstrip("]") + ".")
+    return space + "  " if last and is_child else space
+
+
+def _set(document: Any, key: Key, value: Any) -> None:
+    table = document
+    for depth, part in enumerate(key[:-1]):
+        if part not in table:
+            # Only the last one gets a header of its own: [a.b.c], not [a], [a.b], [a.b.c].
+            table[part] = tomlkit.table(is_super_table=depth < len(key) - 2)
+        table = table[part]
+    table[key[-1]] = value
+
+
+def _remove(document: Any, key: Key) -> None:
+    table = document
+    for part in key[:-1]:
+        table = table[part]
+    del table[key[-1]]

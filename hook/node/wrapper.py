@@ -1,0 +1,55 @@
+"""Dispatchers (`reassert-runc`) in front of the real OCI runtimes that an engine calls."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from hook.adapters.dispatcher import MARK, dispatcher, library_of
+from hook.node.errors import NodeError
+from hook.node.files import State
+
+DIRECTORY = "/usr/local/sbin"
+
+
+def dispatcher_for(real: str, program: str, taken: dict[str, str]) -> tuple[str, State]:
+    """The path of the dispatcher for a real runtime, and what is to be there.
+
+    `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
+    one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
+    Raises NodeError where `real` is no program.
+    """
+    if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
+        raise NodeError(f"the OCI runtime {real} is not an executable file; correct its path or install it")
+    number = 1
+    while True:
+        path = f"{DIRECTORY}/reassert-{os.path.basename(real)}" + (f"-{number}" if number > 1 else "")
+        if taken.get(path, real) == real and (not os.path.lexists(path) or real_of(path) == real):
+            taken[path] = real
+            return path, State(dispatcher(real, program, [], library_of(program)).encode(), mode=0o755)
+        number += 1
+
+
+def real_of(path: str) -> str | None:
+    """The real runtime that a dispatcher of ours calls; None where the path is none of them. Raises OSError."""
+    try:
+        with Path(path).open("rb") as file:
+            if MARK.encode() not in file.read(256):
+                return None
+            file.seek(0)
+            last = file.read().decode("utf-8", "surrogateescape").splitlines()[-1]
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    return shlex.split(last)[1]  # `exec REAL "$@"`, hook.adapters.dispatcher
+
+
+def pass_through(real: str) -> State:
+    """What stands in a dispatcher's place while running containers still call it: the real runtime alone."""
+    text = f'#!/bin/sh\n{MARK}, which is gone; running containers still call this\nexec {shlex.quote(real)} "$@"\n'
+    return State(text.encode(), mode=0o755)
+
+
+def behind(path: str) -> str:
+    """The runtime itself, whether it is called directly or through a dispatcher of ours."""
+    return real_of(path) or path
