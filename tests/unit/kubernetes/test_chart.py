@@ -118,7 +118,7 @@ def test_what_the_node_command_is_told() -> None:
         (container,) = find(objects({"node": node}), "DaemonSet")["spec"]["template"]["spec"]["containers"]
         return container["args"]
 
-    assert not arguments()
+    assert arguments() == ["--adapter=runtime", "--default"]
     told = arguments(engine="crio", adapters=["runtime", "hook"], runtimeClass="gpu")
     assert told == ["--engine=crio", "--adapter=runtime,hook", "--runtime-class=gpu"]
 

@@ -25,6 +25,7 @@ def refusal(values: Object, namespace: str = NAMESPACE) -> str:
         ({"image": {"repository": "a", "pullPolicy": "never"}}, "pullPolicy"),
         ({"policy": {"text": {"kind": "NodePolicy"}}}, "text"),
         ({"node": {"engine": "rkt"}}, "engine"),
+        ({"node": {"adapters": []}}, "adapters"),
         ({"node": {"adapters": ["wrapper"]}}, "adapters"),
         ({"node": {"adapters": ["hook", "hook"]}}, "adapters"),
         ({"node": {"adapters": "hook"}}, "adapters"),

@@ -57,7 +57,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if has "nri" $adapters }}
 {{- fail "nri.enabled and adapters: [nri] are two NRI plugins on one node, and what both set is refused: choose one" }}
 {{- end }}
-{{- if and $adapters (not (has "runtime" $adapters)) (not (has "hook" $adapters)) }}
+{{- if not (or (has "runtime" $adapters) (has "hook" $adapters)) }}
 {{- fail "nri.enabled needs a second line, since NRI fails open: add runtime or hook to node.adapters" }}
 {{- end }}
 {{- end }}
