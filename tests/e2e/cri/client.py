@@ -58,8 +58,12 @@ class Cri:
         name: str = "p",
         annotations: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
+        privileged: bool = False,
     ) -> Pod:
-        """Start a pod's sandbox under a runtime handler, on the host's network. Raises CriError."""
+        """Start a pod's sandbox under a runtime handler, on the host's network. Raises CriError.
+
+        `privileged`: it may have privileged containers, and shares the host's pids.
+        """
         uid = str(uuid.uuid4())
         config = messages.PodSandboxConfig(
             metadata=messages.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
@@ -68,7 +72,9 @@ class Cri:
             labels=labels or {},
             linux=messages.LinuxPodSandboxConfig(
                 cgroup_parent=self.cgroup_parent,
-                security_context=messages.LinuxSandboxSecurityContext(namespace_options=namespaces()),
+                security_context=messages.LinuxSandboxSecurityContext(
+                    namespace_options=namespaces(privileged), privileged=privileged
+                ),
             ),
         )
         request = messages.RunPodSandboxRequest(config=config, runtime_handler=handler)
@@ -219,6 +225,6 @@ def split_mounts(text: str, below: str) -> list[tuple[str, str, str]]:
     return [(row[3], row[4], row[5]) for row in rows if row[4] == below or row[4].startswith(below + "/")]
 
 
-def namespaces() -> Any:
+def namespaces(host_pid: bool = False) -> Any:
     """The namespaces of every pod of the tests: the node's network, since nobody sets up another."""
-    return messages.NamespaceOption(network=messages.NODE, pid=messages.CONTAINER)
+    return messages.NamespaceOption(network=messages.NODE, pid=messages.NODE if host_pid else messages.CONTAINER)

@@ -17,7 +17,7 @@ from e2e.cri.client import Container, Pod, call, messages, wait_for
 from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.kubernetes.image import NAME, write_image
-from e2e.kubernetes.kubelet import container_config
+from e2e.kubernetes.kubelet import container_config, host_path, probe
 from e2e.support import REASSERT, Node, need, scratch
 
 POLICY = f"""\
@@ -77,16 +77,13 @@ class Daemon:
         spec = daemon["spec"]["template"]["spec"]
         (self._described,) = spec["containers"]
         self.pod = containerd.cri.run_pod("runc", namespace="kube-system", name="reassert-nri")
-        env = {"METRICS_PORT": str(port)}
-        config = container_config(spec, self._described, NAME, env, lambda path: containerd.view(path.lstrip("/")))
-        self.container = self.pod.make(config)
+        volumes = {v["name"]: host_path(v, lambda path: containerd.view(path.lstrip("/"))) for v in spec["volumes"]}
+        self.container = self.pod.make(container_config(self._described, NAME, volumes, {"METRICS_PORT": str(port)}))
         self.container.start()
 
     def probe(self, kind: str) -> bool:
         """Whether a probe succeeds."""
-        command = self._described[kind]["exec"]["command"]
-        request = messages.ExecSyncRequest(container_id=self.container.id, cmd=command, timeout=30)
-        return bool(call(self.container.cri.runtime.ExecSync, request).exit_code == 0)
+        return probe(self.container, self._described, kind)[0]
 
     def said(self) -> str:
         """Its log."""
