@@ -53,16 +53,14 @@ def base_of(record: Record, engine: Engine) -> Base:
 class Rewiring:
     """One change of one engine on this node.
 
-    `prove`: raises NodeError if containers do not run as they should.
+    `prove`: called when the engine has its new configuration; raises NodeError if containers do not run as they should.
     """
 
-    def __init__(
-        self, engine: Engine, record: Record, target: Target, prove: Callable[[], None], directory: str = DIRECTORY
-    ) -> None:
+    def __init__(self, engine: Engine, record: Record, target: Target, directory: str = DIRECTORY) -> None:
         self.engine = engine
         self._record = record
         self._target = target
-        self._prove = prove
+        self.prove: Callable[[], None] = lambda: None
         self._directory = directory
         self._base = base_of(record, engine)
         self._old = record.parts.get(engine.name, Part())
@@ -119,7 +117,7 @@ class Rewiring:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
             self._wait_for_units()
             if self.engine.running():
-                self._prove()
+                self.prove()
         except (NodeError, OSError, KeyboardInterrupt) as error:
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
             say("that failed; putting everything back")
@@ -241,7 +239,10 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
     if systemd.available() and journal.units:
         systemd.run("daemon-reload")
         for unit in journal.units:
-            systemd.run("restart" if os.path.exists(f"/etc/systemd/system/{unit}") else "stop", unit)
+            if os.path.exists(f"/etc/systemd/system/{unit}"):
+                systemd.run("restart", "--no-block", unit)
+            elif systemd.is_active(unit):
+                systemd.run("stop", unit)
     if restart is not None:
         try:
             restart.restart()
