@@ -21,6 +21,7 @@ from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.program import PLACE, path_in_use, policy, program, seed
 from hook.node.proof import Proof
 from hook.node.record import Part, Record
+from hook.node.removed import Removed
 from hook.node.verify import verify
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
@@ -176,11 +177,12 @@ def _wired(record: Record, name: str | None) -> list[str]:
 
 
 def _unwiring(name: str, record: Record) -> Rewiring:
-    engine = engines.engine(name)
-    return Rewiring(engine, record, Target())
+    installed = name in engines.installed()
+    return Rewiring(engines.engine(name) if installed else Removed(name), record, Target())
 
 
 def _status(options: argparse.Namespace) -> int:
+    _root()
     record = Record()
     interrupted = journal.pending()
     names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
