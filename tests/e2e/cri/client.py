@@ -200,11 +200,11 @@ def call(method: Callable[..., Any], request: Any) -> Any:
         raise CriError(error.details()) from None
 
 
-def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str) -> None:
+def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str, seconds: int = 30) -> None:
     """Wait until something holds. `why`: what to show if it never does."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within 30 s: {why()}"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s: {why()}"
         time.sleep(0.02)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from e2e.cri.client import Container, call, messages, namespaces
+from e2e.cri.client import Container, CriError, call, messages, namespaces
 
 _OF_THE_KERNEL = {"name", "command", "args", "env", "securityContext", "volumeMounts"}
 _OTHERS = {"image", "imagePullPolicy", "resources", "readinessProbe", "livenessProbe"}
@@ -88,7 +88,7 @@ class ConfigMapVolume:
     def write(self, data: dict[str, str]) -> None:
         """What the ConfigMap holds now."""
         link = self.directory / "..data"
-        old = link.resolve() if link.is_symlink() else None
+        old = self.directory / link.readlink() if link.is_symlink() else None
         new = self.directory / f"..{uuid.uuid4().hex}"
         new.mkdir(mode=0o755)
         for name, text in data.items():
@@ -103,7 +103,10 @@ class ConfigMapVolume:
 
 
 def probe(container: Container, described: Described, kind: str) -> tuple[bool, str]:
-    """Whether an exec probe succeeds, and what it says."""
+    """Whether an exec probe succeeds, and what it says; the engine may be away just now."""
     request = messages.ExecSyncRequest(container_id=container.id, cmd=described[kind]["exec"]["command"], timeout=60)
-    answer = call(container.cri.runtime.ExecSync, request)
+    try:
+        answer = call(container.cri.runtime.ExecSync, request)
+    except CriError as error:
+        return False, str(error)
     return answer.exit_code == 0, (answer.stdout + answer.stderr).decode()
