@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class Daemon:
         """Until it is ready, or not for this reason."""
 
         def as_wanted() -> bool:
+            time.sleep(0.5)  # a probe is work for the node too
             now, said = self.ready()
             assert why or " failed, see" not in said, self.said()  # it stays so
             return now is ready and why in said
