@@ -104,7 +104,7 @@ def test_recorded_bytes_are_understood() -> None:
 def test_an_answer_that_a_runtime_would_choke_on_is_not_made() -> None:
     adjust = {"env": [{"key": "A", "value": "x" * ttrpc.ANSWER_LIMIT}]}
     with pytest.raises(Violation, match="an answer of"):
-        ttrpc.answer(1, messages.get("CreateContainerResponse")(adjust=adjust))
+        ttrpc.serialize(messages.get("CreateContainerResponse")(adjust=adjust))
 
 
 def test_a_field_that_is_not_understood_is_no_silent_loss() -> None:
