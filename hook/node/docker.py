@@ -13,6 +13,7 @@ from typing import Any
 
 from hook.node import dockerapi, shims, systemd, toml
 from hook.node.cdifile import cdi_file
+from hook.node.daemon import arguments_of, option
 from hook.node.daemonjson import parse, render
 from hook.node.engine import CDI, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
@@ -50,8 +51,8 @@ class Docker:
             raise NodeError(f"`dockerd --version` says {said.strip()!r}, which is no version")
         self.version = tuple(map(int, found.groups()))
         self.title = f"docker {found[1]}.{found[2]}.{found[3]}"
-        self._arguments = _arguments(self._pid())
-        self._config = (_values(self._arguments, "--config-file") or [CONFIG])[-1]
+        self._arguments = arguments_of(self._pid())
+        self._config = (option(self._arguments, "--config-file") or [CONFIG])[-1]
 
     @staticmethod
     def installed() -> bool:
@@ -182,7 +183,7 @@ class Docker:
     def _flags_stand_in_the_way(self) -> None:
         """No file is read that says again what its command line says (moby, daemon/config)."""
         for flag in ("--add-runtime", "--default-runtime"):
-            if _values(self._arguments, flag):
+            if option(self._arguments, flag):
                 raise NodeError(
                     f"dockerd was started with {flag}, and then refuses the same setting in {self._config}; "
                     f"move it there from the command line (systemctl cat {self.service}) and restart dockerd"
@@ -262,7 +263,7 @@ class Docker:
 
     def _address(self) -> str:
         """Its unix socket. Raises NodeError where it listens on none."""
-        hosts = _values(self._arguments, "--host") + _values(self._arguments, "-H")
+        hosts = option(self._arguments, "--host", "-H")
         hosts += [str(host) for host in self._read(look(self._config)).get("hosts", [])]
         sockets = [host.removeprefix("unix://") for host in hosts if host.startswith("unix://")]
         if sockets or not hosts or "fd://" in hosts:
@@ -316,21 +317,4 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str
             for key in ("path", "options")
             if entry.get(key) != was.get(key)
         ]
-    return found
-
-
-def _arguments(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
-    except OSError:
-        return []
-
-
-def _values(arguments: list[str], name: str) -> list[str]:
-    """The values of an option, in both spellings."""
-    found = []
-    for position, argument in enumerate(arguments):
-        option, equals, value = argument.partition("=")
-        if option == name:
-            found.append(value if equals else "".join(arguments[position + 1 : position + 2]))
     return found
