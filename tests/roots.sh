@@ -1,9 +1,9 @@
 #!/bin/sh
-# Root file systems of later Debians for the tests, with their containerd, runc and crun: build/roots/SUITE.
+# Root file systems of Debians for the tests, with their engines and systemd: build/roots/SUITE.
 #
-#   tests/roots.sh trixie forky
+#   tests/roots.sh bookworm trixie forky
 #
-# They come from the mirror that this machine's own apt is configured with, and stay until they are deleted.
+# They come from the mirror that this machine's own apt is configured with, and stay until what is wanted in them changes.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,16 +11,31 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sourc
   sed -n 's/^URIs: *\([^ ]*\/debian\)\/* *$/\1/p; s/^deb  *\(\[[^]]*\] *\)\{0,1\}\([^ ]*\/debian\)\/*  *.*/\2/p' | head -n 1)
 [ -n "$mirror" ] || { echo "tests/roots.sh: no Debian mirror in /etc/apt" >&2; exit 1; }
 
-for suite; do
+set_up() { # SUITE
+  suite=$1
+  packages=containerd,runc,crun,busybox-static,systemd,dbus
+  case $suite in
+  bookworm) packages=$packages,docker.io,podman,netavark ;; # debootstrap does not resolve container-network-stack
+  esac
   root=build/roots/$suite
-  [ -e "$root/.complete" ] && continue
+  [ "$(cat "$root/.complete" 2>/dev/null)" != "$packages" ] || return 0
   echo "Setting up $root …"
   rm -rf "$root"
   mkdir -p build/roots
   script=/usr/share/debootstrap/scripts/$suite
   [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid # a suite that this debootstrap does not know yet
-  debootstrap --variant=minbase --include=containerd,runc,crun,busybox-static "$suite" "$root" "$mirror" "$script" \
-    > "$root.log" 2>&1 || { tail -n 20 "$root.log" >&2; exit 1; }
+  debootstrap --variant=minbase "--include=$packages" "$suite" "$root" "$mirror" "$script" > "$root.log" 2>&1 ||
+    { tail -n 20 "$root.log" >&2; return 1; }
   rm -rf "$root"/var/cache/apt/archives/*.deb
-  touch "$root/.complete"
+  echo "$packages" > "$root/.complete"
+}
+
+# At once: they wait for the mirror and for the disk by turns.
+running=
+for suite; do
+  set_up "$suite" &
+  running="$running $!"
+done
+for pid in $running; do
+  wait "$pid"
 done

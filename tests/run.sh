@@ -14,7 +14,7 @@ export PYTHON
 packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap
 case $* in
 *tests/unit*) ;;
-*) tests/roots.sh trixie forky ;; # containerd 1.7 and 2.1
+*) tests/roots.sh bookworm trixie forky ;; # containerd 1.6, 1.7 and 2.1
 esac
 echo "Building reassert …"
 packaging/build.sh

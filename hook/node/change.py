@@ -241,7 +241,10 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
     if systemd.available() and journal.units:
         systemd.run("daemon-reload")
         for unit in journal.units:
-            systemd.run("restart" if os.path.exists(f"/etc/systemd/system/{unit}") else "stop", unit)
+            if os.path.exists(f"/etc/systemd/system/{unit}"):
+                systemd.run("restart", "--no-block", unit)
+            elif systemd.is_active(unit):
+                systemd.run("stop", unit)
     if restart is not None:
         try:
             restart.restart()

@@ -19,7 +19,7 @@ from hook.node.engine import HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.engine import NRI as NRI_ADAPTER
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
-from hook.node.nri_unit import nri_unit
+from hook.node.nri_unit import NAME, nri_unit
 from hook.node.toml import Key
 from hook.node.wrapper import dispatcher_for, real_of
 
@@ -69,6 +69,8 @@ class Containerd:
         wired = [RUNTIME] if real else []
         if _is_our_spec(spec):
             wired.append(HOOK)
+        if systemd.is_active(NAME):
+            wired.append(NRI_ADAPTER)
         original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
         return Handler(name, self._runtime(original), tuple(wired))
 
@@ -121,11 +123,15 @@ class Containerd:
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
                 settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
+        switched = False
         if NRI_ADAPTER in choice.adapters:
-            settings.update(self._nri(dump, choice, wiring))
+            switched = bool(notes.get("nri")) or bool(toml.get(dump, (*NRI, "disable"), True))
+            self._nri(dump, choice, wiring)
+        if switched:
+            settings[*NRI, "disable"] = False
         configuration, changed = files.change(settings)
         wiring.references += configuration
-        wiring.notes = {"handlers": was, "settings": changed, "created": created}
+        wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched}
         effective = {_in_dump(key, dump): value for key, value in settings.items()}
         self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
@@ -152,13 +158,13 @@ class Containerd:
             raise NodeError(f"the default handler {default} calls no runc; name an existing one with --runtime-class")
         return {wanted: known[default]}, wanted
 
-    def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> dict[Key, Any]:
+    def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
+        """The plugin's unit."""
         if self.version < (1, 7):
             raise NodeError(f"{self.title} has no NRI, that needs 1.7 or later; use --adapter runtime")
         socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
         carriers, wiring.units = nri_unit(choice.program, socket)
         wiring.carriers += carriers
-        return {(*NRI, "disable"): False} if toml.get(dump, (*NRI, "disable"), True) else {}
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """Our own drop-in goes whole; of other files, our settings."""
@@ -260,6 +266,8 @@ class Containerd:
                 toml.put(runtimes[name], ("options", "BinaryName"), old["BinaryName"])
                 runtimes[name]["base_runtime_spec"] = old["base_runtime_spec"]
         runtimes.pop(notes.get("created") or "", None)
+        if notes.get("nri"):
+            toml.put(expected, (*NRI, "disable"), True)
         runtimes.update(deepcopy(new))
         for key, value in settings.items():
             toml.put(expected, key, value)

@@ -109,7 +109,6 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
 @contextmanager
 def locked(directory: str = DIRECTORY) -> Iterator[None]:
     """One change of the node at a time. Raises NodeError while another is under way, OSError."""
-    above = missing_directories([f"{directory}/lock"])
     make_directory(directory, 0o700)
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -123,7 +122,7 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
     finally:
         if os.listdir(directory) == ["lock"]:
             os.unlink(f"{directory}/lock")
-            remove_directories([*above, directory])
+            remove_directories([os.path.dirname(directory), directory])
         os.close(fd)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from difflib import SequenceMatcher
 from typing import Any
 
 import tomlkit
@@ -59,13 +60,41 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
                         break
                     put(wanted, key[:depth], None)
                     _remove(document, key[:depth])
-        edited = tomlkit.dumps(document)
+        edited = _tidied(text, tomlkit.dumps(document))
         if tomllib.loads(edited) == wanted:
             return edited
     except (TOMLKitError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
         pass
     keys = ", ".join(".".join(key) for key in settings)
     raise NodeError(f"{path} cannot be edited safely, its tables are split in an unusual way; set by hand: {keys}")
+
+
+def _tidied(old: str, new: str) -> str:
+    """An edited text whose untouched lines are the old ones, to the last space, and whose new ones stand as others."""
+    before, after = old.splitlines(), new.splitlines()
+    indents = any(line.startswith((" ", "\t")) and line.lstrip().startswith("[") for line in before)
+    same = SequenceMatcher(None, [line.strip() for line in before], [line.strip() for line in after], autojunk=False)
+    lines: list[str] = []
+    for tag, begin, end, new_begin, new_end in same.get_opcodes():
+        if tag == "equal":
+            lines += before[begin:end]
+        elif tag == "replace":
+            lines += after[new_begin:new_end]
+        for line in after[new_begin:new_end] if tag == "insert" else []:
+            if line.strip():
+                lines.append(_indentation(line.strip(), lines, indents) + line.strip())
+            elif not indents:
+                lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def _indentation(line: str, lines: list[str], indents: bool) -> str:
+    """How far a new line is to be moved in: a key below its table's header, a table below the one it belongs to."""
+    headers = [other for other in lines if other.lstrip().startswith("[")]
+    last = headers[-1] if headers and indents else ""
+    space = last[: len(last) - len(last.lstrip())]
+    is_child = not line.startswith("[") or line.startswith(last.strip().rstrip("]") + ".")
+    return space + "  " if last and is_child else space
 
 
 def _set(document: Any, key: Key, value: Any) -> None:

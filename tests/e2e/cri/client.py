@@ -156,7 +156,8 @@ class Container:
 
     def environ(self) -> list[str]:
         """The environment of its first process."""
-        return started_environ(lambda: self.exec("/bin/cat", "/proc/1/environ"))
+        # Not readable while the runtime has not become the program yet.
+        return started_environ(lambda: self.exec("/bin/sh", "-c", "cat /proc/1/environ 2>/dev/null || true"))
 
     def exec_environ(self) -> list[str]:
         """The environment that an exec'd process itself has."""

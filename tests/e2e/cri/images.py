@@ -23,7 +23,7 @@ _OCI = "application/vnd.oci.image."
 
 
 def write_images(directory: Path) -> list[Path]:
-    """Each image as an OCI layout in a tar, for `ctr image import`."""
+    """Each image as an OCI layout in a tar, for `ctr image import`, which `docker load` and `podman load` take too."""
     paths = []
     for number, (name, env) in enumerate(IMAGES.items()):
         paths.append(directory / f"image-{number}.tar")
@@ -57,15 +57,21 @@ def _layout(name: str, env: list[str], layer: bytes) -> bytes:
         "config": {"Env": ["PATH=/bin", *env], "Entrypoint": ["/bin/busybox", "sleep", "1000000"]},
         "rootfs": {"type": "layers", "diff_ids": [stored["digest"]]},
     }
+    configured = blob(json.dumps(config).encode(), "config.v1+json")
     manifest = {
         "schemaVersion": 2,
         "mediaType": _OCI + "manifest.v1+json",
-        "config": blob(json.dumps(config).encode(), "config.v1+json"),
+        "config": configured,
         "layers": [stored],
     }
     listed = blob(json.dumps(manifest).encode(), "manifest.v1+json")
     listed["annotations"] = {"io.containerd.image.name": name}
     entries.append(_file("index.json", json.dumps({"schemaVersion": 2, "manifests": [listed]}).encode()))
+    # What dockers before 25 look for (moby, image/spec/v1.2.md).
+    paths = [f"blobs/{str(part['digest']).replace(':', '/')}" for part in (configured, stored)]
+    entries.append(
+        _file("manifest.json", json.dumps([{"Config": paths[0], "RepoTags": [name], "Layers": paths[1:]}]).encode())
+    )
     return _tar(entries)
 
 
