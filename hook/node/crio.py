@@ -39,7 +39,7 @@ class Crio:
     """The CRI-O of this node."""
 
     name = "crio"
-    adapters = (RUNTIME, NRI, HOOK, CDI)
+    adapters: tuple[str, ...] = (RUNTIME, NRI, HOOK, CDI)
     service = "crio.service"
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class Docker:
     """The dockerd of this node."""
 
     name = "docker"
-    adapters = (RUNTIME, CDI)
+    adapters: tuple[str, ...] = (RUNTIME, CDI)
     service = "docker.service"
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Podman:
     """The podman of this node."""
 
     name = "podman"
-    adapters = (RUNTIME, HOOK, CDI)
+    adapters: tuple[str, ...] = (RUNTIME, HOOK, CDI)
     service = ""
 
     def __init__(self) -> None:
@@ -194,7 +194,9 @@ class _Settings:
         """The name of the runtime that podman takes unasked. Raises NodeError where that is none of these."""
         name = self.runtime or next((name for name in ("crun", "runc") if name in runtimes), "")
         if name.startswith("/"):
-            name = next((known for known, path in runtimes.items() if os.path.realpath(path) == os.path.realpath(name)), name)
+            name = next(
+                (known for known, path in runtimes.items() if os.path.realpath(path) == os.path.realpath(name)), name
+            )
         if name not in runtimes:
             raise NodeError(
                 f"podman's default runtime, {name or 'crun or runc'}, is not there, or none that is like runc"
