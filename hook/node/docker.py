@@ -29,7 +29,7 @@ _RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where dockerd looks for a runtime that is no absolute path."""
 
-_SECONDS = 30.0
+_SECONDS = 15.0
 """How long dockerd may take to read its configuration; it says nothing when it has."""
 
 _STATES = ("/run/containerd", "/run/docker/containerd/daemon")
@@ -264,7 +264,7 @@ class Docker:
     def _address(self) -> str:
         """Its unix socket. Raises NodeError where it listens on none."""
         hosts = option(self._arguments, "--host", "-H")
-        hosts += [str(host) for host in self._read(look(self._config)).get("hosts", [])]
+        hosts = hosts or [str(host) for host in self._read(look(self._config)).get("hosts", [])]
         sockets = [host.removeprefix("unix://") for host in hosts if host.startswith("unix://")]
         if sockets or not hosts or "fd://" in hosts:
             return (sockets or [""])[0] or "/run/docker.sock"

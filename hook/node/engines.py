@@ -12,7 +12,7 @@ from hook.node.engine import Engine
 from hook.node.errors import NodeError
 from hook.node.podman import Podman
 
-NAMES = ("containerd",)
+NAMES = ("containerd", "crio", "docker", "podman")
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
