@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,6 @@ _STOCK = ("runc", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
 _RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where dockerd looks for a runtime that is no absolute path."""
-
-_SECONDS = 15.0
-"""How long dockerd may take to read its configuration; it says nothing when it has."""
 
 _STATES = ("/run/containerd", "/run/docker/containerd/daemon")
 """State directories of the containerd that dockerd uses: the node's, or one of its own."""
@@ -228,13 +224,10 @@ class Docker:
         pid = self._pid()
         if not pid:
             raise NodeError(f"{self.title} does not run")
-        os.kill(pid, signal.SIGHUP)
-        deadline = time.monotonic() + _SECONDS
-        while not self._is_in_force(values):
-            if time.monotonic() > deadline:
-                said = systemd.last_lines(self.service)
-                raise NodeError(f"{self.title} does not take over the runtimes of {self._config}{said}")
-            time.sleep(0.1)
+        dockerapi.wait_for_reload(lambda: os.kill(pid, signal.SIGHUP), self._address())
+        if not self._is_in_force(values):
+            said = systemd.last_lines(self.service)
+            raise NodeError(f"{self.title} does not take over the runtimes of {self._config}{said}")
 
     def _is_in_force(self, values: dict[str, Any]) -> bool:
         """Whether the daemon works with these runtimes, no more and no less, and this default."""

@@ -78,7 +78,6 @@ def node(module_boot: Boot) -> BootedNode:
     node = module_boot("bookworm", files=files, docker=True, images=False)
     for archive in write_images(node.directory):
         node.run("docker", "load", "--input", str(archive))
-    node.run(REASSERT, "policy", "compile")
     return node
 
 
@@ -128,6 +127,7 @@ def test_second_install_changes_nothing(docker: Docker) -> None:
 
 def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None:
     docker.start("before")
+    docker.node.run(REASSERT, "policy", "compile")
     before = docker.node.snapshot()
     runtimes = docker.info()["Runtimes"]
     reassert(docker.node, "install", "--no-probe")
@@ -180,6 +180,7 @@ def test_what_dockerd_does_not_take_over_is_put_back(docker: Docker) -> None:
     """Its unit has -H, so dockerd refuses the whole file for its `hosts`; 20.10 cannot say so without a reload."""
     file = docker.node.path(DAEMON_JSON)
     file.write_text('{"hosts": ["unix:///run/another.sock"], ' + ADMINISTRATORS.lstrip("{"))
+    docker.node.run(REASSERT, "policy", "compile")
     before = docker.node.snapshot()
     said = reassert(docker.node, "install", "--no-probe", check=False)
     assert "docker 20.10.24 does not take over the runtimes" in said
