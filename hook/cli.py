@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
         return status
+    except KeyboardInterrupt:
+        print("reassert: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1

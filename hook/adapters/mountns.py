@@ -88,7 +88,7 @@ def _place(root: int, edit: PlaceMount, tree: int, destinations: list[str]) -> N
             os.close(target)
         for path, clone in kept:
             try:
-                again = _open_in_root(root, path)
+                again = open_in_root(root, path)
             except OSError as error:
                 what = f"{path}, which allowBelow lets through, has no place in the mount at {edit.name}"
                 raise Misled(edit.rule, f"{what}: {error.strerror}") from None
@@ -110,7 +110,7 @@ def _kept_below(edit: PlaceMount, destinations: list[str]) -> list[str]:
 def _verify(root: int, edit: PlaceMount, tree: int) -> None:
     """The path, walked as the container will walk it, must end at what was mounted."""
     try:
-        fd = _open_in_root(root, edit.name)
+        fd = open_in_root(root, edit.name)
     except OSError as error:
         raise Misled(
             edit.rule, f"{edit.name} in the image does not lead to the reserved mount: {error.strerror}"
@@ -141,7 +141,7 @@ def _source(edit: PlaceMount) -> int:
     return tree
 
 
-def _open_in_root(root: int, path: str) -> int:
+def open_in_root(root: int, path: str) -> int:
     """An O_PATH descriptor of an absolute path inside the container's root."""
     how = (ctypes.c_uint64 * 3)(  # struct open_how
         os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
@@ -150,7 +150,7 @@ def _open_in_root(root: int, path: str) -> int:
 
 
 def _clone_below(root: int, path: str) -> int:
-    fd = _open_in_root(root, path)
+    fd = open_in_root(root, path)
     try:
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
         return _call("open_tree", path, _OPEN_TREE, fd, "", flags)
@@ -164,7 +164,7 @@ def _target(root: int, path: str, is_directory: bool) -> int:
     Raises OSError, which says what is wrong with the image.
     """
     try:
-        return _open_in_root(root, path)
+        return open_in_root(root, path)
     except FileNotFoundError:
         pass
     parent_path, _, name = path.rpartition("/")
@@ -181,7 +181,7 @@ def _target(root: int, path: str, is_directory: bool) -> int:
         raise OSError(error.errno, f"{path} is missing and cannot be made: {error.strerror}") from None
     finally:
         os.close(parent)
-    return _open_in_root(root, path)
+    return open_in_root(root, path)
 
 
 def _move(tree: int, target: int, path: str) -> None:

@@ -6,13 +6,14 @@ Wiring for the first time, rewiring and taking everything out are the same: the 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hook.errors import describe
 from hook.node import journal as journals
 from hook.node import systemd, tree
-from hook.node.engine import Base, Engine, Wiring
+from hook.node.engine import HOOK, RUNTIME, Base, Engine, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, look, missing_directories
 from hook.node.journal import DIRECTORY, Journal
@@ -53,16 +54,14 @@ def base_of(record: Record, engine: Engine) -> Base:
 class Rewiring:
     """One change of one engine on this node.
 
-    `prove`: raises NodeError if containers do not run as they should.
+    `prove`: called when the engine has its new configuration; raises NodeError if containers do not run as they should.
     """
 
-    def __init__(
-        self, engine: Engine, record: Record, target: Target, prove: Callable[[], None], directory: str = DIRECTORY
-    ) -> None:
+    def __init__(self, engine: Engine, record: Record, target: Target, directory: str = DIRECTORY) -> None:
         self.engine = engine
         self._record = record
         self._target = target
-        self._prove = prove
+        self.prove: Callable[[], None] = lambda: None
         self._directory = directory
         self._base = base_of(record, engine)
         self._old = record.parts.get(engine.name, Part())
@@ -110,6 +109,7 @@ class Rewiring:
             journals.apply(journal)
             if restarts:
                 self.engine.check()
+                self._nothing_left()
                 restarted = self.engine.running()
             self._start_units(moved)
             if restarted:
@@ -119,7 +119,7 @@ class Rewiring:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
             self._wait_for_units()
             if self.engine.running():
-                self._prove()
+                self.prove()
         except (NodeError, OSError, KeyboardInterrupt) as error:
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
             say("that failed; putting everything back")
@@ -128,6 +128,15 @@ class Rewiring:
         journal.end(self._directory)
         self._clean_up(say)
         return True
+
+    def _nothing_left(self) -> None:
+        """Taken out means that the engine refers to nothing of ours. Raises NodeError."""
+        left = [h.name for h in self.engine.handlers({}) if {RUNTIME, HOOK} & set(h.wired)]
+        if left and not self._target.adapters:
+            raise NodeError(
+                f"{self.engine.title} still refers to reassert in {', '.join(left)}, by a setting of somebody else's; "
+                "take that out first"
+            )
 
     # -- the second half: what no engine refers to any more
 
@@ -236,6 +245,8 @@ class Rewiring:
 
 def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
     """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # this has to end; after a kill -9, the next run does it again
     journal.undo(directory)
     tree.discard(PLACE)
     if systemd.available() and journal.units:

@@ -19,7 +19,10 @@ from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handl
 from hook.node.errors import NodeError
 from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.program import PLACE, path_in_use, policy, program, seed
+from hook.node.proof import Proof
 from hook.node.record import Part, Record
+from hook.node.removed import Removed
+from hook.node.verify import verify
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""
@@ -45,6 +48,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to prove it")
     install.set_defaults(run=_install)
+
+    verifying = node.add_parser(
+        "verify", help="start a hostile container under each handler and say what it got; exits 0 if all are protected"
+    )
+    _engine(verifying)
+    verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    verifying.set_defaults(run=_verify)
 
     uninstall = node.add_parser("uninstall", help="put everything back as it was before install")
     _engine(uninstall)
@@ -110,7 +120,10 @@ def _prepared(options: argparse.Namespace, probe: bool) -> tuple[Rewiring, Targe
     choice = Choice(choice_of_adapters, scope, put.path, policy())
     wiring = engine.wire(choice, base_of(record, engine), old.notes)
     target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])
-    return Rewiring(engine, record, target, _prove(engine) if probe else _nothing), target
+    rewiring = Rewiring(engine, record, target)
+    if probe and engine.running() and rewiring.differences():
+        rewiring.prove = Proof(engine, choice.policy, wiring).again
+    return rewiring, target
 
 
 def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
@@ -124,6 +137,17 @@ def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
     if NRI in names:
         names = [*names, HOOK]
     return tuple(name for name in ADAPTERS if name in names)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    _root()
+    found = engines.engine(engines.chosen(options.engine))
+    handlers = found.handlers(Record().parts.get(found.name, Part()).notes)
+    starter = found.starter()
+    try:
+        return verify(found, handlers, policy(), starter, options.output)
+    finally:
+        starter.close()
 
 
 def _uninstall(options: argparse.Namespace) -> int:
@@ -153,11 +177,12 @@ def _wired(record: Record, name: str | None) -> list[str]:
 
 
 def _unwiring(name: str, record: Record) -> Rewiring:
-    engine = engines.engine(name)
-    return Rewiring(engine, record, Target(), _nothing)
+    installed = name in engines.installed()
+    return Rewiring(engines.engine(name) if installed else Removed(name), record, Target())
 
 
 def _status(options: argparse.Namespace) -> int:
+    _root()
     record = Record()
     interrupted = journal.pending()
     names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
@@ -188,7 +213,7 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy())
     wiring = engine.wire(choice, base_of(record, engine), part.notes)
     target = Target(wiring, part.adapters, part.runtime_class)
-    rewiring = Rewiring(engine, record, target, _nothing)
+    rewiring = Rewiring(engine, record, target)
     paths = [path for path, _ in rewiring.differences()]
     restart = f", which restarts {engine.title}" if rewiring.restarts() else ""
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
@@ -198,14 +223,6 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
 
 
 # -- what the commands share
-
-
-def _prove(engine: Engine) -> Any:
-    return _nothing
-
-
-def _nothing() -> None:
-    return
 
 
 def _recover() -> None:

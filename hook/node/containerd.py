@@ -20,6 +20,8 @@ from hook.node.engine import NRI as NRI_ADAPTER
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
 from hook.node.nri_unit import NAME, nri_unit
+from hook.node.pods import PodStarter
+from hook.node.starter import Starter
 from hook.node.toml import Key
 from hook.node.wrapper import dispatcher_for, real_of
 
@@ -27,6 +29,7 @@ CONFIG = "/etc/containerd/config.toml"
 SPECS = "/etc/reassert/base-runtime-spec"
 """Where the generated base_runtime_spec of each handler lies."""
 
+_PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
 _RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where the shim looks for `runc`."""
@@ -196,6 +199,12 @@ class Containerd:
                 raise NodeError(f"containerd does not answer at {self._address}")
             time.sleep(0.2)
         systemd.wait_active(self.service)
+
+    def starter(self) -> Starter:
+        """Probes as pods, of the sandbox image that the configuration names."""
+        dump = self._dump()
+        image = toml.get(dump, _PINNED) or toml.get(dump, (*CRI[2], "sandbox_image"))
+        return PodStarter(self.name, self._address, str(image))
 
     def users(self, path: str) -> int:
         """Bundles of running containers whose shim was told to call this runtime."""

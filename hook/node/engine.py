@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hook.node.files import Change, State
+from hook.node.starter import Starter
 from hook.policy.model import Policy
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
@@ -95,3 +96,6 @@ class Engine(Protocol):
 
     def users(self, path: str) -> int:
         """How many running containers still call an OCI runtime (a dispatcher) at this path."""
+
+    def starter(self) -> Starter:
+        """How it starts a probe, for the caller to close. It connects when it is used. Raises NodeError."""

@@ -137,6 +137,8 @@ class Handler:
 class Containerd:
     """The containerd of a scratch node. `node`: the policy, store and event log of its dispatchers.
 
+    `init`: the first process of its namespaces.
+
     Image store and shims' sockets lie on tmpfs that only its mount namespace has; what the tests read (bundles, logs,
     the CRI socket) lies in the scratch directory.
     """
@@ -153,7 +155,7 @@ class Containerd:
         self._config = self.directory / "config.toml"
         self._logfile = self.directory / "containerd.log"
         self._socket = self.directory / "containerd.sock"
-        self._holder, self._init = self._hold()
+        self._holder, self.init = self._hold()
         self._config.write_text(self._configuration(handlers))
         self._daemon: subprocess.Popen[bytes] | None = None
         self.cri = Cri(self._socket, "/" + self._cgroup, node.directory / "pods")
@@ -192,7 +194,7 @@ class Containerd:
         return holder, _child(holder.pid)
 
     def _inside(self, *command: str) -> list[str]:
-        return ["nsenter", "--target", str(self._init), "--mount", "--pid", *command]
+        return ["nsenter", "--target", str(self.init), "--mount", "--pid", *command]
 
     def start(self) -> None:
         """Start containerd and wait until its CRI answers."""
@@ -268,7 +270,11 @@ class Containerd:
 
     def view(self, path: str) -> Path:
         """A path as it is within the namespaces."""
-        return Path(f"/proc/{self._init}/root/{path}")
+        return Path(f"/proc/{self.init}/root/{path}")
+
+    def pods(self) -> list[str]:
+        """Ids of everything that it has made and not removed: pods and their containers."""
+        return self.ctr("container", "list", "--quiet").split()
 
     def remains(self, container: str) -> list[str]:
         """What the node still has of a pod's or container's id: processes, mounts, runtime state, cgroups, files."""

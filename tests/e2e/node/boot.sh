@@ -5,15 +5,20 @@
 #   boot.sh run PID COMMAND ...
 #
 # `hold` lives until its standard input is closed and then takes away what it made, so nothing stays of a session that is
-# killed. SCRATCH is the same inside and outside: in files/ what is copied over the root, in pid then systemd's pid. TOP
-# and PROGRAM, the repository and the frozen program, are at /src/reassert, read-only. UNITs do not start. `run` runs a
-# command on that node.
+# killed. SCRATCH is the same inside and outside: in files/ what is copied over the root, in absent the paths of what
+# is taken out of it, in pid then systemd's pid. TOP and PROGRAM, the repository and the frozen program, are at
+# /src/reassert, read-only. UNITs do not start. `run` runs a command on that node.
 #
 # systemd wants cgroup v2 at /sys/fs/cgroup, and runtimes want controllers. Where the machine still has those in v1, the
 # engines and `run` get a mount namespace in which /sys/fs/cgroup is v1.
 set -eu
 stage=$1
 shift
+
+fail() {
+  echo "boot.sh: $*" >&2
+  exit 1
+}
 
 has_v2() {
   [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]
@@ -47,15 +52,19 @@ hold() { # NAME SCRATCH …
       [ ! -e "$cgroup/$file" ] || cat "$cgroup/../$file" > "$cgroup/$file"
     done
   done
-  unshare --mount --pid --fork --net --uts --ipc sh "$0" enter "$v2" "$@" < /dev/null &
+  {
+    unshare --mount --pid --fork --net --uts --ipc sh "$0" enter "$v2" "$@" < /dev/null || :
+    echo "boot.sh: the node has ended"
+  } &
   cat > /dev/null
   [ ! -s "$scratch/pid" ] || kill -KILL "$(cat "$scratch/pid")" || :
   wait
   for cgroup in "$v2/$name" $(v1_cgroups "$name"); do
     for _ in 1 2 3 4 5 6 7 8 9 10; do # the kernel may still hold the last process
-      find "$cgroup" -depth -type d -exec rmdir {} + && break
+      find "$cgroup" -depth -type d -exec rmdir {} + 2> /dev/null && break
       sleep 0.2
     done
+    [ ! -d "$cgroup" ] || fail "$cgroup is still in use"
   done
 }
 
@@ -85,7 +94,7 @@ start() { # V2 NAME SCRATCH ROOT TOP PROGRAM [UNIT ...]
   mount --bind -o ro "$program" src/reassert/dist/reassert
   mount -t proc proc proc
   mount --bind proc/sys/net proc/sys/net
-  mount --bind proc/sys proc/sys
+  mount --rbind proc/sys proc/sys
   mount -o remount,bind,ro proc/sys # most of it is the machine's
   mount -t sysfs -o ro sysfs sys
   mount -t tmpfs -o mode=755 tmpfs dev
@@ -104,6 +113,9 @@ start() { # V2 NAME SCRATCH ROOT TOP PROGRAM [UNIT ...]
     mount -t tmpfs -o mode=711 tmpfs "var/lib/$engine"
   done
   touch etc/hosts etc/resolv.conf
+  while read -r path; do
+    rm ".$path"
+  done < "$scratch/absent"
   cp -a "$scratch/files/." .
   units=run/systemd/system
   mkdir -p $units

@@ -64,8 +64,8 @@ class BootedNode:
     `directory` is at the same path inside and outside. The frozen program and the repository are at /src/reassert.
     """
 
-    def __init__(self, suite: str, files: Mapping[str, str], docker: bool) -> None:
-        """Prepare it; `boot` starts it."""
+    def __init__(self, suite: str, files: Mapping[str, str | None], docker: bool) -> None:
+        """Prepare it; `boot` starts it. `files`: text by path, None for one of Debian's that is not to be there."""
         self.suite = suite
         self.root = TOP / "build/roots" / suite
         need((self.root / ".complete").exists(), f"{self.root} (tests/roots.sh {suite})")
@@ -76,7 +76,11 @@ class BootedNode:
         self.pid = 0
         self.cri: Cri
         (self.directory / "files").mkdir()
+        with (self.directory / "absent").open("w") as absent:
+            absent.writelines(f"{path}\n" for path, text in files.items() if text is None)
         for path, text in files.items():
+            if text is None:
+                continue
             target = self.directory / "files" / path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
@@ -92,8 +96,9 @@ class BootedNode:
             )
         deadline = time.monotonic() + BOOT_SECONDS
         while not self._has_booted():
-            if time.monotonic() > deadline or self._holder.poll() is not None:
-                raise AssertionError(f"{self.suite} did not boot within {BOOT_SECONDS} s:\n{self.trouble()}")
+            ended = self._holder.poll() is not None or "the node has ended" in self._log.read_text()
+            assert not ended, f"{self.suite} did not boot:\n{self.trouble()}"
+            assert time.monotonic() < deadline, f"{self.suite} did not boot in {BOOT_SECONDS} s:\n{self.trouble()}"
             time.sleep(0.1)
         self.cri = Cri(self.path("/run/containerd/containerd.sock"), "", self.directory / "pods")
 
@@ -141,7 +146,12 @@ class BootedNode:
 
     def property(self, unit: str, name: str) -> str:
         """A property of a unit (systemctl show)."""
-        return self.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
+        return self.properties(unit, name)[name]
+
+    def properties(self, unit: str, *names: str) -> dict[str, str]:
+        """Properties of a unit, all as they were at one moment."""
+        shown = self.run("systemctl", "show", f"--property={','.join(names)}", unit).stdout
+        return dict(line.split("=", 1) for line in shown.splitlines())
 
     def import_images(self) -> None:
         """Give containerd the images of the tests, and the pause image under the name that it is configured with."""
@@ -175,26 +185,33 @@ class BootedNode:
         """The power cord: everything on the node ends, and nothing of it is left."""
         if self._holder:
             self._holder.communicate(timeout=60)
+            assert self._holder.returncode == 0, self._log.read_text()[-2000:]
             self._holder = None
+
+
+USUAL, PACKAGED, NONE = "usual", "packaged", "none"
+"""config.toml as administrators write it, as Debian ships it (which says hardly anything), and not at all."""
 
 
 @contextmanager
 def booted(
     suite: str,
-    config: str | None = "",
+    config: str = USUAL,
     files: Mapping[str, str] | None = None,
     docker: bool = False,
     images: bool = True,
 ) -> Iterator[BootedNode]:
     """A node that has booted.
 
-    `config`: containerd's config.toml; "": a usual one; None: there is none. `files`: others that are there before it
-    boots, text by path. `docker`: whether dockerd runs. `images`: whether containerd has the images of the tests.
+    `config`: containerd's config.toml, or one of the above. `files`: others that are there before it boots, text by
+    path. `docker`: whether dockerd runs. `images`: whether containerd has the images of the tests.
     """
-    before = dict(files or {})
-    if config is not None:
-        before[CONFIG] = config or containerd_config(FORMATS[suite])
-    node = BootedNode(suite, before, docker)
+    configs: dict[str, dict[str, str | None]] = {
+        USUAL: {CONFIG: containerd_config(FORMATS[suite])},
+        PACKAGED: {},
+        NONE: {CONFIG: None},
+    }
+    node = BootedNode(suite, {**configs.get(config, {CONFIG: config}), **(files or {})}, docker)
     try:
         node.boot()
         if images:

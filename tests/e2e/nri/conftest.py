@@ -36,7 +36,7 @@ spec:
 StartPlugin = Callable[..., Plugin]
 
 
-def _second_line(node: Node) -> Callable[[dict[str, Any]], None]:
+def second_line(node: Node) -> Callable[[dict[str, Any]], None]:
     """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that verifies them."""
 
     def change(spec: dict[str, Any]) -> None:
@@ -71,9 +71,9 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     handlers = []
     for name, real in RUNTIMES.items():
         handlers += [
-            Handler(name, real, base_spec=_second_line(node)),
+            Handler(name, real, base_spec=second_line(node)),
             Handler(f"{name}-bare", real),
-            Handler(f"{name}-open", real, open_to_pods=True, base_spec=_second_line(node)),
+            Handler(f"{name}-open", real, open_to_pods=True, base_spec=second_line(node)),
         ]
     with running(node, generation, handlers) as containerd:
         yield containerd

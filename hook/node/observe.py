@@ -1,0 +1,108 @@
+"""The mounts of a running container, told as OCI mounts, so that the one decision can judge them.
+
+By what can be seen, not by text: a mount counts as the policy's where the path, walked inside the container, ends in
+that mount and at the very file or directory that the policy names. Mounts that others hide count as nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hook.adapters.mountns import open_in_root
+from hook.container.paths import is_below
+from hook.node.starter import Gone
+from hook.policy.model import Mount
+
+_FLAGS = ("ro", "nosuid", "nodev", "noexec")
+"""Options that a mount must have where the policy asks for them. The others of mount(8) hide nothing from anybody."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of /proc/PID/mountinfo (proc(5)). `root`: what of its file system; `point`: where in the container."""
+
+    id: int
+    root: str
+    point: str
+    options: tuple[str, ...]
+
+
+def rows(mountinfo: str) -> list[Row]:
+    """The mounts in a mountinfo, in its order."""
+    found = []
+    for line in mountinfo.splitlines():
+        number, _, _, root, point, options, *_ = line.split(" ")
+        found.append(Row(int(number), _plain(root), _plain(point), tuple(options.split(","))))
+    return found
+
+
+def _plain(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
+    """What is mounted at and below reserved paths in the mount namespace of a process.
+
+    What is as reserved comes as the reservation has it, last; anything else before it. Raises Gone, OSError.
+    """
+    try:
+        table = rows(Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape"))
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        raise Gone("the container's process ended before its mounts could be looked at") from None
+    ours: dict[str, dict[str, object]] = {}
+    foreign: list[dict[str, object]] = []
+    try:
+        for row in table:
+            above = [
+                mount for mount in reserved if row.point == mount.destination or is_below(row.point, mount.destination)
+            ]
+            if not above or not _visible(root, row):
+                continue
+            exact = next((mount for mount in above if mount.destination == row.point), None)
+            if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
+                ours[row.point] = exact.as_oci()
+            elif exact or not any(_part_of(root, row.point, mount) for mount in above):
+                foreign.append(
+                    {"destination": row.point, "type": "bind", "source": row.root, "options": list(row.options)}
+                )
+    finally:
+        os.close(root)
+    return foreign + [ours[path] for path in sorted(ours, key=lambda path: (path.count("/"), path))]
+
+
+def _visible(root: int, row: Row) -> bool:
+    """Whether its path leads into this very mount."""
+    try:
+        fd = open_in_root(root, row.point)
+    except OSError:
+        return False
+    try:
+        text = Path(f"/proc/self/fdinfo/{fd}").read_text("ascii")
+    finally:
+        os.close(fd)
+    return f"\nmnt_id:\t{row.id}\n" in text
+
+
+def _same(root: int, path: str, source: str) -> bool:
+    """Whether a path in the container is a path of the node."""
+    try:
+        fd = open_in_root(root, path)
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(source))
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+
+
+def _part_of(root: int, path: str, mount: Mount) -> bool:
+    """Whether a mount below a reserved one came with its source, where the node has it too."""
+    return bool(mount.source) and _same(root, path, mount.source.rstrip("/") + path[len(mount.destination) :])
+
+
+def _has_options(row: Row, mount: Mount) -> bool:
+    return all(flag in row.options for flag in _FLAGS if flag in mount.options)

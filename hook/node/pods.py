@@ -1,0 +1,208 @@
+"""Probes as pods, through CRI: containerd and CRI-O.
+
+No image is pulled: a probe runs the engine's own sandbox image, which every node has that ever ran a pod. Its program
+only sleeps. kubelet ends pods that it does not know within seconds, so a probe can vanish while it is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.node.cri import CONTAINER as OWN
+from hook.node.cri import NODE, CallFailed, Cri, information, parsed
+from hook.node.errors import NodeError
+from hook.node.starter import EXEC_SECONDS, MARKER, Gone, NotStarted, Pairs, Process, abandoned, new_token, processes
+
+LABEL = "reassert.probe"
+"""A label that only our pods have; its value is the probe's token."""
+
+_NAMESPACES = {"network": NODE, "pid": OWN}
+"""The node's network: no CNI plugin is needed, and no address taken."""
+
+
+class PodStarter:
+    """A Starter through a CRI socket.
+
+    `engine`: containerd or cri-o. `image`: of the engine's pod sandboxes, as its configuration names it. `systemd`:
+    whether runtimes put cgroups under systemd's control; None: ask the engine, which containerd answers.
+    """
+
+    def __init__(
+        self, engine: str, socket: str, image: str, systemd: bool | None = None, namespace: str = "default"
+    ) -> None:
+        self._cri = Cri(socket)
+        self._image = image
+        self._systemd = systemd
+        self._attempt = 0
+        self._ready = False
+        self._command: list[str] | None = None
+        self.identity = Identity(
+            engine,
+            True,
+            namespace=namespace,
+            pod=f"reassert-verify-{secrets.token_hex(4)}",
+            uid=str(uuid.uuid4()),
+            container="probe",
+            types=(CONTAINER, INIT, EPHEMERAL),
+            image=image,
+        )
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._cri.close()
+
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
+        """A pod of one container. Raises NotStarted, NodeError."""
+        self.prepare()
+        self._attempt += 1  # an engine keeps the names of a pod that is not wholly gone yet
+        token = new_token()
+        logs = tempfile.mkdtemp(prefix="reassert-verify-logs-", dir="/run")
+        who = self.identity
+        config = {
+            "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
+            "log_directory": logs,
+            "labels": {LABEL: token},
+            "linux": {
+                "cgroup_parent": self._cgroup_parent(handler),
+                "security_context": {"namespace_options": _NAMESPACES},
+            },
+        }
+        container = {
+            "metadata": {"name": who.container},
+            "image": {"image": self._image},
+            "envs": [{"key": name, "value": value} for name, value in (*env, (MARKER, token))],
+            "mounts": [{"host_path": host, "container_path": path} for host, path in mounts],
+            "log_path": "probe.log",
+            "linux": {"security_context": {"namespace_options": _NAMESPACES}},
+        }
+        pod = Pod(self._cri, token, logs, self._command)
+        try:
+            pod.start(handler, config, container)
+        except CallFailed as error:
+            with suppress(NodeError):  # why it did not start is what matters
+                pod.remove()
+            raise NotStarted(" ".join(str(error).split())) from None
+        except BaseException:
+            with suppress(NodeError):
+                pod.remove()
+            raise
+        return pod
+
+    def prepare(self) -> None:
+        """Know the image, and remove what an interrupted probe left, once. Raises NodeError."""
+        if self._ready:
+            return
+        found = self._cri.image(self._image)
+        if found is None:
+            raise NodeError(
+                f"the sandbox image {self._image} is not on this node, so nothing can be started to look at; start any "
+                f"pod through kubelet, or pull it: crictl --runtime-endpoint unix://{self._cri.socket} "
+                f"pull {self._image}"
+            )
+        self._command = _entrypoint(found)
+        _remove_pods(self._cri)
+        self._ready = True
+
+    def _cgroup_parent(self, handler: str) -> str:
+        """A parent that exists, so that none is left behind. A slice, or the top."""
+        if self._systemd is None:
+            config = parsed(self._cri.call("Status", verbose=True), "config")
+            options = config.get("containerd", {}).get("runtimes", {}).get(handler, {}).get("options") or {}
+            return "system.slice" if options.get("SystemdCgroup") or config.get("systemdCgroup") else "/"
+        return "system.slice" if self._systemd else "/"
+
+
+class Pod:
+    """A Running in a pod of its own."""
+
+    def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None) -> None:
+        """`command`: what can be executed in it and sleeps, if anything is known."""
+        self._cri = cri
+        self._logs = logs
+        self._command = command
+        self._token = token
+        self._container = ""
+        self.pid = 0
+
+    def start(self, handler: str, config: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+        """Start it, as kubelet does. Raises CallFailed, Gone, NodeError."""
+        sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
+        created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
+        self._container = created.container_id
+        self._cri.call("StartContainer", container_id=self._container)
+        try:
+            status = self._cri.call("ContainerStatus", container_id=self._container, verbose=True)
+        except CallFailed as error:
+            raise Gone(str(error)) from None
+        self.pid = information(status).get("pid") or 0
+        if not self.pid:
+            raise NodeError(f"the engine does not tell the pid of container {self._container}")
+
+    def environ(self) -> list[str]:
+        """The environment of its first process. Raises Gone, NodeError."""
+        return Process(self.pid, self._token).environ()
+
+    def exec_environ(self) -> list[str]:
+        """The environment of the image's own program, run once more beside the first. Raises NodeError."""
+        if not self._command:
+            raise NodeError("the image does not say what can be run in it")
+        return self._cri.run(self._executed(self._command))
+
+    async def _executed(self, command: list[str]) -> list[str]:
+        before = processes()
+        seconds = int(EXEC_SECONDS)
+        calling = asyncio.ensure_future(
+            self._cri.ask("ExecSync", container_id=self._container, cmd=command, timeout=seconds)
+        )
+        try:
+            deadline = time.monotonic() + EXEC_SECONDS
+            while True:
+                ended = calling.done()
+                found = Process(self.pid, self._token).executed(before)
+                if found is not None:
+                    return found
+                if ended:
+                    answer = calling.result()
+                    said = answer.stderr.decode(errors="replace").strip()
+                    raise NodeError(f"{command[0]} ended at once in the container ({answer.exit_code}) {said}".strip())
+                if time.monotonic() > deadline:
+                    raise NodeError(f"{command[0]}, executed in the container, did not come up")
+                await asyncio.sleep(0.01)
+        finally:
+            calling.cancel()
+            with suppress(asyncio.CancelledError, NodeError):
+                await calling
+
+    def remove(self) -> None:
+        """Stop and remove the pod and all in it. Raises NodeError."""
+        _remove_pods(self._cri, self._token)
+        shutil.rmtree(self._logs, ignore_errors=True)
+
+
+def _remove_pods(cri: Cri, token: str = "") -> None:
+    """The one with this token; without one, those that interrupted probes left. Raises NodeError."""
+    for pod in cri.call("ListPodSandbox").items:
+        if LABEL not in pod.labels or (pod.labels[LABEL] != token if token else not abandoned(pod.labels[LABEL])):
+            continue
+        try:
+            cri.call("StopPodSandbox", pod_sandbox_id=pod.id)
+            cri.call("RemovePodSandbox", pod_sandbox_id=pod.id)
+        except CallFailed as error:
+            if pod.id in [left.id for left in cri.call("ListPodSandbox").items]:
+                raise NodeError(f"pod {pod.id} cannot be removed (crictl rmp -f {pod.id}): {error}") from None
+
+
+def _entrypoint(image: dict[str, Any]) -> list[str] | None:
+    """What the image runs by itself; containerd and CRI-O show the OCI image config alike."""
+    config = image.get("imageSpec", {}).get("config", {})
+    command = [*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]
+    return command or None

@@ -1,0 +1,65 @@
+"""That containers run on this node, before it is wired and after, and that a hostile one is put right."""
+
+from __future__ import annotations
+
+from hook.node.engine import Engine, Wiring
+from hook.node.errors import NodeError
+from hook.node.verify import EXPOSED, NothingToVerify, examine, probe
+from hook.policy.model import Policy
+
+
+class Proof:
+    """Probe containers through an engine. Made before a change; `again` is for after it."""
+
+    def __init__(self, engine: Engine, policy: Policy, wiring: Wiring) -> None:
+        """Start a container under each handler as it is. Raises NodeError where none starts: that is not ours to mend.
+
+        A handler whose containers do not start now is not held against the change; `wiring` gets a remark.
+        """
+        self._engine = engine
+        self._policy = policy
+        self._wiring = wiring
+        self._broken: dict[str, str] = {}
+        starter = engine.starter()
+        try:
+            handlers = [handler for handler in engine.handlers({}) if handler.runtime]
+            for handler in handlers:
+                try:
+                    probe(starter, handler.name)
+                except NodeError as error:
+                    self._broken[handler.name] = str(error)
+        finally:
+            starter.close()
+        if handlers and len(self._broken) == len(handlers):
+            reason = next(iter(self._broken.values()))
+            raise NodeError(
+                f"no container starts on this node as it is, reassert has no part in it: {reason}\n"
+                "Nothing was changed. --no-probe wires it without starting containers."
+            )
+        for name, reason in self._broken.items():
+            wiring.remarks.append(f"handler {name} was not tried, its containers did not start before either: {reason}")
+
+    def again(self) -> None:
+        """Start a container under each wired handler, and a hostile one. Raises NodeError where one is not right."""
+        starter = self._engine.starter()
+        try:
+            handlers = [
+                handler
+                for handler in self._engine.handlers(self._wiring.notes)
+                if handler.wired and handler.name not in self._broken
+            ]
+            for handler in handlers:
+                try:
+                    probe(starter, handler.name)
+                except NodeError as error:
+                    raise NodeError(f"a container under handler {handler.name} does not start: {error}") from None
+            try:
+                findings, _ = examine(handlers, self._policy, starter)
+            except NothingToVerify as error:
+                self._wiring.remarks.append(f"containers start, and no hostile one was tried: {error}")
+                return
+            for finding in findings:
+                if finding.result == EXPOSED:
+                    raise NodeError(f"handler {finding.handler.name} is not protected: {'; '.join(finding.saw)}")
+        finally:
+            starter.close()

@@ -1,0 +1,130 @@
+"""A container that is started only to be looked at: what every engine's way of doing so has in common.
+
+Everything is read from outside, in /proc: the container needs no program of ours, no shell and no cat.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hook.container.identity import Identity
+from hook.node.errors import NodeError
+
+MARKER = "REASSERT_PROBE"
+"""An env name that every probe gets, with a value of its own: whatever process has it is past the runtime's work."""
+
+UP_SECONDS = 10.0
+"""How long a started container's program may take to come up; it has nothing to load."""
+
+EXEC_SECONDS = 2.0
+"""How long a process lives that is executed in a probe, and how long it is waited for."""
+
+Pairs = Iterable[tuple[str, str]]
+
+
+def new_token() -> str:
+    """A value for MARKER and for names, which tells whose it is: `abandoned` reads it."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def abandoned(token: str) -> bool:
+    """Whether the process that made a token is gone: what carries it was left by an interrupted probe."""
+    maker = token.partition("-")[0]
+    return not (maker.isdigit() and os.path.exists(f"/proc/{maker}"))
+
+
+class NotStarted(NodeError):
+    """The engine refused or failed to start the container: its words."""
+
+
+class Gone(NodeError):
+    """The container ended while it was looked at. kubelet ends pods that it does not know."""
+
+
+class Running(Protocol):
+    """A started container. `pid`: its first process, as this process sees it in /proc."""
+
+    pid: int
+
+    def environ(self) -> list[str]:
+        """The environment of its first process. Raises Gone, NodeError."""
+
+    def exec_environ(self) -> list[str]:
+        """The environment of a process executed in it. Raises NodeError where none could be."""
+
+    def remove(self) -> None:
+        """Remove it with all that was made for it; once is enough. Raises NodeError where something stays."""
+
+
+class Starter(Protocol):
+    """How an engine starts a container. `identity`: who the container is, as reassert's adapters see it there."""
+
+    identity: Identity
+
+    def prepare(self) -> None:
+        """Have what a probe runs; `start` would do it. Raises NodeError where this engine can start nothing at all."""
+
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Running:
+        """Start a container under a handler; where it fails, nothing stays.
+
+        `env`: (name, value), a name twice where the engine passes that on. `mounts`: (path on the node, path in the
+        container), bound read-write. Raises NotStarted, NodeError.
+        """
+
+    def close(self) -> None:
+        """Let go of the engine, and remove what was prepared. Raises NodeError."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """The first process of a probe. `token`: its MARKER's value."""
+
+    pid: int
+    token: str
+
+    def environ(self) -> list[str]:
+        """Its environment, once it is the container's program and no longer the runtime. Raises Gone, NodeError."""
+        deadline = time.monotonic() + UP_SECONDS
+        while True:
+            entries = environ_of(self.pid)
+            if entries is None:
+                raise Gone("the container's process ended before it could be looked at")
+            if f"{MARKER}={self.token}" in entries:
+                return entries
+            if time.monotonic() > deadline:
+                raise NodeError(
+                    f"the container's process does not show env {MARKER} within {UP_SECONDS:.0f} s: "
+                    "its program did not come up, or a rule removes that name"
+                )
+            time.sleep(0.01)
+
+    def executed(self, before: set[int]) -> list[str] | None:
+        """The environment of another process with this marker, started since `before` (`processes`); None so far."""
+        for pid in processes() - before:
+            entries = environ_of(pid) or []
+            if f"{MARKER}={self.token}" in entries:
+                return entries
+        return None
+
+
+def processes() -> set[int]:
+    """All processes there are."""
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def environ_of(pid: int) -> list[str] | None:
+    """The environment that a process was given; None if it is gone. Bytes that are no UTF-8 are kept as surrogates."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if state in b"ZX":
+        return None
+    return os.fsdecode(data).rstrip("\0").split("\0") if data else []

@@ -1,0 +1,250 @@
+"""`reassert node verify`: a hostile container per handler, and what became of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+from hook.container.model import Container, Facts
+from hook.edits import Edit, PlaceMount, SetEnv
+from hook.errors import describe
+from hook.facts import gather
+from hook.node import hostile, observe
+from hook.node.engine import Engine, Handler
+from hook.node.errors import NodeError
+from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter
+from hook.plan import plan
+from hook.policy.match import Match, excluded
+from hook.policy.model import AUDIT, Policy
+
+ATTEMPTS = 3
+"""Starts until one container lives long enough; kubelet looks for pods that it does not know every two seconds."""
+
+PROTECTED, EXPOSED, UNTRIED = "protected", "not protected", "not tried"
+
+_OURS = re.compile(
+    r"reassert: refused"
+    r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
+    r"|executing \[reassert hook [^]]*\]: exit status 1"
+)
+"""In an engine's message: a refusal of ours. crun, and podman for precreate, name the hook without what it said."""
+
+
+class NothingToVerify(NodeError):
+    """The policy wants nothing of a probe: there is nothing that could be put back."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of hostile containers under one handler.
+
+    `result`: PROTECTED, EXPOSED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a process that
+    was executed in the container; "" where no container ran.
+    """
+
+    handler: Handler
+    result: str
+    saw: list[str]
+    executed: str = ""
+
+
+def probe(starter: Starter, handler: str) -> None:
+    """Start a container that wants nothing, see its program run, remove it. Raises NodeError."""
+    for attempt in range(1, ATTEMPTS + 1):
+        running = starter.start(handler)
+        try:
+            running.environ()
+            return
+        except Gone:
+            if attempt == ATTEMPTS:
+                raise
+        finally:
+            running.remove()
+
+
+def verify(engine: Engine, handlers: list[Handler], policy: Policy, starter: Starter, output: str) -> int:
+    """Print what a hostile container of each handler got. `output`: table or json.
+
+    Returns 0 if every handler that calls an OCI runtime is protected, else 1. Raises NothingToVerify, NodeError where
+    nothing can be tried, OSError.
+    """
+    findings, others = examine(handlers, policy, starter)
+    if output == "json":
+        print(json.dumps(_as_json(engine, policy, findings, others), indent=2))
+    else:
+        print(_table(engine, policy, findings, others))
+    return 0 if _is_good(findings) else 1
+
+
+def examine(
+    handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run"
+) -> tuple[list[Finding], dict[str, str]]:
+    """Start hostile containers. Returns a finding per handler, and the rules that could not be tried with the reason.
+
+    `directory`: for what the containers mount. Raises NothingToVerify, NodeError, OSError.
+    """
+    matches, others = _rules(policy, starter)
+    facts = gather(policy, starter.identity, matches)
+    volumes = tempfile.mkdtemp(prefix="reassert-verify-", dir=directory)
+    try:
+        attempt = Attempt(policy, starter, matches, facts, volumes)
+        starter.prepare()
+        if not (attempt.env(False) or attempt.mounts(False)):
+            raise NothingToVerify(f"no rule of {policy.path} reserves anything for a container without devices")
+        return [attempt.finding(handler) for handler in handlers], others
+    finally:
+        shutil.rmtree(volumes, ignore_errors=True)
+
+
+def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str]]:
+    if policy.missing:
+        raise NothingToVerify(f"there is nothing to verify: no node policy: {policy.missing}")
+    if policy.mode == AUDIT:
+        raise NothingToVerify(f"there is nothing to verify: the mode of {policy.path} is Audit, nothing is enforced")
+    exclusion = excluded(policy, starter.identity)
+    if exclusion:
+        raise NothingToVerify(f"there is nothing to verify: {policy.path} excludes {exclusion}")
+    matches, others = hostile.covering(policy, starter.identity)
+    if not matches:
+        why = "".join(f"; rule {name}: {reason}" for name, reason in others.items())
+        raise NothingToVerify(f"there is nothing to verify: no rule of {policy.path} covers a probe{why}")
+    return matches, others
+
+
+@dataclass
+class Attempt:
+    """Hostile containers against one policy. `volumes`: a directory for what they mount."""
+
+    policy: Policy
+    starter: Starter
+    matches: list[Match]
+    facts: Facts
+    volumes: str
+
+    def env(self, gentle: bool) -> list[tuple[str, str]]:
+        """As `hostile.env`."""
+        return hostile.env([match.rule for match in self.matches], gentle)
+
+    def mounts(self, gentle: bool) -> list[tuple[str, str]]:
+        """As `hostile.mounts`, in a new directory."""
+        directory = tempfile.mkdtemp(dir=self.volumes)
+        return hostile.mounts([match.rule for match in self.matches], self.facts.absent_sources, directory, gentle)
+
+    def finding(self, handler: Handler) -> Finding:
+        """Everything at once; and, if that is refused, without what can only be refused, to see the rest put back."""
+        if not handler.runtime:
+            return Finding(handler, UNTRIED, ["it calls no OCI runtime of this node; NRI is the way in"])
+        first = self._once(handler, gentle=False)
+        if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
+            return first
+        second = self._once(handler, gentle=True)
+        return Finding(handler, second.result, list(dict.fromkeys(first.saw + second.saw)), second.executed)
+
+    def _once(self, handler: Handler, gentle: bool) -> Finding:
+        env, mounts = self.env(gentle), self.mounts(gentle)
+        reason = ""
+        for _ in range(ATTEMPTS):
+            try:
+                running = self.starter.start(handler.name, env, mounts)
+            except NotStarted as error:
+                reason = str(error)
+                if _OURS.search(reason):
+                    return Finding(handler, PROTECTED, [_refusal(reason)])
+                continue
+            except NodeError as error:
+                return Finding(handler, UNTRIED, [str(error)])
+            try:
+                return self._look(handler, running, env, mounts)
+            except Gone as error:
+                reason = str(error)
+            except (NodeError, OSError) as error:
+                return Finding(handler, UNTRIED, [describe(error)])
+            finally:
+                running.remove()
+        return Finding(handler, UNTRIED, [f"no container could be started: {reason}"])
+
+    def _look(self, handler: Handler, running: Running, env: Pairs, mounts: Pairs) -> Finding:
+        reserved = [mount for match in self.matches for mount in match.rule.mounts]
+        there = Container(self.starter.identity, running.environ(), observe.mounts(running.pid, reserved), self.facts)
+        decided = plan(self.policy, there, self.matches)
+        wrong = [_say(edit) for edit in decided.edits]
+        wrong = wrong or [str(reason) for reason in decided.denials + decided.errors]
+        try:
+            left = [_say(edit) for edit in decided.reserved.edits(running.exec_environ())]
+            executed = EXPOSED if left else PROTECTED
+            said = [f"executed in it: {text}" for text in left if text not in wrong]
+        except NodeError as error:
+            executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
+        if wrong or executed == EXPOSED:
+            around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
+            return Finding(handler, EXPOSED, wrong + said + around, executed)
+        counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
+        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}", *said], executed)
+
+
+def _refusal(message: str) -> str:
+    """Our own part of an engine's message; containerd 1.x ends it with an error code."""
+    at = message.find("reassert: refused")
+    if at < 0:
+        return "refused by the hook; the engine does not show the reason, the event log does"
+    return message[at:].removesuffix(": unknown")
+
+
+def _say(edit: Edit) -> str:
+    """What is left to be done, as what is wrong."""
+    if isinstance(edit, SetEnv):
+        is_now = f"is {edit.before[-1]}" if edit.before else "is not set"
+        return f"env {edit.name} {is_now}, the policy wants {edit.value}"
+    if isinstance(edit, PlaceMount):
+        there = ", ".join(str(mount["destination"]) for mount in edit.before) or "nothing of the policy's"
+        wanted = f"{edit.mount['source']} {edit.mount['options']}" if edit.mount else "nothing"
+        return f"mount {edit.name}: {there} is mounted, the policy wants {wanted}"
+    return f"{edit.kind} {edit.name} is there, the policy wants it absent"
+
+
+def _is_good(findings: list[Finding]) -> bool:
+    results = [finding.result for finding in findings if finding.handler.runtime]
+    return bool(results) and all(result == PROTECTED for result in results)
+
+
+def _as_json(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str]) -> dict[str, object]:
+    return {
+        "engine": engine.title,
+        "policy": {"path": policy.path, "sha256": policy.fingerprint, "heldBack": policy.warning or None},
+        "handlers": [
+            {
+                "name": finding.handler.name,
+                "runtime": finding.handler.runtime or None,
+                "wired": list(finding.handler.wired),
+                "result": finding.result,
+                "saw": finding.saw,
+                "exec": finding.executed or None,
+            }
+            for finding in findings
+        ],
+        "rulesNotTried": [{"name": name, "because": reason} for name, reason in others.items()],
+        "protected": _is_good(findings),
+    }
+
+
+def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str]) -> str:
+    parts = [f"engine     {engine.title}", f"policy     {policy.path}"]
+    if policy.warning:
+        parts.append(f"WARNING    {policy.warning}")
+    rows = []
+    for finding in findings:
+        handler = finding.handler
+        first, *more = finding.saw
+        rows.append([handler.name, ",".join(handler.wired) or "-", finding.result, first])
+        rows += [["", "", "", line] for line in more]
+    parts.append("\n" + tabulate(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"], tablefmt="plain", disable_numparse=True))
+    parts += ["", *(f"not tried  rule {name}: {reason}" for name, reason in others.items())]
+    bad = [f.handler.name for f in findings if f.handler.runtime and f.result != PROTECTED]
+    good = "every handler is protected" if _is_good(findings) else "no handler calls an OCI runtime of this node"
+    parts.append(f"result     {'not protected: ' + ', '.join(bad) if bad else good}")
+    return "\n".join(parts)

@@ -1,0 +1,61 @@
+"""Run `reassert node verify`'s own function inside a node's namespaces: `inside.py PID REQUEST`.
+
+Everything is loaded before the namespaces are entered; another Debian's root has no Python of this machine's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import encodings.ascii  # opening a file as ASCII would load it there
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+from hook.errors import ReassertError
+from hook.node.containers import ContainerStarter
+from hook.node.engine import Handler
+from hook.node.pods import PodStarter
+from hook.node.verify import probe, verify
+from hook.policy import store
+
+assert encodings.ascii
+
+
+def main(pid: str, request: str) -> int:
+    asked = json.loads(request)
+    policy = store.load(asked["policy"], asked["store"])
+    handlers = [Handler(name, "runc", tuple(wired)) for name, wired in asked["wired"].items()]
+    _enter(pid)
+    if asked["socket"]:
+        starter = PodStarter("containerd", asked["socket"], asked["image"])
+    else:
+        starter = ContainerStarter("docker")
+    try:
+        if asked["probe"]:
+            for handler in handlers:
+                probe(starter, handler.name)
+            return 0
+        return verify(SimpleNamespace(title="engine"), handlers, policy, starter, "json")  # type: ignore[arg-type]
+    except (ReassertError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        starter.close()
+
+
+def _enter(pid: str) -> None:
+    """Its mount namespace for this process, and its pid namespace for a child, which goes on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("pid", "mnt")]
+    for fd in spaces:
+        assert libc.setns(fd, 0) == 0, os.strerror(ctypes.get_errno())
+    child = os.fork()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+if __name__ == "__main__":
+    status = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)

@@ -1,0 +1,161 @@
+"""`reassert node verify` against a real containerd: what it says of handlers that are wired, and of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.conftest import RUNTIMES
+from e2e.cri.conftest import CRI_POLICY, later
+from e2e.cri.node import Containerd
+from e2e.cri.verify import verify
+from e2e.support import Node
+
+WIRED = {name: ["runtime"] for name in RUNTIMES}
+PLAINS: dict[str, list[str]] = {f"{name}-plain": [] for name in RUNTIMES}
+
+WIDE = CRI_POLICY + "  - {name: proxies, env: [{name: '*_PROXY', absent: true}]}\n"
+FORCED = WIDE.replace("exclude: {", "exclude: {containerTypes: [sandbox], ")
+DENY = FORCED.replace("- name: company-ca\n", "- name: company-ca\n    onConflict: Deny\n")
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(containerd: Containerd, node: Node) -> object:
+    """Whatever the outcome, nothing of a probe is left."""
+    volumes = set(containerd.view("run").glob("reassert-*"))
+    yield
+    assert containerd.pods() == []
+    assert set(containerd.view("run").glob("reassert-*")) == volumes
+    assert [path.name for path in node.ca.iterdir()] == ["certs"]
+
+
+def test_wired_handlers_are_protected(containerd: Containerd, node: Node) -> None:
+    node.write_policy(WIDE)
+    verified = verify(containerd, WIRED)
+    assert (verified.status, verified.error) == (0, "")
+    assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", "protected"))
+    assert verified.saw("runc") == verified.saw("crun") == ["put back: 4 env, 2 mounts"]
+    assert verified.report["protected"] is True
+
+
+def test_a_handler_that_is_not_wired_is_a_way_around(containerd: Containerd, node: Node) -> None:
+    node.write_policy(WIDE)
+    verified = verify(containerd, {"runc": ["runtime"], **PLAINS})
+    assert verified.status == 1
+    assert verified.results() == {"runc": ("protected", "protected")} | dict.fromkeys(
+        PLAINS, ("not protected", "not protected")
+    )
+    assert verified.saw("runc-plain") == verified.saw("crun-plain")
+    assert verified.saw("runc-plain") == [
+        "env REQUESTS_CA_BUNDLE is reassert-verify-pod, the policy wants /etc/ssl/certs/ca-certificates.crt",
+        "env PYTHONHTTPSVERIFY is there, the policy wants it absent",
+        "env NVIDIA_VISIBLE_DEVICES is reassert-verify-pod, the policy wants void",
+        "env REASSERT_PROXY is there, the policy wants it absent",
+        f"mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants {node.ca} ['rbind', 'rprivate', 'ro']",
+        "it is not wired: a way around for every pod that may name it",
+    ]
+    assert verified.report["protected"] is False
+
+
+def test_a_refusal_is_protection_and_the_rest_is_tried_too(containerd: Containerd, node: Node) -> None:
+    node.write_policy(DENY)
+    verified = verify(containerd, WIRED)
+    assert verified.status == 0
+    for name in RUNTIMES:
+        refused, rest = verified.saw(name)
+        assert refused.startswith("reassert: refused default/reassert-verify-")
+        assert "rule company-ca: env REQUESTS_CA_BUNDLE is reserved and was set to something else" in refused
+        assert rest == "put back: 1 env"
+
+
+def test_a_handler_that_cannot_start_is_not_called_protected(containerd: Containerd, node: Node) -> None:
+    later(node, "runc").unlink(missing_ok=True)
+    verified = verify(containerd, {"runc": ["runtime"], "runc-later": ["runtime"]})
+    assert verified.status == 1
+    assert verified.results() == {"runc": ("protected", "protected"), "runc-later": ("not tried", None)}
+    [reason] = verified.saw("runc-later")
+    assert "later-runc" in reason
+
+
+def test_a_wrapper_that_forgets_exec_is_found_out(containerd: Containerd, node: Node) -> None:
+    """It passes `create` on to reassert and all else to the real runtime."""
+    wrapper = later(node, "runc")
+    create = node.dispatcher(RUNTIMES["runc"])
+    wrapper.write_text(
+        f'#!/bin/sh\ncase " $* " in *" create "*) exec {create} "$@";; esac\nexec {RUNTIMES["runc"]} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    try:
+        verified = verify(containerd, {"runc-later": ["runtime"]})
+    finally:
+        wrapper.unlink()
+    assert verified.status == 1
+    assert verified.results() == {"runc-later": ("not protected", "not protected")}
+    assert verified.saw("runc-later") == [
+        "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify-pod, "
+        "the policy wants /etc/ssl/certs/ca-certificates.crt",
+        "executed in it: env PYTHONHTTPSVERIFY is there, the policy wants it absent",
+        "executed in it: env NVIDIA_VISIBLE_DEVICES is reassert-verify-pod, the policy wants void",
+    ]
+
+
+def test_rules_for_others_are_listed_as_not_tried(containerd: Containerd, node: Node) -> None:
+    node.write_policy(
+        FORCED
+        + "  - {name: elsewhere, match: {namespaces: [team-*]}, env: [{name: A, value: b}]}\n"
+        + "  - {name: labelled, match: {podSelector: {matchLabels: {a: b}}}, env: [{name: C, value: d}]}\n"
+    )
+    verified = verify(containerd, WIRED)
+    assert verified.status == 0
+    assert verified.report["rulesNotTried"] == [
+        {"name": "elsewhere", "because": "namespaces default is not team-*"},
+        {"name": "labelled", "because": "whether it holds for a probe depends on what the adapter can see"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (CRI_POLICY.replace("spec:\n", "spec:\n  mode: Audit\n"), "Audit, nothing is enforced"),
+        (CRI_POLICY.replace("[kube-system]", "[default]"), "excludes namespace default"),
+        (
+            "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: test}\nspec:\n  rules:\n"
+            "  - {name: gpu, deviceAllocations: {env: true}}\n",
+            "reserves anything for a container without devices",
+        ),
+    ],
+    ids=["audit", "excluded", "devices"],
+)
+def test_where_nothing_can_be_tried_it_says_so(containerd: Containerd, node: Node, policy: str, reason: str) -> None:
+    node.write_policy(policy)
+    verified = verify(containerd, WIRED)
+    assert (verified.status, verified.report) == (1, {})
+    assert reason in verified.error
+    assert len(verified.error.splitlines()) == 1
+
+
+def test_without_the_sandbox_image_it_says_what_to_do(containerd: Containerd, node: Node) -> None:
+    verified = verify(containerd, WIRED, image="reassert.test/none:1")
+    assert (verified.status, verified.report) == (1, {})
+    assert "the sandbox image reassert.test/none:1 is not on this node" in verified.error
+
+
+def test_a_probe_that_wants_nothing_starts_or_says_why_not(containerd: Containerd, node: Node) -> None:
+    assert verify(containerd, WIRED, probe=True).status == 0
+    later(node, "crun").unlink(missing_ok=True)
+    failed = verify(containerd, {"crun-later": []}, probe=True)
+    assert failed.status == 1
+    assert "later-crun" in failed.error
+    node.write_policy(CRI_POLICY.replace("hostPath: CA", "hostPath: /no/such"))
+    refused = verify(containerd, WIRED, probe=True)
+    assert refused.status == 1
+    assert "reassert: refused default/reassert-verify-" in refused.error
+
+
+def test_what_an_interrupted_probe_left_is_removed(containerd: Containerd, node: Node) -> None:
+    """And what one left that still runs is not."""
+    dead = containerd.cri.run_pod("runc-plain", labels={"reassert.probe": "99999999-0"})
+    dead.run()
+    alive = containerd.cri.run_pod("runc-plain", name="q", labels={"reassert.probe": "1-0"})
+    assert verify(containerd, WIRED, probe=True).status == 0
+    assert containerd.pods() == [alive.id]
+    alive.remove()
