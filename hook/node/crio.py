@@ -24,6 +24,8 @@ from hook.node.errors import NodeError
 from hook.node.files import State
 from hook.node.hookentry import hooks_d
 from hook.node.nri_unit import nri_unit
+from hook.node.pods import PodStarter
+from hook.node.starter import Starter
 from hook.node.wrapper import behind, dispatcher_for, real_of
 
 HOOKS = "/etc/reassert/hooks.d/crio"
@@ -208,6 +210,12 @@ class Crio:
         """Containers run on meanwhile: they belong to conmon. The unit is up when CRI-O says that it is ready."""
         systemd.restart(self.service)
         systemd.wait_active(self.service)
+
+    def starter(self) -> Starter:
+        """Probes as pods."""
+        crio = self._effective(ours=True)["crio"]
+        systemd_cgroups = crio["runtime"]["cgroup_manager"] == "systemd"
+        return PodStarter("cri-o", str(crio["api"]["listen"]), str(crio["image"]["pause_image"]), systemd_cgroups)
 
     def users(self, path: str) -> int:
         """None: CRI-O looks the runtime up for each operation, and it has been restarted."""

@@ -12,11 +12,13 @@ from typing import Any
 
 from hook.node import dockerapi, shims, systemd, toml
 from hook.node.cdifile import cdi_file
+from hook.node.containers import ContainerStarter
 from hook.node.daemon import arguments_of, option
 from hook.node.daemonjson import parse, render
 from hook.node.engine import CDI, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import State, look, put
+from hook.node.starter import Starter
 from hook.node.wrapper import behind, dispatcher_for, real_of
 
 CONFIG = "/etc/docker/daemon.json"
@@ -58,9 +60,13 @@ class Docker:
     # -- what is
 
     def handlers(self, notes: dict[str, Any]) -> list[Handler]:
-        """The runtimes that daemon.json names, and runc."""
+        """The runtimes that daemon.json names, and runc as long as it is the default.
+
+        dockerd's own names for runc can always be asked for, and nobody can redirect them (`wire` remarks on it).
+        """
         values = self._read(look(self._config))
-        found = [_stock_handler()]
+        default = str(values.get("default-runtime") or "runc")
+        found = [Handler("runc", _absolute("runc") or "runc", (), "the default")] if default in _STOCK else []
         for name, entry in values.get("runtimes", {}).items():
             called = _called(entry)
             if called is None:
@@ -69,8 +75,7 @@ class Docker:
             else:
                 path = _absolute(called) or called
                 wired = (RUNTIME,) if real_of(path) else ()
-                default = "the default" if values.get("default-runtime") == name else ""
-                found.append(Handler(name, behind(path), wired, default))
+                found.append(Handler(name, behind(path), wired, "the default" if name == default else ""))
         return found
 
     def warnings(self) -> list[str]:
@@ -237,6 +242,10 @@ class Docker:
         same = all(now.get(name, {}).get("path", "") == entry.get("path", "") for name, entry in wanted.items())
         return same and set(now) == set(wanted) and info["DefaultRuntime"] == values.get("default-runtime", "runc")
 
+    def starter(self) -> Starter:
+        """Probes by the docker command."""
+        return ContainerStarter(self.name)
+
     def users(self, path: str) -> int:
         """Running containers whose shim calls this runtime."""
         return sum(shims.users(path, state) for state in _STATES)
@@ -262,11 +271,6 @@ class Docker:
         if sockets or not hosts or "fd://" in hosts:
             return (sockets or [""])[0] or "/run/docker.sock"
         raise NodeError(f"dockerd listens at {', '.join(hosts)} only; add unix:///run/docker.sock to its hosts")
-
-
-def _stock_handler() -> Handler:
-    note = "dockerd keeps this name to itself; not wrapped unless it is the default, which reassert then takes over"
-    return Handler("runc", _absolute("runc") or "runc", (), note)
 
 
 def _called(entry: dict[str, Any]) -> str | None:

@@ -18,10 +18,12 @@ from hook.adapters.dispatcher import MARK, NOT_ROOTS
 from hook.adapters.hook import PRECREATE
 from hook.node import systemd, toml
 from hook.node.cdifile import cdi_file
+from hook.node.containers import ContainerStarter
 from hook.node.engine import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
 from hook.node.hookentry import hooks_d
+from hook.node.starter import Starter
 from hook.node.wrapper import behind, dispatcher_for, real_of
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
@@ -148,6 +150,10 @@ class Podman:
         """Only its API service, if that runs, keeps what it read; containers do not depend on it."""
         if systemd.is_active("podman.service"):
             systemd.run("restart", "podman.service")
+
+    def starter(self) -> Starter:
+        """Probes by the podman command."""
+        return ContainerStarter(self.name)
 
     def users(self, path: str) -> int:
         """None: every podman command finds the runtime anew, by the container's name for it."""

@@ -38,6 +38,7 @@ spec:
     env:
     - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
 """
+TOPS = ("/etc", "/opt", "/usr/local")
 ENV = "REQUESTS_CA_BUNDLE=/tmp/evil"
 WANTED = "/etc/ssl/certs/ca-certificates.crt\n"
 SHOW = ("sh", "-c", "echo $REQUESTS_CA_BUNDLE")
@@ -66,6 +67,10 @@ class Docker:
     def info(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("info", "--format", "{{json .}}"))
         return found
+
+    def runtimes(self) -> dict[str, str]:
+        """Paths by name, but for dockerd's own aliases of runc, which 20.10 forgets at any reload."""
+        return {name: entry["path"] for name, entry in self.info()["Runtimes"].items() if not name.startswith("io.")}
 
     def pid(self) -> str:
         return self.node.property("docker.service", "MainPID")
@@ -102,7 +107,7 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
     docker.start("before")
     assert docker.probe() == "/tmp/evil\n"
     was = docker.pid()
-    said = reassert(docker.node, "install", "--no-probe")
+    said = reassert(docker.node, "install")
     assert "docker 20.10" in said
     assert (docker.pid(), docker("ps", "--format", "{{.Names}}")) == (was, "before\n")
     info = docker.info()
@@ -119,30 +124,28 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
 
 def test_second_install_changes_nothing(docker: Docker) -> None:
     reassert(docker.node, "install", "--no-probe")
-    before, pid = docker.node.snapshot(), docker.pid()
+    before, pid = docker.node.snapshot(TOPS), docker.pid()
     assert "nothing to change" in reassert(docker.node, "install", "--no-probe")
-    assert differences(before, docker.node.snapshot()) == []
+    assert differences(before, docker.node.snapshot(TOPS)) == []
     assert docker.pid() == pid
 
 
 def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None:
     docker.start("before")
-    docker.node.run(REASSERT, "policy", "compile")
-    before = docker.node.snapshot()
-    runtimes = docker.info()["Runtimes"]
+    before = docker.node.snapshot(TOPS)
+    runtimes = docker.runtimes()
     reassert(docker.node, "install", "--no-probe")
     docker.start("during")
     pid = docker.pid()
     said = reassert(docker.node, "uninstall")
-    info = docker.info()
-    assert (info["DefaultRuntime"], info["Runtimes"]) == ("runc", runtimes)
+    assert (docker.info()["DefaultRuntime"], docker.runtimes()) == ("runc", runtimes)
     assert docker.pid() == pid
     assert docker.probe() == "/tmp/evil\n"
     assert "/usr/local/sbin/reassert-runc: it stays" in said
     docker("exec", "during", "true")
     docker("rm", "--force", "during")
     reassert(docker.node, "uninstall")
-    assert differences(before, docker.node.snapshot()) == []
+    assert differences(before, docker.node.snapshot(TOPS)) == []
 
 
 def test_without_a_daemon_json_there_is_none_afterwards(docker: Docker) -> None:
@@ -180,12 +183,11 @@ def test_what_dockerd_does_not_take_over_is_put_back(docker: Docker) -> None:
     """Its unit has -H, so dockerd refuses the whole file for its `hosts`; 20.10 cannot say so without a reload."""
     file = docker.node.path(DAEMON_JSON)
     file.write_text('{"hosts": ["unix:///run/another.sock"], ' + ADMINISTRATORS.lstrip("{"))
-    docker.node.run(REASSERT, "policy", "compile")
-    before = docker.node.snapshot()
+    before = docker.node.snapshot(TOPS)
     said = reassert(docker.node, "install", "--no-probe", check=False)
     assert "docker 20.10.24 does not take over the runtimes" in said
     assert "Everything is as it was before." in said, said.splitlines()
-    assert differences(before, docker.node.snapshot()) == []
+    assert differences(before, docker.node.snapshot(TOPS)) == []
     assert docker.info()["DefaultRuntime"] == "runc"
 
 
@@ -218,7 +220,6 @@ def test_status_tells_what_is_wired(docker: Docker) -> None:
     reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))["engines"]["docker"]["handlers"]
     assert {handler["name"]: (handler["runtime"], handler["wired"]) for handler in found} == {
-        "runc": ("/usr/sbin/runc", []),
         "crun": ("/usr/bin/crun", ["runtime"]),
         "crun-debug": ("/usr/bin/crun", ["runtime"]),
         "reassert": ("/usr/sbin/runc", ["runtime"]),
