@@ -53,10 +53,11 @@ class Podman:
 
     def __init__(self) -> None:
         """Raises NodeError where it cannot be called, or is too old."""
-        version = systemd.command(["podman", "--version"]).stdout.split()[-1:]
+        done = systemd.command(["podman", "--version"])  # which reads its files too
+        version = done.stdout.split()[-1:]
         major = version[0].partition(".")[0] if version else ""
-        if not major.isdigit():
-            raise NodeError("`podman --version` says no version")
+        if done.returncode or not major.isdigit():
+            raise NodeError(f"`podman --version` fails: {' '.join((done.stderr or done.stdout).split())}")
         if int(major) < 4:
             raise NodeError(f"podman {version[0]} is too old; 4.0 or later is supported")
         self.title = f"podman {version[0]}"
