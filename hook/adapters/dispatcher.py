@@ -15,7 +15,7 @@ _SCRIPT = """#!/bin/sh
 {mark}: only verbs that start a process cost more than this shell
 for argument; do
   case $argument in
-  {verbs}){environment}
+  {verbs}){rootless}{environment}
     exec {command} runtime --real {real}{extra} -- "$@" ;;
   esac
 done
@@ -32,11 +32,15 @@ START = "start"
 """A file that a package puts beside its link `reassert`: it sets all of that, and $reassert, for the version that is
 installed. To replace it is one step, where to replace a program file by file is many (packaging/deb/build.sh)."""
 
+NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
+"""In sh: whether root here is an ordinary user of the node (user_namespaces(7)), as with podman without root."""
 
-def dispatcher(real: str, reassert: str, extra: list[str], library: str = "") -> str:
+
+def dispatcher(real: str, reassert: str, extra: list[str], library: str = "", rootless: bool = False) -> str:
     """The POSIX sh script for a real runtime. `extra`: more options for `reassert runtime`.
 
     `library`: the directory of the frozen program's libraries, where `reassert` is frozen and no symbolic link.
+    `rootless`: ordinary users get the real runtime; they can neither read what is decided by nor be held to it.
 
     An argument that merely looks like a verb only costs time: `reassert runtime` reads the command line properly.
     Raises ReassertError for a real runtime that cannot be one.
@@ -56,6 +60,7 @@ def dispatcher(real: str, reassert: str, extra: list[str], library: str = "") ->
         environment = _STARTED.format(reassert=command, library=shlex.quote(library))
     return _SCRIPT.format(
         mark=MARK,
+        rootless=f"\n    {NOT_ROOTS} && break" if rootless else "",
         environment=environment,
         verbs=" | ".join(EDITING_VERBS),
         command=command,

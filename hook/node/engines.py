@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 from hook.node.containerd import Containerd
+from hook.node.crio import Crio
+from hook.node.docker import Docker
 from hook.node.engine import Engine
 from hook.node.errors import NodeError
+from hook.node.podman import Podman
 
-NAMES = ("containerd",)
+NAMES = ("containerd", "crio", "docker", "podman")
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
@@ -24,8 +27,7 @@ def engine(name: str) -> Engine:
     """An engine of this node. Raises NodeError where it is not installed or its configuration is broken."""
     if not _class(name).installed():
         raise NodeError(f"{name} is not installed on this node")
-    made: Engine = _class(name)()
-    return made
+    return _class(name)()
 
 
 def chosen(name: str | None) -> str:
@@ -57,5 +59,11 @@ def _kubelets_engine() -> str:
     return ""
 
 
-def _class(name: str) -> type[Containerd]:
-    return {"containerd": Containerd}[name]
+def _class(name: str) -> type[Containerd | Crio | Docker | Podman]:
+    engines: dict[str, type[Containerd | Crio | Docker | Podman]] = {
+        "containerd": Containerd,
+        "crio": Crio,
+        "docker": Docker,
+        "podman": Podman,
+    }
+    return engines[name]
