@@ -176,9 +176,9 @@ def own_path() -> str:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.adapters.dispatcher import dispatcher, library_of
+    from hook.adapters.dispatcher import dispatcher, lasting, library_of
 
-    own = options.reassert or own_path()
+    own = options.reassert or lasting(own_path())
     extra = [
         part
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))

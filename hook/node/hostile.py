@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from hook.container.identity import CONTAINER, Identity
-from hook.policy.match import Match, judge, select
+from hook.policy.match import Match, Verdict, judge, select
 from hook.policy.model import KEEP, Env, Mount, Policy, Rule
 
 PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
@@ -29,9 +29,15 @@ def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]
             others[rule.name] = "whether it holds for a probe depends on what the adapter can see"
         else:
             others[rule.name] = "; ".join(
-                f"{v.field} {v.seen} is not {v.wanted}" for v in judge(rule, who) if v.met is False
+                _why_not(verdict, who) for verdict in judge(rule, who) if verdict.met is False
             )
     return certain, others
+
+
+def _why_not(verdict: Verdict, who: Identity) -> str:
+    if who.kubernetes is False and verdict.field in ("namespaces", "podSelector"):
+        return f"{verdict.field}: the probe is of no pod"
+    return f"{verdict.field} {verdict.seen} is not {verdict.wanted}"
 
 
 def _views(who: Identity) -> Iterator[Identity]:

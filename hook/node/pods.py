@@ -7,9 +7,7 @@ only sleeps. kubelet ends pods that it does not know within seconds, so a probe 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,10 +18,22 @@ from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
 from hook.node.cri import CONTAINER as OWN
 from hook.node.cri import NODE, CallFailed, Cri, information, parsed
 from hook.node.errors import NodeError
-from hook.node.starter import EXEC_SECONDS, MARKER, Gone, NotStarted, Pairs, Process, processes
+from hook.node.starter import (
+    EXEC_SECONDS,
+    MARKER,
+    NAME,
+    Gone,
+    NotStarted,
+    Pairs,
+    Process,
+    abandoned,
+    new_token,
+    processes,
+    scratch,
+)
 
 LABEL = "reassert.probe"
-"""A label that only our pods have: what an interrupted probe left is found by it."""
+"""A label that only our pods have; its value is the probe's token."""
 
 _NAMESPACES = {"network": NODE, "pid": OWN}
 """The node's network: no CNI plugin is needed, and no address taken."""
@@ -49,7 +59,7 @@ class PodStarter:
             engine,
             True,
             namespace=namespace,
-            pod=f"reassert-verify-{secrets.token_hex(4)}",
+            pod=f"{NAME}-{new_token()}",
             uid=str(uuid.uuid4()),
             container="probe",
             types=(CONTAINER, INIT, EPHEMERAL),
@@ -64,8 +74,8 @@ class PodStarter:
         """A pod of one container. Raises NotStarted, NodeError."""
         self.prepare()
         self._attempt += 1  # an engine keeps the names of a pod that is not wholly gone yet
-        token = secrets.token_hex(8)
-        logs = tempfile.mkdtemp(prefix="reassert-verify-logs-", dir="/run")
+        token = new_token()
+        logs = scratch()
         who = self.identity
         config = {
             "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
@@ -109,15 +119,17 @@ class PodStarter:
                 f"pull {self._image}"
             )
         self._command = _entrypoint(found)
-        _remove_pods(self._cri, {})
+        _remove_pods(self._cri)
         self._ready = True
 
     def _cgroup_parent(self, handler: str) -> str:
         """A parent that exists, so that none is left behind. A slice, or the top."""
         if self._systemd is None:
             config = parsed(self._cri.call("Status", verbose=True), "config")
-            options = config.get("containerd", {}).get("runtimes", {}).get(handler, {}).get("options") or {}
-            return "system.slice" if options.get("SystemdCgroup") or config.get("systemdCgroup") else "/"
+            found: Any = config
+            for key in ("containerd", "runtimes", handler, "options"):
+                found = (found or {}).get(key)
+            return "system.slice" if (found or {}).get("SystemdCgroup") or config.get("systemdCgroup") else "/"
         return "system.slice" if self._systemd else "/"
 
 
@@ -184,20 +196,20 @@ class Pod:
 
     def remove(self) -> None:
         """Stop and remove the pod and all in it. Raises NodeError."""
-        _remove_pods(self._cri, {LABEL: self._token})
+        _remove_pods(self._cri, self._token)
         shutil.rmtree(self._logs, ignore_errors=True)
 
 
-def _remove_pods(cri: Cri, labels: dict[str, str]) -> None:
-    """Those with these labels; none given: all probes'. Raises NodeError."""
-    for pod in cri.call("ListPodSandbox", filter={"label_selector": labels}).items:
-        if LABEL not in pod.labels:
+def _remove_pods(cri: Cri, token: str = "") -> None:
+    """The one with this token; without one, those that interrupted probes left. Raises NodeError."""
+    for pod in cri.call("ListPodSandbox").items:
+        if LABEL not in pod.labels or (pod.labels[LABEL] != token if token else not abandoned(pod.labels[LABEL])):
             continue
         try:
             cri.call("StopPodSandbox", pod_sandbox_id=pod.id)
             cri.call("RemovePodSandbox", pod_sandbox_id=pod.id)
         except CallFailed as error:
-            if pod.id in [left.id for left in cri.call("ListPodSandbox", filter={}).items]:
+            if pod.id in [left.id for left in cri.call("ListPodSandbox").items]:
                 raise NodeError(f"pod {pod.id} cannot be removed (crictl rmp -f {pod.id}): {error}") from None
 
 

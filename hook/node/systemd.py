@@ -11,6 +11,9 @@ from hook.node.errors import NodeError
 SECONDS = 90
 """How long a unit may take, systemd's own default."""
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programs of the node are looked for."""
+
 
 def available() -> bool:
     """Whether systemd is this node's init (sd_booted(3))."""
@@ -67,7 +70,7 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
 
     The frozen program's own library path must not reach it.
     """
-    environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+    environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
     try:
         return subprocess.run(  # noqa: S603  # a list, of our own words and the node's paths
             arguments,

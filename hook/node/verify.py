@@ -17,7 +17,7 @@ from hook.facts import gather
 from hook.node import hostile, observe
 from hook.node.engine import Engine, Handler
 from hook.node.errors import NodeError
-from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter
+from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
 from hook.plan import plan
 from hook.policy.match import Match, excluded
 from hook.policy.model import AUDIT, Policy
@@ -27,8 +27,12 @@ ATTEMPTS = 3
 
 PROTECTED, EXPOSED, UNTRIED = "protected", "not protected", "not tried"
 
-_OURS = re.compile(r"reassert: refused|hook `[^`]*/reassert`")
-"""In an engine's message: a refusal of ours. crun names a hook that failed, and does not show what it said."""
+_OURS = re.compile(
+    r"reassert: refused"
+    r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
+    r"|executing \[reassert hook [^]]*\]: exit status 1"
+)
+"""In an engine's message: a refusal of ours. crun, and podman for precreate, name the hook without what it said."""
 
 
 class NothingToVerify(NodeError):
@@ -86,7 +90,7 @@ def examine(
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
-    volumes = tempfile.mkdtemp(prefix="reassert-verify-", dir=directory)
+    volumes = scratch(directory)
     try:
         attempt = Attempt(policy, starter, matches, facts, volumes)
         starter.prepare()
@@ -107,7 +111,7 @@ def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str
         raise NothingToVerify(f"there is nothing to verify: {policy.path} excludes {exclusion}")
     matches, others = hostile.covering(policy, starter.identity)
     if not matches:
-        why = "".join(f"\n  rule {name}: {reason}" for name, reason in others.items())
+        why = "".join(f"; rule {name}: {reason}" for name, reason in others.items())
         raise NothingToVerify(f"there is nothing to verify: no rule of {policy.path} covers a probe{why}")
     return matches, others
 
@@ -180,12 +184,16 @@ class Attempt:
             around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
             return Finding(handler, EXPOSED, wrong + said + around, executed)
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
-        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}", *said], executed)
+        also = "; in exec too" if executed == PROTECTED else ""
+        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed)
 
 
 def _refusal(message: str) -> str:
     """Our own part of an engine's message; containerd 1.x ends it with an error code."""
-    return message[max(message.find("reassert: refused"), 0) :].removesuffix(": unknown")
+    at = message.find("reassert: refused")
+    if at < 0:
+        return "refused by the hook; the engine does not show the reason, the event log does"
+    return message[at:].removesuffix(": unknown")
 
 
 def _say(edit: Edit) -> str:
@@ -238,6 +246,6 @@ def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict
     parts.append("\n" + tabulate(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"], tablefmt="plain", disable_numparse=True))
     parts += ["", *(f"not tried  rule {name}: {reason}" for name, reason in others.items())]
     bad = [f.handler.name for f in findings if f.handler.runtime and f.result != PROTECTED]
-    good = "every handler is protected" if _is_good(findings) else "no handler that calls an OCI runtime"
+    good = "every handler is protected" if _is_good(findings) else "no handler calls an OCI runtime of this node"
     parts.append(f"result     {'not protected: ' + ', '.join(bad) if bad else good}")
     return "\n".join(parts)

@@ -6,7 +6,6 @@ podman's other door, a wrapper as its runtime, is here too.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -17,6 +16,10 @@ from typing import Any
 import pytest
 
 from e2e.support import POLICY, REASSERT, Bundle, Node, need, run, scratch
+from hook.node.containers import ContainerStarter
+from hook.node.engine import Handler
+from hook.node.verify import examine
+from hook.policy import store
 
 CRUN = "/usr/bin/crun"
 WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
@@ -107,6 +110,10 @@ def test_with_failure_policy_ignore_it_passes_as_it_is(node: Node, text: str) ->
     assert node.logged()[-1]["level"] == "warning"
 
 
+LIMITS = ("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
+"""What a `run` needs on a machine without CAP_SYS_RESOURCE and cgroup delegation."""
+
+
 class Podman:
     """The real podman with storage of its own."""
 
@@ -122,19 +129,16 @@ class Podman:
         """containers.conf(5): what podman runs as crun. Other names do not go with `--cgroups=disabled`."""
         self.settings.write_text(f'[engine]\nruntime = "crun"\n[engine.runtimes]\ncrun = ["{crun}"]\n')
 
-    def __call__(self, verb: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A podman command; its `run` with what a machine without CAP_SYS_RESOURCE and cgroup delegation needs."""
+    def command(self) -> tuple[str, ...]:
+        """Its command line, with global options."""
         options = [f"--{name}={self.directory / name}" for name in ("root", "runroot", "tmpdir")]
         options += ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", f"--hooks-dir={self.hooks}"]
-        limits = ["--network=host", "--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]
-        return run(
-            *("podman", *options, verb),
-            *(limits if verb == "run" else []),
-            *arguments,
-            check=check,
-            cwd="/",
-            env={**os.environ, "CONTAINERS_CONF": str(self.settings)},
-        )
+        return "env", f"CONTAINERS_CONF={self.settings}", "podman", *options
+
+    def __call__(self, verb: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A podman command."""
+        limits = ("--network=host", *LIMITS) if verb == "run" else ()
+        return run(*self.command(), verb, *limits, *arguments, check=check, cwd="/")
 
 
 @pytest.fixture(scope="module")
@@ -217,3 +221,49 @@ def test_podman_over_the_wrapper_corrects_run_and_exec(podman: Podman, node: Nod
         podman("rm", "--force", "--time=0", name, check=False)
     [event] = node.logged()
     assert event["adapter"] == "runtime"
+
+
+def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:
+    """What `node verify` finds out about podman's own runtime: the result, what was seen, the result of an exec."""
+    starter = ContainerStarter("podman", podman.command(), LIMITS)
+    try:
+        policy = store.load(str(node.policy), str(node.store))
+        [finding], _ = examine([Handler("crun", CRUN, ())], policy, starter)
+    finally:
+        starter.close()
+    assert podman("ps", "--all", "--quiet").stdout + podman("images", "--all", "--quiet").stdout == ""
+    return finding.result, finding.saw, finding.executed
+
+
+def test_verify_tells_podman_with_reassert_from_podman_without(podman: Podman, node: Node) -> None:
+    result, saw, executed = examined(podman, node)
+    assert (result, executed) == ("not protected", "not protected")
+    assert (
+        saw[0] == "env REQUESTS_CA_BUNDLE is reassert-verify-pod, the policy wants /etc/ssl/certs/ca-certificates.crt"
+    )
+    assert saw[2].startswith("mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants ")
+    podman.configure(node.dispatcher(CRUN))
+    assert examined(podman, node) == ("protected", ["put back: 2 env, 2 mounts; in exec too"], "protected")
+
+
+def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: Node) -> None:
+    hooked(podman, node)
+    result, saw, executed = examined(podman, node)
+    assert (result, executed) == ("not protected", "not protected")
+    assert saw[:2] == [
+        "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify-pod, "
+        "the policy wants /etc/ssl/certs/ca-certificates.crt",
+        "executed in it: env PYTHONHTTPSVERIFY is there, the policy wants it absent",
+    ]
+
+
+def test_verify_knows_a_refusal_of_ours(podman: Podman, node: Node) -> None:
+    node.compile(POLICY + "    onConflict: Deny\n")
+    hooked(podman, node)
+    hidden = "refused by the hook; the engine does not show the reason, the event log does"
+    assert examined(podman, node) == ("protected", [hidden], "")
+    (podman.hooks / "reassert.json").unlink()
+    podman.configure(node.dispatcher(CRUN))
+    result, [refused], _ = examined(podman, node)
+    assert result == "protected"
+    assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")

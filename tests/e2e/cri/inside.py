@@ -1,4 +1,4 @@
-"""Run `reassert node verify`'s own function inside a test's containerd's namespaces: `inside.py PID REQUEST`.
+"""Run `reassert node verify`'s own function inside a node's namespaces: `inside.py PID REQUEST`.
 
 Everything is loaded before the namespaces are entered; another Debian's root has no Python of this machine's.
 """
@@ -13,6 +13,7 @@ import sys
 from types import SimpleNamespace
 
 from hook.errors import ReassertError
+from hook.node.containers import ContainerStarter
 from hook.node.engine import Handler
 from hook.node.pods import PodStarter
 from hook.node.verify import probe, verify
@@ -26,13 +27,16 @@ def main(pid: str, request: str) -> int:
     policy = store.load(asked["policy"], asked["store"])
     handlers = [Handler(name, "runc", tuple(wired)) for name, wired in asked["wired"].items()]
     _enter(pid)
-    starter = PodStarter("containerd", asked["socket"], asked["image"])
+    if asked["socket"]:
+        starter = PodStarter("containerd", asked["socket"], asked["image"])
+    else:
+        starter = ContainerStarter("docker")
     try:
         if asked["probe"]:
             for handler in handlers:
                 probe(starter, handler.name)
             return 0
-        return verify(SimpleNamespace(title="containerd"), handlers, policy, starter, "json", "/run")  # type: ignore[arg-type]
+        return verify(SimpleNamespace(title="engine"), handlers, policy, starter, "json")  # type: ignore[arg-type]
     except (ReassertError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -41,7 +45,7 @@ def main(pid: str, request: str) -> int:
 
 
 def _enter(pid: str) -> None:
-    """This process's mount namespace, and as its child, which goes on, its pid namespace."""
+    """Its mount namespace for this process, and its pid namespace for a child, which goes on."""
     libc = ctypes.CDLL(None, use_errno=True)
     spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("pid", "mnt")]
     for fd in spaces:

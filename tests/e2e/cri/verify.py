@@ -1,4 +1,4 @@
-"""`reassert node verify` and its benign probe, beside a test's containerd."""
+"""`reassert node verify` and its benign probe, beside a test's engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 
 from e2e.cri.images import PAUSE
 from e2e.cri.node import Containerd
-from e2e.support import TOP
+from e2e.support import TOP, Node
 
 INSIDE = Path(__file__).with_name("inside.py")
+
+Wired = dict[str, list[str]]
+"""Handlers by name, with the adapters that each is wired to."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,21 @@ class Verified:
         return list(saw)
 
 
-def verify(containerd: Containerd, wired: dict[str, list[str]], image: str = PAUSE, probe: bool = False) -> Verified:
-    """Run it for handlers, by name: the adapters that each is wired to. `probe`: a container that wants nothing."""
-    node = containerd.node
+def verify(containerd: Containerd, wired: Wired, image: str = PAUSE, probe: bool = False) -> Verified:
+    """Run it for handlers of a containerd. `probe`: for a container that wants nothing."""
+    socket = str(containerd.directory / "containerd.sock")
+    return verify_inside(containerd.init, containerd.node, wired, socket=socket, image=image, probe=probe)
+
+
+def verify_inside(
+    pid: int, node: Node, wired: Wired, socket: str = "", image: str = "", probe: bool = False
+) -> Verified:
+    """Run it in the namespaces of a process, through a CRI socket or, without one, docker's command line."""
     node.compile()
-    request = {
-        "policy": str(node.policy),
-        "store": str(node.store),
-        "socket": str(containerd.directory / "containerd.sock"),
-        "image": image,
-        "probe": probe,
-        "wired": wired,
-    }
+    where = {"policy": str(node.policy), "store": str(node.store)}
+    request = {**where, "socket": socket, "image": image, "probe": probe, "wired": wired}
     done = subprocess.run(
-        [sys.executable, str(INSIDE), str(containerd.init), json.dumps(request)],
+        [sys.executable, str(INSIDE), str(pid), json.dumps(request)],
         env={**os.environ, "PYTHONPATH": str(TOP)},
         text=True,
         capture_output=True,

@@ -146,7 +146,12 @@ class BootedNode:
 
     def property(self, unit: str, name: str) -> str:
         """A property of a unit (systemctl show)."""
-        return self.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
+        return self.properties(unit, name)[name]
+
+    def properties(self, unit: str, *names: str) -> dict[str, str]:
+        """Properties of a unit, all as they were at one moment."""
+        shown = self.run("systemctl", "show", f"--property={','.join(names)}", unit).stdout
+        return dict(line.split("=", 1) for line in shown.splitlines())
 
     def import_images(self) -> None:
         """Give containerd the images of the tests, and the pause image under the name that it is configured with."""

@@ -78,13 +78,14 @@ def connections(node: BootedNode) -> int:
     return sum(line["event"] == "nri.connected" for line in said(node))
 
 
-def wait_until_active(node: BootedNode, restarts: int = 0) -> None:
-    """Until systemd counts the service as started, after so many restarts of its own."""
+def wait_for_state(node: BootedNode, **expected: str) -> None:
+    """Until systemd says so of the service, of all properties at once."""
+    wait_for(lambda: node.properties(UNIT, *expected) == expected, f"{UNIT}: {expected}", node.trouble)
 
-    def is_active() -> bool:
-        return (node.property(UNIT, "ActiveState"), node.property(UNIT, "NRestarts")) == ("active", str(restarts))
 
-    wait_for(is_active, f"{UNIT} after {restarts} restarts", node.trouble)
+def wait_for_restart(node: BootedNode, before: int) -> None:
+    """Until systemd has started the service once more than before, and counts it as started."""
+    wait_for_state(node, ActiveState="active", NRestarts=str(before + 1))
 
 
 def start_hostile(node: BootedNode) -> tuple[Pod, Container]:
@@ -128,10 +129,10 @@ def test_it_is_active_when_a_runtime_has_taken_it_in(node: BootedNode) -> None:
     node.run("systemctl", "stop", "containerd")
     before = connections(node)
     node.run("systemctl", "start", "--no-block", UNIT)
-    wait_for(lambda: said(node)[-1]["event"] == "nri.disconnected", "the vain attempt", node.trouble)
+    wait_for(lambda: [line["event"] for line in said(node)][-1:] == ["nri.disconnected"], "its complaint", node.trouble)
     assert node.property(UNIT, "ActiveState") == "activating"
     node.run("systemctl", "start", "containerd")
-    wait_until_active(node)
+    wait_for_state(node, ActiveState="active")
     assert connections(node) == before + 1
     assert node.property(UNIT, "StatusText") == "connected"
     node.wait_for_cri()
@@ -141,15 +142,15 @@ def test_it_is_active_when_a_runtime_has_taken_it_in(node: BootedNode) -> None:
 def test_killed_it_is_back_and_enforces(node: BootedNode) -> None:
     restarts = int(node.property(UNIT, "NRestarts"))
     node.run("systemctl", "kill", "--signal=KILL", UNIT)
-    wait_until_active(node, restarts + 1)
+    wait_for_restart(node, restarts)
     assert_corrects(node)
 
 
 def test_the_watchdog_ends_one_that_hangs(node: BootedNode) -> None:
-    drop_in(node, "WatchdogSec=2s")
+    drop_in(node, "WatchdogSec=5s")
     restarts = int(node.property(UNIT, "NRestarts"))
     node.run("systemctl", "kill", "--signal=STOP", UNIT)
-    wait_until_active(node, restarts + 1)
+    wait_for_restart(node, restarts)
     assert_corrects(node)
 
 

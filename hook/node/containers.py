@@ -1,0 +1,164 @@
+"""Probes through the command line of docker or podman. No image is pulled: one is made of the node's own sleep(1)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from hook.container.identity import CONTAINER, Identity
+from hook.node.errors import NodeError
+from hook.node.starter import (
+    EXEC_SECONDS,
+    MARKER,
+    NAME,
+    Gone,
+    NotStarted,
+    Pairs,
+    Process,
+    abandoned,
+    new_token,
+    processes,
+    scratch,
+)
+from hook.node.systemd import command
+from hook.node.tinyroot import sleeper
+
+SECONDS = 60
+"""How long a probe lives that nobody removes."""
+
+
+class ContainerStarter:
+    """A Starter through docker or podman.
+
+    `engine`: of the two. `program`: its command line, global options too. `options`: more of its `run`.
+    """
+
+    def __init__(self, engine: str, program: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> None:
+        self._podman = engine == "podman"
+        self._program = program or (engine,)
+        self._options = options
+        self._sleep: list[str] = []
+        self._image = f"{NAME}:{new_token()}"
+        seen = f"localhost/{self._image}" if self._podman else None
+        self.identity = Identity(engine, False, types=(CONTAINER,), image=seen)
+
+    def prepare(self) -> None:
+        """Make the image, and remove what an interrupted probe left, once. Raises NodeError, OSError."""
+        if self._sleep:
+            return
+        self._clean()
+        tar, sleep = sleeper()
+        directory = scratch()
+        try:
+            Path(directory, "root.tar").write_bytes(tar)
+            self.call("import", f"{directory}/root.tar", self._image)
+        finally:
+            shutil.rmtree(directory)
+        self._sleep = sleep
+
+    def close(self) -> None:
+        """Remove the image. Raises NodeError."""
+        if self._sleep:
+            self._sleep = []
+            self.call("rmi", "--force", self._image)
+
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> OneContainer:
+        """A container without network. Of two values of a name both engines pass on the last.
+
+        Raises NotStarted, NodeError.
+        """
+        self.prepare()
+        token = new_token()
+        name = f"{NAME}-{token}"
+        asked = [f"--env={key}={value}" for key, value in (*env, (MARKER, token))]
+        asked += [f"--mount=type=bind,{_field('source', host)},{_field('target', path)}" for host, path in mounts]
+        fixed = ["--detach", "--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
+        runtime = [f"--runtime={handler}"]  # podman's is a global option
+        line = [*runtime, "run", *fixed] if self._podman else ["run", *runtime, *fixed]
+        made = OneContainer(self, name, token)
+        try:
+            done = command([*self._program, *line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
+            if done.returncode:
+                raise NotStarted(" ".join(done.stderr.split()) or f"its run ended with {done.returncode}")
+            made.find()
+        except BaseException:
+            with suppress(NodeError):  # why it did not start is what matters
+                made.remove()
+            raise
+        return made
+
+    def sleep_in(self, name: str) -> None:
+        """Execute one more program in a container, in the background. Raises NodeError."""
+        self.call("exec", "--detach", name, *self._sleep, str(int(EXEC_SECONDS)))
+
+    def remove(self, name: str) -> None:
+        """Remove a container. Raises NodeError."""
+        done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
+        if done.returncode and name in self._names():  # --rm may have been faster
+            raise NodeError(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
+
+    def _names(self) -> list[str]:
+        names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={NAME}").split()
+        return [name for name in names if name.startswith(f"{NAME}-")]
+
+    def _clean(self) -> None:
+        """Remove what interrupted probes left."""
+        for name in self._names():
+            if abandoned(name.removeprefix(f"{NAME}-")):
+                self.remove(name)
+        for tag in self.call("images", "--format={{.Tag}}", NAME).split():
+            if abandoned(tag):
+                self.call("rmi", "--force", f"{NAME}:{tag}")
+
+    def call(self, *arguments: str) -> str:
+        """Standard output of a command. Raises NodeError."""
+        done = command([*self._program, *arguments])
+        if done.returncode:
+            raise NodeError(f"`{self._program[0]} {arguments[0]}` failed: {' '.join(done.stderr.split())}")
+        return done.stdout
+
+
+def _field(name: str, path: str) -> str:
+    """A field of --mount, which is a line of CSV (RFC 4180)."""
+    return '"' + f"{name}={path}".replace('"', '""') + '"'
+
+
+class OneContainer:
+    """A Running of docker or podman."""
+
+    def __init__(self, starter: ContainerStarter, name: str, token: str) -> None:
+        self._starter = starter
+        self._name = name
+        self._token = token
+        self.pid = 0
+
+    def find(self) -> None:
+        """Learn its pid. Raises Gone."""
+        try:
+            self.pid = int(self._starter.call("inspect", "--format={{.State.Pid}}", self._name))
+        except (NodeError, ValueError) as error:
+            raise Gone(f"the container ended at once: {error}") from None
+        if not self.pid:
+            raise Gone("the container ended at once")
+
+    def environ(self) -> list[str]:
+        """The environment of its first process. Raises Gone, NodeError."""
+        return Process(self.pid, self._token).environ()
+
+    def exec_environ(self) -> list[str]:
+        """The environment of a second sleep beside the first. Raises NodeError."""
+        before = processes()
+        self._starter.sleep_in(self._name)
+        deadline = time.monotonic() + EXEC_SECONDS
+        while time.monotonic() < deadline:
+            found = Process(self.pid, self._token).executed(before)
+            if found is not None:
+                return found
+            time.sleep(0.01)
+        raise NodeError("a program executed in the container did not come up")
+
+    def remove(self) -> None:
+        """Stop and remove it. Raises NodeError."""
+        self._starter.remove(self._name)

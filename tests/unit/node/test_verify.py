@@ -1,0 +1,247 @@
+"""What is made of what was seen. The containers here are processes with an environment; real ones are in tests/e2e."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hook.container.identity import CONTAINER, Identity
+from hook.node.engine import Handler
+from hook.node.errors import NodeError
+from hook.node.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch
+from hook.node.verify import NothingToVerify, examine, probe, verify
+from hook.policy.model import Policy
+from unit.support import policy
+
+POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]})
+RUNC = Handler("runc", "/usr/sbin/runc", ("runtime",))
+BARE = Handler("bare", "/usr/sbin/runc", ())
+KATA = Handler("kata", "", ())
+
+Env = dict[str, str]
+
+
+class Local:
+    """A Starter whose containers are processes. `change`: what becomes of the env that is asked for."""
+
+    def __init__(self, change: Callable[[Env], Env], exec_change: Callable[[Env], Env] | None = None) -> None:
+        self.identity = Identity("podman", False, types=(CONTAINER,))
+        self.change, self.exec_change = change, exec_change or change
+        self.short_lived = 0
+        self.alive: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def start(self, _handler: str, env: Pairs = (), _mounts: Pairs = ()) -> LocalProcess:
+        self.started += 1
+        token = new_token()
+        asked = {**dict(env), MARKER: token}
+        process = subprocess.Popen(["sleep", "60"], env=self.change(asked))
+        self.alive.append(process)
+        if self.short_lived:
+            self.short_lived -= 1
+            process.kill()
+            process.wait()
+        return LocalProcess(self, process, token, asked)
+
+
+class LocalProcess:
+    def __init__(self, starter: Local, process: subprocess.Popen[bytes], token: str, asked: Env) -> None:
+        self.starter, self.process, self.token, self.asked = starter, process, token, asked
+        self.pid = process.pid
+
+    def environ(self) -> list[str]:
+        return Process(self.pid, self.token).environ()
+
+    def exec_environ(self) -> list[str]:
+        return [f"{name}={value}" for name, value in self.starter.exec_change(self.asked).items()]
+
+    def remove(self) -> None:
+        if self.process in self.starter.alive:
+            self.starter.alive.remove(self.process)
+            self.process.kill()
+            self.process.wait()
+
+
+def protect(env: Env) -> Env:
+    return {name: "/ca.pem" if name == "CA" else value for name, value in env.items() if name != "INSECURE"}
+
+
+def keep(env: Env) -> Env:
+    return env
+
+
+def refuse(env: Env) -> Env:
+    if "INSECURE" in env:
+        raise NotStarted("task: OCI runtime create failed: reassert: refused x: rule ca: INSECURE was set: unknown")
+    return protect(env)
+
+
+def break_down(_env: Env) -> Env:
+    raise NotStarted("exec: reassert-runc: no such file")
+
+
+@pytest.fixture
+def local() -> Iterator[Callable[..., Local]]:
+    """Makes starters, and holds them to removing what they start."""
+    made: list[Local] = []
+
+    def make(*changes: Callable[[Env], Env]) -> Local:
+        made.append(Local(*changes))
+        return made[-1]
+
+    yield make
+    for starter in made:
+        assert starter.alive == []
+
+
+Make = Callable[..., Local]
+
+
+def found(starter: Local, handler: Handler = RUNC, given: Policy = POLICY) -> tuple[str, list[str], str]:
+    [finding], _ = examine([handler], given, starter)
+    return finding.result, finding.saw, finding.executed
+
+
+def test_what_was_put_back_is_protected(local: Make) -> None:
+    assert found(local(protect)) == ("protected", ["put back: 2 env; in exec too"], "protected")
+
+
+def test_what_was_not_is_said(local: Make) -> None:
+    said = [
+        "env CA is reassert-verify-pod, the policy wants /ca.pem",
+        "env INSECURE is there, the policy wants it absent",
+    ]
+    assert found(local(keep)) == ("not protected", said, "not protected")
+    around = "it is not wired: a way around for every pod that may name it"
+    assert found(local(keep), BARE) == ("not protected", [*said, around], "not protected")
+
+
+def test_an_exec_that_differs_is_a_way_in(local: Make) -> None:
+    result, saw, executed = found(local(protect, keep))
+    assert (result, executed) == ("not protected", "not protected")
+    assert saw[0] == "executed in it: env CA is reassert-verify-pod, the policy wants /ca.pem"
+
+
+def test_an_exec_that_cannot_be_tried_is_not_called_protected(local: Make) -> None:
+    def cannot(_env: Env) -> Env:
+        raise NodeError("the image does not say what can be run in it")
+
+    said = ["put back: 2 env", "exec not tried: the image does not say what can be run in it"]
+    assert found(local(protect, cannot)) == ("protected", said, "not tried")
+
+
+def test_after_a_refusal_the_rest_is_tried(local: Make) -> None:
+    refused = "reassert: refused x: rule ca: INSECURE was set"
+    assert found(local(refuse)) == ("protected", [refused, "put back: 1 env; in exec too"], "protected")
+
+
+def test_another_failure_is_no_protection(local: Make) -> None:
+    starter = local(break_down)
+    assert found(starter) == ("not tried", ["no container could be started: exec: reassert-runc: no such file"], "")
+
+
+def test_one_that_somebody_ends_is_tried_again(local: Make) -> None:
+    starter = local(protect)
+    starter.short_lived = 2
+    assert found(starter)[0] == "protected"
+    assert starter.started == 3
+    starter.short_lived = 3
+    assert found(starter)[:2] == (
+        "not tried",
+        ["no container could be started: the container's process ended before it could be looked at"],
+    )
+    starter.short_lived = 2
+    probe(starter, "runc")
+    starter.short_lived = 3
+    with pytest.raises(NodeError, match="ended before it could be looked at"):
+        probe(starter, "runc")
+
+
+def test_a_virtual_machines_handler_does_not_count(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    engine: Any = SimpleNamespace(title="containerd 2.1")
+    assert verify(engine, [RUNC, KATA], POLICY, local(protect), "table") == 0
+    assert verify(engine, [KATA], POLICY, local(protect), "table") == 1
+    output = capsys.readouterr().out
+    assert "kata       -        not tried  it calls no OCI runtime of this node; NRI is the way in" in output
+    assert output.endswith("result     no handler calls an OCI runtime of this node\n")
+
+
+def test_the_exit_status_is_that_of_the_worst_handler(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    engine: Any = SimpleNamespace(title="containerd 2.1")
+
+    def by_turns(env: Env) -> Env:
+        return (protect if starter.started == 1 else keep)(env)
+
+    starter = local(by_turns, protect)
+    assert verify(engine, [RUNC, BARE], POLICY, starter, "table") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "engine     containerd 2.1"
+    assert lines[3] == "HANDLER    WIRED    RESULT         SEEN"
+    assert lines[4] == "runc       runtime  protected      put back: 2 env; in exec too"
+    assert lines[5].startswith("bare       -        not protected  env CA is ")
+    assert lines[-1] == "result     not protected: bare"
+
+
+def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    engine: Any = SimpleNamespace(title="containerd 2.1")
+    assert verify(engine, [RUNC], POLICY, local(protect), "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report.pop("policy")["path"] == "policy.yaml"
+    assert report == {
+        "engine": "containerd 2.1",
+        "handlers": [
+            {
+                "name": "runc",
+                "runtime": "/usr/sbin/runc",
+                "wired": ["runtime"],
+                "result": "protected",
+                "saw": ["put back: 2 env; in exec too"],
+                "exec": "protected",
+            }
+        ],
+        "rulesNotTried": [],
+        "protected": True,
+    }
+
+
+def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
+    given = policy({"name": "ca", "match": {"namespaces": ["a"]}, "env": [{"name": "CA", "value": "/ca.pem"}]})
+    with pytest.raises(NothingToVerify, match=r"no rule of policy.yaml covers a probe; rule ca: namespaces: the "):
+        found(local(protect), given=given)
+
+
+def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(
+    local: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hook.node.starter.UP_SECONDS", 0.0)
+    result, [reason], _ = found(local(lambda _env: {"PATH": "/bin"}))
+    assert result == "not tried"
+    assert f"does not show env {MARKER}" in reason
+
+
+def test_only_what_dead_processes_left_is_abandoned() -> None:
+    assert not abandoned(new_token())
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert abandoned(f"{process.pid}-0")
+    assert abandoned("latest")
+
+
+def test_directories_of_interrupted_probes_go_away(tmp_path: Path) -> None:
+    mine = scratch(str(tmp_path))
+    for name in ("reassert-verify-99999999-0", "reassert-nri"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+    another = scratch(str(tmp_path))
+    assert {str(path) for path in tmp_path.iterdir()} == {mine, another, str(tmp_path / "reassert-nri")}
