@@ -33,6 +33,19 @@ HOOKS = "/etc/reassert/hooks.d/crio"
 
 _CONFIG, _DROP_INS, _OURS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "99-reassert.conf"
 _RUNTIMES = ("crio", "runtime", "runtimes")
+_KEYS = (
+    "runtime_",
+    "monitor_",
+    "container_",
+    "allowed_",
+    "privileged_",
+    "platform_",
+    "default_",
+    "inherit_",
+    "no_sync",
+)
+"""How the settings of a handler begin. After the last handler's, `crio config` writes some of crio.runtime's."""
+
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where CRI-O looks for a runtime without a runtime_path."""
 
@@ -54,8 +67,13 @@ class Crio:
         arguments = arguments_of(systemd.main_pid(self.service))
         if option(arguments, "--runtimes"):
             raise NodeError("crio was started with --runtimes, which overrules its files; move that to a drop-in first")
-        self._config = (option(arguments, "--config", "-c") or [_CONFIG])[-1]
-        self._drop_ins = (option(arguments, "--config-dir", "-d") or [_DROP_INS])[-1]
+        given = {
+            "--config": option(arguments, "--config", "-c"),
+            "--config-dir": option(arguments, "--config-dir", "-d"),
+        }
+        self._options = [word for name, values in given.items() if values for word in (name, values[-1])]
+        self._config = (given["--config"] or [_CONFIG])[-1]
+        self._drop_ins = (given["--config-dir"] or [_DROP_INS])[-1]
         self._ours = f"{self._drop_ins}/{_OURS}"
         self._expected: dict[str, Any] = {}
 
@@ -230,6 +248,8 @@ class Crio:
     def _effective(self, ours: bool) -> dict[str, Any]:
         """What the files say together, on top of the defaults. `ours`: with our drop-in."""
         values = self._crio("config", "--default")
+        for name, table in toml.get(values, _RUNTIMES, {}).items():
+            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
         for path in self._files():
             if ours or path != self._ours:
                 _merge(values, _read(path), ())
@@ -242,7 +262,7 @@ class Crio:
         return values
 
     def _crio(self, *arguments: str) -> dict[str, Any]:
-        command = ["crio", "--config", self._config, "--config-dir", self._drop_ins, *arguments]
+        command = ["crio", *self._options, *arguments]
         done = systemd.command(command)
         if done.returncode:
             last = done.stderr.strip().rpartition("\n")[2]
