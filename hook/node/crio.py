@@ -192,10 +192,7 @@ class Crio:
 
     def _nothing_comes_after(self, keys: list[toml.Key]) -> None:
         """A drop-in that is read after ours and has one of our tables would undo them without a word."""
-        files = self._files()
-        for path in (
-            files[files.index(self._ours) + 1 :] if self._ours in files else [p for p in files if p > self._ours]
-        ):
+        for path in (p for p in _walk(self._drop_ins) if p.split("/") > self._ours.split("/")):
             values = _read(path)
             for key in keys:
                 if toml.get(values, key) is not None:
@@ -212,13 +209,10 @@ class Crio:
     def check(self) -> None:
         """By CRI-O itself: it must read its files, and find in them what was meant."""
         now = self._shown()
-        for key in [*((*_RUNTIMES, name) for name in toml.get(self._expected, _RUNTIMES, {})), ("crio", "nri")]:
-            wanted, found = toml.get(self._expected, key, {}), toml.get(now, key, {})
-            for name, value in wanted.items():
-                if name in found and found[name] != value:
-                    raise NodeError(f"CRI-O reads {'.'.join(key)}.{name} as {found[name]!r}, not {value!r}")
-            if not found:
-                raise NodeError(f"CRI-O does not read {'.'.join(key)} from {self._ours}")
+        for key, value in _leaves(self._expected, ()):
+            found = toml.get(now, key)
+            if found != value and (found is not None or key[-1] in ("runtime_path", "hooks_dir", "enable_nri")):
+                raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self._ours})")
 
     def running(self) -> bool:
         """Whether its unit runs."""
@@ -277,6 +271,14 @@ def _merge(values: dict[str, Any], more: dict[str, Any], at: toml.Key) -> None:
             _merge(values[key], value, (*at, key))
         else:
             values[key] = value
+
+
+def _leaves(values: dict[str, Any], at: toml.Key) -> list[tuple[toml.Key, Any]]:
+    """Every setting with its whole key."""
+    found: list[tuple[toml.Key, Any]] = []
+    for key, value in values.items():
+        found += _leaves(value, (*at, key)) if isinstance(value, dict) else [((*at, key), value)]
+    return found
 
 
 def _read(path: str) -> dict[str, Any]:
