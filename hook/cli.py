@@ -184,8 +184,11 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _own(options: argparse.Namespace) -> str:
-    """The program that is to be called: --reassert, else this one by its real path. Raises Usage."""
-    return _absolute(options.reassert or os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0]))
+    """The program that is to be called: --reassert, else this one as it lasts over upgrades. Raises Usage."""
+    from hook.adapters.dispatcher import lasting
+
+    here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
+    return _absolute(options.reassert or lasting(here))
 
 
 def _absolute(path: str) -> str:

@@ -16,7 +16,7 @@ _SCRIPT = """#!/bin/sh
 for argument; do
   case $argument in
   {verbs}){rootless}{environment}
-    exec {reassert} runtime --real {real}{extra} -- "$@" ;;
+    exec {command} runtime --real {real}{extra} -- "$@" ;;
   esac
 done
 exec {real} "$@"
@@ -27,6 +27,10 @@ exec {real} "$@"
 _STARTED = """
     export _PYI_ARCHIVE_FILE={reassert} _PYI_PARENT_PROCESS_LEVEL=0
     export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\""""
+
+START = "start"
+"""A file that a package puts beside its link `reassert`: it sets all of that, and $reassert, for the version that is
+installed. To replace it is one step, where to replace a program file by file is many (packaging/deb/build.sh)."""
 
 NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
 """In sh: whether root here is an ordinary user of the node (user_namespaces(7)), as with podman without root."""
@@ -48,13 +52,18 @@ def dispatcher(real: str, reassert: str, extra: list[str], library: str = "", ro
     with open(real, "rb") as file:
         if MARK.encode() in file.read(256):
             raise ReassertError(f"{real} is a dispatcher of reassert itself and would call itself for ever")
-    environment = _STARTED.format(reassert=shlex.quote(reassert), library=shlex.quote(library)) if library else ""
+    environment, command = "", shlex.quote(reassert)
+    start = os.path.dirname(reassert) + "/" + START
+    if os.path.isfile(start):
+        environment, command = f"\n    . {shlex.quote(start)}", '"$reassert"'
+    elif library:
+        environment = _STARTED.format(reassert=command, library=shlex.quote(library))
     return _SCRIPT.format(
         mark=MARK,
         rootless=f"\n    {NOT_ROOTS} && break" if rootless else "",
         environment=environment,
         verbs=" | ".join(EDITING_VERBS),
-        reassert=shlex.quote(reassert),
+        command=command,
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
@@ -67,3 +76,13 @@ def library_of(program: str) -> str:
     """
     known = hasattr(sys, "_MEIPASS") and program == os.path.realpath(program)
     return os.path.dirname(program) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec
+
+
+def lasting(program: str) -> str:
+    """The path by which engines should call a program: the link that a package has to it, as its next version will.
+
+    `program`: a real path. Without such a link in the directory above, it is `program` itself.
+    """
+    directory, name = os.path.split(program)
+    link = os.path.join(os.path.dirname(directory), name)
+    return link if os.path.islink(link) and os.path.realpath(link) == program else program

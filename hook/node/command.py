@@ -13,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from hook.errors import Usage
-from hook.node import engines, journal, tree
+from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
@@ -85,27 +85,32 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     _root()
-    if options.dry_run:
-        rewiring, _ = _prepared(options, probe=False)
-        changes = rewiring.differences()
-        print(_shown(changes) or "Nothing to change.")
-        if rewiring.restarts():
-            print(f"{rewiring.engine.title} would be restarted; running containers stay.")
+    try:
+        if options.dry_run:
+            return _plan(options)
+        with journal.locked():
+            _interruptible()
+            _recover()
+            rewiring, target = _prepared(options, probe=options.probe)
+            changed = rewiring.make(_say)
+    finally:
         tree.discard(PLACE)
-        return 0
-    with journal.locked():
-        _interruptible()
-        _recover()
-        rewiring, target = _prepared(options, probe=options.probe)
-        changed = rewiring.make(_say)
-        for remark in target.wiring.remarks:
-            print(f"Note: {remark}")
-        adapters = ", ".join(target.adapters)
-        print(
-            f"{rewiring.engine.title} is wired ({adapters})."
-            if changed
-            else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
-        )
+    for remark in target.wiring.remarks:
+        print(f"Note: {remark}")
+    adapters = ", ".join(target.adapters)
+    print(
+        f"{rewiring.engine.title} is wired ({adapters})."
+        if changed
+        else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
+    )
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    rewiring, _ = _prepared(options, probe=False)
+    print(_shown(rewiring.differences()) or "Nothing to change.")
+    if rewiring.restarts():
+        print(f"{rewiring.engine.title} would be restarted; running containers stay.")
     return 0
 
 
@@ -217,6 +222,7 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     paths = [path for path, _ in rewiring.differences()]
     restart = f", which restarts {engine.title}" if rewiring.restarts() else ""
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
+    found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
         found.append(f"{engine.name}: {engine.title} does not run")
     return found

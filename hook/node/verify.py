@@ -17,7 +17,7 @@ from hook.facts import gather
 from hook.node import hostile, observe
 from hook.node.engine import Engine, Handler
 from hook.node.errors import NodeError
-from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter
+from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
 from hook.plan import plan
 from hook.policy.match import Match, excluded
 from hook.policy.model import AUDIT, Policy
@@ -90,7 +90,7 @@ def examine(
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
-    volumes = tempfile.mkdtemp(prefix="reassert-verify-", dir=directory)
+    volumes = scratch(directory)
     try:
         attempt = Attempt(policy, starter, matches, facts, volumes)
         starter.prepare()
@@ -184,7 +184,8 @@ class Attempt:
             around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
             return Finding(handler, EXPOSED, wrong + said + around, executed)
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
-        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}", *said], executed)
+        also = "; in exec too" if executed == PROTECTED else ""
+        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed)
 
 
 def _refusal(message: str) -> str:

@@ -243,7 +243,7 @@ def test_verify_tells_podman_with_reassert_from_podman_without(podman: Podman, n
     )
     assert saw[2].startswith("mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants ")
     podman.configure(node.dispatcher(CRUN))
-    assert examined(podman, node) == ("protected", ["put back: 2 env, 2 mounts"], "protected")
+    assert examined(podman, node) == ("protected", ["put back: 2 env, 2 mounts; in exec too"], "protected")
 
 
 def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: Node) -> None:

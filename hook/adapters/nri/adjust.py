@@ -67,12 +67,13 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
     if not plan.edits:
         return adjustment, []
     mounts: dict[str, Mount] = {}
+    there = _near(container.mounts, plan.edits)
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
             if not edit.name.startswith("-"):
                 adjustment.env[edit.name] = edit.value
         elif isinstance(edit, PlaceMount):
-            _ask_for_mount(edit, container, removes_mounts, mounts, adjustment.removed)
+            _ask_for_mount(edit, there, removes_mounts, mounts, adjustment.removed)
         elif isinstance(edit, PlaceDevice):
             adjustment.devices.append(edit.device)
         elif isinstance(edit, DropAnnotation):
@@ -80,7 +81,7 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
     adjustment.mounts = list(mounts.values())
     adjustment.removed = [path for path in dict.fromkeys(adjustment.removed) if path not in mounts]
     env = predicted_env(container.env, adjustment.env)
-    final = predicted_mounts(container.mounts, adjustment)
+    final = predicted_mounts(there, adjustment)
     denials = [_env_denial(edit) for edit in plan.edits if not _env_holds(edit, env)]
     for edit in plan.edits:
         if isinstance(edit, PlaceMount):
@@ -101,13 +102,10 @@ def predicted_env(env: list[str], wanted: dict[str, str]) -> list[str]:
     """process.env after the adjustment (generate.AdjustEnv)."""
     if not wanted:
         return list(env)
-    left = dict(wanted)
-    final: dict[str, str] = {}
-    for entry in env:
-        name, equals, value = entry.partition("=")
-        if equals:
-            final[name] = left.pop(name) if name in left else value
-    final.update(left)
+    pairs = [entry.split("=", 1) for entry in env if "=" in entry]
+    final = dict(pairs)
+    names = [name for name, _ in pairs]
+    final.update({name: value for name, value in wanted.items() if names.count(name) < 2})
     return [f"{name}={value}" for name, value in final.items()]
 
 
@@ -130,19 +128,29 @@ def _env_denial(edit: Edit) -> Denial:
 # -- mounts
 
 
+def _near(mounts: list[Mount], edits: list[Edit]) -> list[Mount]:
+    """Those at, below or above a reserved path; no other can be in its way."""
+    reserved = [edit.name for edit in edits if isinstance(edit, PlaceMount)]
+    if not reserved:
+        return []
+    here = set(reserved).union(*map(paths.parents, reserved))
+    below = tuple(path.rstrip("/") + "/" for path in reserved)
+    return [mount for mount in mounts if (path := clean(str(mount["destination"]))) in here or path.startswith(below)]
+
+
 def _foreign(edit: PlaceMount, mount: Mount) -> bool:
     path = clean(str(mount["destination"]))
     return path == edit.name or (is_below(path, edit.name) and path not in edit.companions)
 
 
 def _ask_for_mount(
-    edit: PlaceMount, container: Container, removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
+    edit: PlaceMount, there: list[Mount], removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
 ) -> None:
     """Ours at its path; what else is at it or below it goes, or is replaced by ours at the same text."""
     own = str(edit.mount["destination"]) if edit.mount else ""  # an allocated one may be spelled as the engine wrote it
     if edit.mount:
         mounts[own] = edit.mount
-    for mount in container.mounts:
+    for mount in there:
         destination = str(mount["destination"])
         if not _foreign(edit, mount) or destination == own:
             continue

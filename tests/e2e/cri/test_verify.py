@@ -33,7 +33,7 @@ def test_wired_handlers_are_protected(containerd: Containerd, node: Node) -> Non
     verified = verify(containerd, WIRED)
     assert (verified.status, verified.error) == (0, "")
     assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", "protected"))
-    assert verified.saw("runc") == verified.saw("crun") == ["put back: 4 env, 2 mounts"]
+    assert verified.saw("runc") == verified.saw("crun") == ["put back: 4 env, 2 mounts; in exec too"]
     assert verified.report["protected"] is True
 
 
@@ -64,7 +64,7 @@ def test_a_refusal_is_protection_and_the_rest_is_tried_too(containerd: Container
         refused, rest = verified.saw(name)
         assert refused.startswith("reassert: refused default/reassert-verify-")
         assert "rule company-ca: env REQUESTS_CA_BUNDLE is reserved and was set to something else" in refused
-        assert rest == "put back: 1 env"
+        assert rest == "put back: 1 env; in exec too"
 
 
 def test_a_handler_that_cannot_start_is_not_called_protected(containerd: Containerd, node: Node) -> None:

@@ -18,7 +18,7 @@ def test_with_the_plugin_every_handler_is_protected(
     verified = verify(containerd, WIRED)
     assert (verified.status, verified.error) == (0, "")
     assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", "protected"))
-    assert verified.saw("runc") == verified.saw("crun") == ["put back: 2 env, 2 mounts"]
+    assert verified.saw("runc") == verified.saw("crun") == ["put back: 2 env, 2 mounts; in exec too"]
 
 
 def test_what_nri_can_only_refuse_is_refused(containerd: Containerd, start_plugin: StartPlugin, node: Node) -> None:
@@ -31,7 +31,7 @@ def test_what_nri_can_only_refuse_is_refused(containerd: Containerd, start_plugi
         refused, rest = verified.saw(name)
         assert "reassert: refused default/reassert-verify-" in refused
         assert "PYTHONHTTPSVERIFY" in refused
-        assert rest == "put back: 2 env, 2 mounts"
+        assert rest == "put back: 2 env, 2 mounts; in exec too"
 
 
 def test_without_the_plugin_the_second_line_refuses(containerd: Containerd, node: Node) -> None:

@@ -44,3 +44,12 @@ def test_without_a_sleep_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tinyroot, "PATH", "/nowhere")
     with pytest.raises(NodeError, match=r"no sleep\(1\)"):
         tinyroot.sleeper()
+
+
+def test_a_library_has_the_names_by_which_it_is_asked_for(tmp_path: Path) -> None:
+    """As older distributions have them: libc.so.6 is a link to libc-2.31.so."""
+    library = tmp_path / "libc-2.31.so"
+    library.touch()
+    (tmp_path / "libc.so.6").symlink_to(library.name)
+    (tmp_path / "libm.so.6").symlink_to("libm-2.31.so")
+    assert tinyroot._aliases([str(library)]) == {"/reassert/lib/libc.so.6": "libc-2.31.so"}

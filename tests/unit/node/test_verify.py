@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engine import Handler
 from hook.node.errors import NodeError
-from hook.node.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token
+from hook.node.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch
 from hook.node.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
@@ -114,7 +115,7 @@ def found(starter: Local, handler: Handler = RUNC, given: Policy = POLICY) -> tu
 
 
 def test_what_was_put_back_is_protected(local: Make) -> None:
-    assert found(local(protect)) == ("protected", ["put back: 2 env"], "protected")
+    assert found(local(protect)) == ("protected", ["put back: 2 env; in exec too"], "protected")
 
 
 def test_what_was_not_is_said(local: Make) -> None:
@@ -143,7 +144,7 @@ def test_an_exec_that_cannot_be_tried_is_not_called_protected(local: Make) -> No
 
 def test_after_a_refusal_the_rest_is_tried(local: Make) -> None:
     refused = "reassert: refused x: rule ca: INSECURE was set"
-    assert found(local(refuse)) == ("protected", [refused, "put back: 1 env"], "protected")
+    assert found(local(refuse)) == ("protected", [refused, "put back: 1 env; in exec too"], "protected")
 
 
 def test_another_failure_is_no_protection(local: Make) -> None:
@@ -188,7 +189,7 @@ def test_the_exit_status_is_that_of_the_worst_handler(local: Make, capsys: pytes
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "engine     containerd 2.1"
     assert lines[3] == "HANDLER    WIRED    RESULT         SEEN"
-    assert lines[4] == "runc       runtime  protected      put back: 2 env"
+    assert lines[4] == "runc       runtime  protected      put back: 2 env; in exec too"
     assert lines[5].startswith("bare       -        not protected  env CA is ")
     assert lines[-1] == "result     not protected: bare"
 
@@ -206,7 +207,7 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
                 "runtime": "/usr/sbin/runc",
                 "wired": ["runtime"],
                 "result": "protected",
-                "saw": ["put back: 2 env"],
+                "saw": ["put back: 2 env; in exec too"],
                 "exec": "protected",
             }
         ],
@@ -236,3 +237,11 @@ def test_only_what_dead_processes_left_is_abandoned() -> None:
     process.wait()
     assert abandoned(f"{process.pid}-0")
     assert abandoned("latest")
+
+
+def test_directories_of_interrupted_probes_go_away(tmp_path: Path) -> None:
+    mine = scratch(str(tmp_path))
+    for name in ("reassert-verify-99999999-0", "reassert-nri"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+    another = scratch(str(tmp_path))
+    assert {str(path) for path in tmp_path.iterdir()} == {mine, another, str(tmp_path / "reassert-nri")}

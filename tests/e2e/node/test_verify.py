@@ -1,4 +1,4 @@
-"""`reassert node verify` through docker: the real dockerd, with reassert as one of its runtimes and without."""
+"""`reassert node verify` on booted nodes: through docker, and where runtimes leave cgroups to systemd."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from e2e.conftest import RUNTIMES
 from e2e.cri.verify import Verified, Wired, verify_inside
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
+from e2e.node.engines import CRUN, FORMATS, SANDBOX_IMAGE, Handler, containerd_config
 from e2e.support import POLICY, REASSERT, Node, run
 
 PROGRAM = "/src/reassert/dist/reassert/reassert"
 """Where a booted node has the frozen program."""
 
+SOCKET = "/run/containerd/containerd.sock"
+SYSTEMD = Handler("runc", "SystemdCgroup = true", "kubelet: cgroupDriver systemd")
+
 
 @dataclass
 class Docker:
-    """A node with dockerd, and the scratch policy and store of its dispatcher."""
+    """A node with dockerd and containerd, and the scratch policy and store of its dispatcher."""
 
     booted: BootedNode
     node: Node
@@ -36,7 +40,7 @@ class Docker:
 
 @pytest.fixture(scope="module")
 def docker(module_boot: Boot) -> Docker:
-    booted = module_boot("bookworm", docker=True, images=False)
+    booted = module_boot("bookworm", docker=True, config=containerd_config(FORMATS["bookworm"], (SYSTEMD, CRUN)))
     directory = booted.directory / "policy"
     directory.mkdir()
     node = Node(directory)
@@ -59,12 +63,21 @@ def test_with_and_without_reassert(docker: Docker) -> None:
         "reassert": ("protected", "protected"),
         "runc": ("not protected", "not protected"),
     }
-    assert verified.saw("reassert") == ["put back: 2 env, 2 mounts"]
+    assert verified.saw("reassert") == ["put back: 2 env, 2 mounts; in exec too"]
     assert verified.saw("runc")[0] == (
         "env REQUESTS_CA_BUNDLE is reassert-verify-pod, the policy wants /etc/ssl/certs/ca-certificates.crt"
     )
     assert docker.verify({"reassert": ["runtime"]}).status == 0
     assert docker.remains() == []
+
+
+def test_pods_go_where_systemd_has_the_cgroups(docker: Docker) -> None:
+    """An exec is not looked at: on a machine with cgroup v1, runc looks for the pod's in a hierarchy without it."""
+    docker.node.write_policy(POLICY)
+    verified = verify_inside(docker.booted.pid, docker.node, {"runc": []}, socket=SOCKET, image=SANDBOX_IMAGE)
+    assert verified.results()["runc"][0] == "not protected", verified
+    assert docker.booted.ctr("container", "list", "--quiet") == ""
+    assert docker.booted.run("systemctl", "list-units", "--all", "--no-legend", "cri-containerd-*").stdout == ""
 
 
 def test_a_refusal_is_protection(docker: Docker) -> None:
