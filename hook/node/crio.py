@@ -33,6 +33,19 @@ HOOKS = "/etc/reassert/hooks.d/crio"
 
 _CONFIG, _DROP_INS, _OURS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "99-reassert.conf"
 _RUNTIMES = ("crio", "runtime", "runtimes")
+_KEYS = (
+    "runtime_",
+    "monitor_",
+    "container_",
+    "allowed_",
+    "privileged_",
+    "platform_",
+    "default_",
+    "inherit_",
+    "no_sync",
+)
+"""How the settings of a handler begin. After the last handler's, `crio config` writes some of crio.runtime's."""
+
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where CRI-O looks for a runtime without a runtime_path."""
 
@@ -54,8 +67,13 @@ class Crio:
         arguments = arguments_of(systemd.main_pid(self.service))
         if option(arguments, "--runtimes"):
             raise NodeError("crio was started with --runtimes, which overrules its files; move that to a drop-in first")
-        self._config = (option(arguments, "--config", "-c") or [_CONFIG])[-1]
-        self._drop_ins = (option(arguments, "--config-dir", "-d") or [_DROP_INS])[-1]
+        given = {
+            "--config": option(arguments, "--config", "-c"),
+            "--config-dir": option(arguments, "--config-dir", "-d"),
+        }
+        self._options = [word for name, values in given.items() if values for word in (name, values[-1])]
+        self._config = (given["--config"] or [_CONFIG])[-1]
+        self._drop_ins = (given["--config-dir"] or [_DROP_INS])[-1]
         self._ours = f"{self._drop_ins}/{_OURS}"
         self._expected: dict[str, Any] = {}
 
@@ -174,10 +192,7 @@ class Crio:
 
     def _nothing_comes_after(self, keys: list[toml.Key]) -> None:
         """A drop-in that is read after ours and has one of our tables would undo them without a word."""
-        files = self._files()
-        for path in (
-            files[files.index(self._ours) + 1 :] if self._ours in files else [p for p in files if p > self._ours]
-        ):
+        for path in (p for p in _walk(self._drop_ins) if p.split("/") > self._ours.split("/")):
             values = _read(path)
             for key in keys:
                 if toml.get(values, key) is not None:
@@ -194,13 +209,10 @@ class Crio:
     def check(self) -> None:
         """By CRI-O itself: it must read its files, and find in them what was meant."""
         now = self._shown()
-        for key in [*((*_RUNTIMES, name) for name in toml.get(self._expected, _RUNTIMES, {})), ("crio", "nri")]:
-            wanted, found = toml.get(self._expected, key, {}), toml.get(now, key, {})
-            for name, value in wanted.items():
-                if name in found and found[name] != value:
-                    raise NodeError(f"CRI-O reads {'.'.join(key)}.{name} as {found[name]!r}, not {value!r}")
-            if not found:
-                raise NodeError(f"CRI-O does not read {'.'.join(key)} from {self._ours}")
+        for key, value in _leaves(self._expected, ()):
+            found = toml.get(now, key)
+            if found != value and (found is not None or key[-1] in ("runtime_path", "hooks_dir", "enable_nri")):
+                raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self._ours})")
 
     def running(self) -> bool:
         """Whether its unit runs."""
@@ -230,6 +242,8 @@ class Crio:
     def _effective(self, ours: bool) -> dict[str, Any]:
         """What the files say together, on top of the defaults. `ours`: with our drop-in."""
         values = self._crio("config", "--default")
+        for name, table in toml.get(values, _RUNTIMES, {}).items():
+            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
         for path in self._files():
             if ours or path != self._ours:
                 _merge(values, _read(path), ())
@@ -242,7 +256,7 @@ class Crio:
         return values
 
     def _crio(self, *arguments: str) -> dict[str, Any]:
-        command = ["crio", "--config", self._config, "--config-dir", self._drop_ins, *arguments]
+        command = ["crio", *self._options, *arguments]
         done = systemd.command(command)
         if done.returncode:
             last = done.stderr.strip().rpartition("\n")[2]
@@ -257,6 +271,14 @@ def _merge(values: dict[str, Any], more: dict[str, Any], at: toml.Key) -> None:
             _merge(values[key], value, (*at, key))
         else:
             values[key] = value
+
+
+def _leaves(values: dict[str, Any], at: toml.Key) -> list[tuple[toml.Key, Any]]:
+    """Every setting with its whole key."""
+    found: list[tuple[toml.Key, Any]] = []
+    for key, value in values.items():
+        found += _leaves(value, (*at, key)) if isinstance(value, dict) else [((*at, key), value)]
+    return found
 
 
 def _read(path: str) -> dict[str, Any]:
