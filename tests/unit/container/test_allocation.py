@@ -174,6 +174,8 @@ def test_base64_is_read_as_the_standard_says(data: bytes) -> None:
 def test_text_that_is_not_base64_is_malformed(text: str) -> None:
     try:
         wanted = base64.b64decode(text, validate=True)
+        if len(text) % 4:  # python lets an excess = through, the standard and Go do not
+            raise ValueError
     except ValueError:
         with pytest.raises(Malformed, match="AllocResp is not base64"):
             unbase64(text)
