@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 from hook import audit
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.adjust import adjust, still_wrong
+from hook.adapters.nri.adjust import adjust, clean, near, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
-from hook.container.model import Container
+from hook.container.model import Container, Facts
 from hook.errors import describe
 from hook.facts import gather
 from hook.plan import Plan, plan
-from hook.policy.match import select
-from hook.policy.model import AUDIT, IGNORE, Policy
+from hook.policy.match import Match, select
+from hook.policy.model import AUDIT, IGNORE, MOUNTS, Policy
 
 _APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
@@ -94,7 +94,7 @@ class Decider:
         matches = select(policy, who)
         facts = gather(policy, who, matches)
         devices, rules = _devices(container.linux)
-        mounts = [_mount(mount) for mount in container.mounts]
+        mounts = _mounts(container.mounts, matches, facts)
         what = Container(who, list(container.env), mounts, facts, dict(container.annotations), devices, rules)
         return plan(policy, what, matches), what
 
@@ -169,13 +169,18 @@ class _Case:
         return audit.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)
 
 
-def _mount(mount: Any) -> dict[str, object]:
-    return {
-        "destination": mount.destination,
-        "type": mount.type,
-        "source": mount.source,
-        "options": mount.options[:],
-    }
+def _mounts(mounts: Any, matches: list[Match], facts: Facts) -> list[dict[str, object]]:
+    """Those that a reserved mount could meet, in OCI's spelling."""
+    rules = [match.rule for match in matches if match.applies]
+    reserved = [mount.destination for rule in rules for mount in rule.mounts]
+    if any(MOUNTS in rule.allocations for rule in rules):
+        reserved += [clean(path) for allocation in facts.allocations for _, path, _ in allocation.mounts]
+    is_near = near(reserved)
+    return [
+        {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
+        for mount in mounts
+        if is_near(mount.destination)
+    ]
 
 
 def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object]]]:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.kubernetes.chart import find, objects
 from unit.support import ROOT
 
 from e2e.cri.client import wait_for
-from e2e.cri.images import HOSTILE
+from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME, write_image
-from e2e.kubernetes.kubelet import ConfigMapVolume, container_config, probe
+from e2e.kubernetes.kubelet import ConfigMapVolume
+from e2e.kubernetes.pods import POLICY, NodePod, NriPod
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
 from hook.system import Untrusted, trusted
 
 __all__ = ["boot", "module_boot"]
 
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-spec:
-  exclude: {namespaces: [kube-system]}
-  rules:
-  - {name: ca, env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ca.pem}]}
-"""
 BROKEN = POLICY.replace("rules:", "rulez:")
 UNIT = "reassert-kubernetes.service"
 LEFT_FOR_RUNNING_CONTAINERS = {
@@ -45,7 +37,11 @@ IN_FORCE = "/etc/reassert/policy.yaml"
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
     """A worker node with the chart's image pulled; of the oldest systemd that there is."""
-    node = module_boot("bookworm")
+    return with_image(module_boot("bookworm"))
+
+
+def with_image(node: BootedNode) -> BootedNode:
+    """The node, once it has the chart's image."""
     image = write_image(node.directory, ROOT / "build/roots/trixie")
     node.ctr("image", "import", str(image))
     image.unlink()
@@ -53,57 +49,14 @@ def node(module_boot: Boot) -> BootedNode:
     return node
 
 
-class Daemon:
-    """The pod of the chart's node DaemonSet, as kubelet starts it. `policy`: what the ConfigMap says."""
-
-    def __init__(self, node: BootedNode, policy: str = POLICY, state: str = "present", **values: Any) -> None:
-        self.node = node
-        spec = find(objects({"node": values}), "DaemonSet")["spec"]["template"]["spec"]
-        (self._described,) = spec["containers"]
-        assert spec["hostPID"]
-        self.pod = node.cri.run_pod("runc", namespace="kube-system", name="reassert-node", privileged=True)
-        volumes = node.path(f"/var/lib/kubelet/pods/{self.pod.id}/volumes")
-        self.policy = ConfigMapVolume(volumes / "policy")
-        self.policy.write({"policy.yaml": policy})
-        (volumes / "work").mkdir()
-        paths = {name: f"/var/lib/kubelet/pods/{self.pod.id}/volumes/{name}" for name in ("policy", "work")}
-        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state})
-        self.container = self.pod.make(config)
-        self.container.start()
-
-    def ready(self) -> tuple[bool, str]:
-        """Whether the readiness probe succeeds, and what it says."""
-        return probe(self.container, self._described, "readinessProbe")
-
-    def wait(self, ready: bool, why: str = "") -> None:
-        """Until it is ready, or not for this reason."""
-
-        def as_wanted() -> bool:
-            time.sleep(0.5)  # a probe is work for the node too
-            now, said = self.ready()
-            assert why or " failed, see" not in said, self.said()  # it stays so
-            return now is ready and why in said
-
-        wait_for(as_wanted, f"ready {ready} {why}", lambda: f"{self.ready()}\n{self.said()}", 120)
-
-    def said(self) -> str:
-        """Its log."""
-        return self.container.log.read_text()
-
-    def end(self) -> None:
-        """As kubelet ends a pod."""
-        self.node.wait_for_cri()
-        self.pod.remove()
-
-
 @pytest.fixture
 def daemon(node: BootedNode) -> Iterator[Any]:
     """Starts node pods; at the end the node is as it was."""
     before = node.snapshot()
-    started: list[Daemon] = []
+    started: list[NodePod] = []
 
-    def start(**more: Any) -> Daemon:
-        started.append(Daemon(node, **more))
+    def start(**more: Any) -> NodePod:
+        started.append(NodePod(node, **more))
         return started[-1]
 
     yield start
@@ -117,8 +70,8 @@ def daemon(node: BootedNode) -> Iterator[Any]:
 def hostile(node: BootedNode) -> str:
     """What a pod has for REQUESTS_CA_BUNDLE whose author sets it."""
     pod = node.cri.run_pod("runc")
-    container = pod.run(image=HOSTILE, env=[("REQUESTS_CA_BUNDLE", "/tmp/evil")])
     try:
+        container = pod.run(image=PLAIN, env=[("REQUESTS_CA_BUNDLE", "/tmp/evil")])
         return dict(entry.split("=", 1) for entry in container.environ())["REQUESTS_CA_BUNDLE"]
     finally:
         pod.remove()
@@ -133,7 +86,7 @@ def test_the_node_is_wired_verified_and_put_back_to_the_byte(daemon: Any, node: 
     assert "every handler is protected" in first.said()
     first.end()
     wired, engine = node.snapshot(), node.property("containerd.service", "MainPID")
-    second = daemon()  # as after an update of the DaemonSet
+    second = daemon()  # as after an update of the NodePodSet
     second.wait(True)
     assert node.snapshot() == wired
     assert node.property("containerd.service", "MainPID") == engine
@@ -181,7 +134,7 @@ def test_one_handler_alone(daemon: Any, node: BootedNode) -> None:
     daemon(runtimeClass="crun").wait(True)
     assert hostile(node) == "/tmp/evil"
     pod = node.cri.run_pod("crun")
-    assert "REQUESTS_CA_BUNDLE=/etc/ca.pem" in pod.run(image=HOSTILE).environ()
+    assert "REQUESTS_CA_BUNDLE=/etc/ca.pem" in pod.run().environ()
     pod.remove()
 
 
@@ -209,6 +162,35 @@ def test_a_failure_is_said_and_not_tried_again(daemon: Any, node: BootedNode) ->
     finally:
         config.write_text(good)
     assert hostile(node) == "/tmp/evil"
+
+
+def test_nri_in_a_pod_has_its_second_line(boot: Boot) -> None:
+    """On containerd 2.1, where NRI is on: the plugin while its pod is there, the wrapper while it is not."""
+    node = with_image(boot("forky"))
+    NodePod(node).wait(True)
+    plugin = NriPod(node.cri, node.path)
+    plugin.wait()
+    assert hostile(node) == "/etc/ca.pem"
+    plugin.end()
+    assert hostile(node) == "/etc/ca.pem"
+    events = map(json.loads, node.path("/var/log/reassert/events.jsonl").read_text().splitlines())
+    of_ours = [event for event in events if event.get("container", {}).get("container") == "c"]
+    assert [event["adapter"] for event in of_ours] == ["nri", "runtime"]
+
+
+def test_with_the_adapter_nri_new_values_need_a_new_pod(boot: Boot) -> None:
+    """They stand in base_runtime_spec, which the engine reads when it starts: not ready until it did."""
+    node = with_image(boot("forky"))
+    first = NodePod(node, adapters=["nri"])
+    first.wait(True)
+    assert hostile(node) == "/etc/ca.pem"
+    other = POLICY.replace("ca.pem", "other.pem")
+    first.policy.write({"policy.yaml": other})
+    first.wait(False, "out of date: run `reassert node install`")
+    first.end()
+    second = NodePod(node, policy=other, adapters=["nri"])
+    second.wait(True)
+    assert hostile(node) == "/etc/other.pem"
 
 
 def test_kubelets_own_directory_would_not_be_trusted(directory: Path) -> None:

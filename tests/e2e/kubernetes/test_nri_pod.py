@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.kubernetes.chart import Object, find, objects
+from unit.kubernetes.chart import Object
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import Container, Pod, call, messages, wait_for
 from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.kubernetes.image import NAME, write_image
-from e2e.kubernetes.kubelet import container_config, host_path, probe
+from e2e.kubernetes.pods import NriPod
 from e2e.support import REASSERT, Node, need, scratch
 
 POLICY = f"""\
@@ -67,34 +66,12 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     shutil.rmtree(node.directory)
 
 
-class Daemon:
-    """The pod of the chart's NRI DaemonSet, as kubelet starts it."""
-
-    def __init__(self, containerd: Containerd) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:  # these pods have the network of the machine
-            port = free.getsockname()[1]
-        daemon = find(objects({"nri": {"enabled": True}}), "DaemonSet", "reassert-nri")
-        spec = daemon["spec"]["template"]["spec"]
-        (self._described,) = spec["containers"]
-        self.pod = containerd.cri.run_pod("runc", namespace="kube-system", name="reassert-nri")
-        volumes = {v["name"]: host_path(v, lambda path: containerd.view(path.lstrip("/"))) for v in spec["volumes"]}
-        self.container = self.pod.make(container_config(self._described, NAME, volumes, {"METRICS_PORT": str(port)}))
-        self.container.start()
-
-    def probe(self, kind: str) -> bool:
-        """Whether a probe succeeds."""
-        return probe(self.container, self._described, kind)[0]
-
-    def said(self) -> str:
-        """Its log."""
-        return self.container.log.read_text()
-
-
 @pytest.fixture
-def daemon(containerd: Containerd) -> Iterator[Daemon]:
-    daemon = Daemon(containerd)
+def daemon(containerd: Containerd) -> Iterator[NriPod]:
+    """The chart's pod on that node."""
+    daemon = NriPod(containerd.cri, lambda path: containerd.view(path.lstrip("/")))
     yield daemon
-    daemon.pod.remove()
+    daemon.end()
 
 
 @pytest.fixture
@@ -116,18 +93,18 @@ def reserved(container: Container) -> dict[str, str]:
     return {name: entries[name] for name in ("REQUESTS_CA_BUNDLE", "FROM_THE_NODE")}
 
 
-def test_it_enforces_with_the_nodes_own_files(daemon: Daemon, hostile: Any) -> None:
+def test_it_enforces_with_the_nodes_own_files(daemon: NriPod, hostile: Any) -> None:
     """Labels of the pod, a value and a mount source of the node: all of that from inside the pod."""
-    wait_for(lambda: daemon.probe("readinessProbe"), "readiness", daemon.said)
+    daemon.wait()
     assert reserved(hostile()) == dict(HOSTILE[:2])
     container = hostile(tier="web")
     assert reserved(container) == {"REQUESTS_CA_BUNDLE": CA_BUNDLE, "FROM_THE_NODE": "the node's"}
     assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
 
 
-def test_a_policy_that_is_exchanged_is_taken_up(daemon: Daemon, containerd: Containerd, hostile: Any) -> None:
+def test_a_policy_that_is_exchanged_is_taken_up(daemon: NriPod, containerd: Containerd, hostile: Any) -> None:
     """As node.sh does it: another file takes the name."""
-    wait_for(lambda: daemon.probe("readinessProbe"), "readiness", daemon.said)
+    daemon.wait()
     there = containerd.view("etc/reassert/policy.yaml")
     try:
         there.with_name("new").write_text(POLICY.replace(CA_BUNDLE, "/other"))
@@ -137,7 +114,7 @@ def test_a_policy_that_is_exchanged_is_taken_up(daemon: Daemon, containerd: Cont
         there.write_text(POLICY)
 
 
-def test_probes_tell_a_lost_runtime_from_a_dead_plugin(daemon: Daemon, containerd: Containerd) -> None:
+def test_probes_tell_a_lost_runtime_from_a_dead_plugin(daemon: NriPod, containerd: Containerd) -> None:
     wait_for(lambda: daemon.probe("readinessProbe") and daemon.probe("livenessProbe"), "both", daemon.said)
     link = containerd.view("run/nri/nri.sock")
     socket_path = link.readlink()
@@ -151,7 +128,7 @@ def test_probes_tell_a_lost_runtime_from_a_dead_plugin(daemon: Daemon, container
     wait_for(lambda: daemon.probe("readinessProbe"), "readiness again", daemon.said)
 
 
-def test_what_it_may_do(daemon: Daemon, containerd: Containerd) -> None:
+def test_what_it_may_do(daemon: NriPod, containerd: Containerd) -> None:
     """From the spec that the container was made of."""
     spec: Object = json.loads((containerd.bundle(daemon.container.id) / "config.json").read_text())
     process = spec["process"]

@@ -20,7 +20,7 @@ from unit.support import ROOT
 
 EVERYTHING: Object = {
     "nri": {"enabled": True, "metrics": True, "index": "20"},
-    "node": {"engine": "containerd", "adapters": ["hook"], "runtimeClass": "gpu", "maxUnavailable": "10%"},
+    "node": {"engine": "containerd", "adapters": ["runtime", "hook"], "runtimeClass": "gpu", "maxUnavailable": "10%"},
     "monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}},
     "runtimeClasses": [
         {

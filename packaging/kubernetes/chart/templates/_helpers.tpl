@@ -57,8 +57,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if has "nri" $adapters }}
 {{- fail "nri.enabled and adapters: [nri] are two NRI plugins on one node, and what both set is refused: choose one" }}
 {{- end }}
-{{- if not (or (has "runtime" $adapters) (has "hook" $adapters)) }}
-{{- fail "nri.enabled needs a second line, since NRI fails open: add runtime or hook to node.adapters" }}
+{{- if not (has "runtime" $adapters) }}
+{{- fail "nri.enabled needs a second line, since NRI fails open: add runtime to node.adapters" }}
 {{- end }}
 {{- end }}
 {{- end }}
