@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.node import systemd, toml
+from hook.node.basespec import reserved_env
 from hook.node.cdifile import cdi_file
 from hook.node.daemon import arguments_of, option
 from hook.node.engine import CDI, HOOK, NRI, RUNTIME, Base, Choice, Handler, Wiring
@@ -129,6 +130,10 @@ class Crio:
             wiring.carriers.append((f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())))
             hooks = toml.get(values, ("crio", "runtime", "hooks_dir"), [])
             settings[("crio", "runtime", "hooks_dir")] = [*hooks, HOOKS]
+            env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
+            if env:  # the hook cannot set env, and would refuse every container that lacks it
+                theirs = toml.get(values, ("crio", "runtime", "default_env"), [])
+                settings[("crio", "runtime", "default_env")] = [*theirs, *env]
         if NRI in choice.adapters:
             socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
             carriers, wiring.units = nri_unit(choice.program, socket)

@@ -76,6 +76,23 @@ def test_dispatcher_does_not_dispatch_to_itself(tmp_path: Path) -> None:
         dispatcher(str(first), "/r", [])
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("user", [0, 65534])
+def test_ordinary_users_of_podman_get_the_real_runtime(shell: str, user: int, root_dir: Path) -> None:
+    """As podman without root starts a runtime: as root of a user namespace that is somebody's."""
+    real, own, script = root_dir / "crun", root_dir / "reassert", root_dir / "reassert-podman-crun"
+    for file in (real, own):
+        file.write_text('#!/bin/sh\necho "${0##*/}" "$@"\n')
+        file.chmod(0o755)
+    script.write_text(dispatcher(str(real), str(own), [], rootless=True))
+    script.chmod(0o644)
+    somebody = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "unshare", "--map-root-user"]
+    command = [*(somebody if user else []), *(["busybox", "sh"] if shell == "busybox" else [shell]), str(script)]
+    done = subprocess.run([*command, "create", "id"], capture_output=True, text=True)
+    wanted = "crun create id\n" if user else f"reassert runtime --real {real} -- create id\n"
+    assert (done.stdout, done.stderr) == (wanted, "")
+
+
 def test_command_prints_a_script_that_says_only_what_is_not_the_default() -> None:
     same = reassert("dispatcher", "--real", "/bin/true", "--reassert", "/r", "--policy", "/etc/reassert/policy.yaml")
     assert same.stdout == dispatcher("/bin/true", "/r", [])

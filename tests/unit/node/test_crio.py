@@ -95,8 +95,15 @@ def test_builtin_handler_keeps_its_settings(drop_ins: Path) -> None:
 
 def test_hook_joins_the_directories_that_there_are(drop_ins: Path) -> None:
     _, wiring = wire(HOOK)
-    assert drop_in(wiring)["crio"] == {"runtime": {"hooks_dir": ["/etc/containers/oci/hooks.d", HOOKS]}}
+    assert drop_in(wiring)["crio"]["runtime"]["hooks_dir"] == ["/etc/containers/oci/hooks.d", HOOKS]
     assert [path for path, _ in wiring.carriers] == [f"{HOOKS}/reassert.json"]
+
+
+def test_where_nobody_else_sets_reserved_env_crio_does(drop_ins: Path) -> None:
+    """Else the hook would refuse every container that does not set it itself."""
+    (drop_ins / "20.conf").write_text('[crio.runtime]\ndefault_env = ["B=2"]\n')
+    assert drop_in(wire(HOOK)[1])["crio"]["runtime"]["default_env"] == ["B=2", "A=1"]
+    assert "default_env" not in drop_in(wire(RUNTIME, HOOK)[1])["crio"]["runtime"]
 
 
 def test_nri_is_switched_on_and_brings_the_hook(drop_ins: Path) -> None:
