@@ -224,6 +224,8 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
 def _same(one: Mount, other: Mount) -> bool:
     """The same but for the order of options."""
+    if one is other:
+        return True
     if one["destination"] != other["destination"] or one.get("source") != other.get("source"):
         return False
     return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))
