@@ -63,7 +63,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", choices=engines.NAMES, help="default: the one that kubelet uses, or the only one")
+    parser.add_argument(
+        "--engine", choices=engines.NAMES, help="default: kubelet's, or the only one that is there or runs"
+    )
 
 
 def _choice(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hook.node import systemd
 from hook.node.containerd import Containerd
 from hook.node.crio import Crio
 from hook.node.docker import Docker
@@ -31,15 +32,17 @@ def engine(name: str) -> Engine:
 
 
 def chosen(name: str | None) -> str:
-    """The engine to work on: the one asked for, else kubelet's, else the only one. Raises NodeError."""
+    """The engine to work on: the one asked for, else kubelet's, else the only one, or that runs. Raises NodeError."""
     if name is not None:
         return name
     found = installed()
     kubelets = _kubelets_engine()
     if kubelets in found:
         return kubelets
-    if len(found) == 1:
-        return found[0]
+    running = [name for name in found if _class(name).service and systemd.is_active(_class(name).service)]
+    for only in (found, running):
+        if len(only) == 1:
+            return only[0]
     if not found:
         raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
     raise NodeError(f"this node has {' and '.join(found)}, and kubelet does not say which it uses; name one: --engine")
