@@ -249,6 +249,8 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
         signal.signal(number, signal.SIG_IGN)  # this has to end; after a kill -9, the next run does it again
     journal.undo(directory)
     tree.discard(PLACE)
+    if not Record(directory).engines():
+        compiler.clear()
     if systemd.available() and journal.units:
         systemd.run("daemon-reload")
         for unit in journal.units:

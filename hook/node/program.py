@@ -59,7 +59,7 @@ def policy() -> Policy:
     """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all."""
     if not os.path.lexists(store.SOURCE):
         return compile_bytes(store.SOURCE, _seed_text()).policy()
-    if not os.path.isdir(store.STORE):  # to look at a node must not leave anything there
+    if not os.path.exists(store.store_path(store.SOURCE, store.STORE)):  # to look at a node leaves nothing there
         trusted(store.SOURCE)
         return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
     found = store.load()
