@@ -79,6 +79,10 @@ class Podman:
             found.append(Handler(name, behind(path), wired, note))
         return found
 
+    def leaving(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: containers keep the name of their runtime only."""
+        return []
+
     def warnings(self) -> list[str]:
         """Hooks where podman does not look."""
         directory = "/etc/containers/oci/hooks.d"
