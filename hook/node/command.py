@@ -165,18 +165,27 @@ def _uninstall(options: argparse.Namespace) -> int:
             change for name in _wired(record, options.engine) for change in _unwiring(name, record).differences()
         ]
         print(_shown(changes) or "Nothing is wired; nothing to change.")
+        for name in _wired(record, options.engine):
+            _leaving(_unwiring(name, record).engine, record)
         return 0
     with journal.locked():
         _interruptible()
         _recover()
         names = _wired(Record(), options.engine)
         for name in names:
-            rewiring = _unwiring(name, Record())
+            record = Record()
+            rewiring = _unwiring(name, record)
+            _leaving(rewiring.engine, record)
             rewiring.make(_say)
             print(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
             print("Nothing is wired; nothing was changed.")
     return 0
+
+
+def _leaving(engine: Engine, record: Record) -> None:
+    for remark in engine.leaving(record.parts.get(engine.name, Part()).notes):
+        _say(f"Note: {remark}")
 
 
 def _wired(record: Record, name: str | None) -> list[str]:

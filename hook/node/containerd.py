@@ -84,6 +84,10 @@ class Containerd:
             raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
         return found
 
+    def leaving(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: pods are made anew, and those that run keep a dispatcher."""
+        return []
+
     def warnings(self) -> list[str]:
         """Keys that blogs recommend and that containerd ignores without a word."""
         found = []

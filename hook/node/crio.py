@@ -103,6 +103,10 @@ class Crio:
                 found.append(Handler(name, behind(path), ((RUNTIME,) if real_of(path) else ()) + hooked, note))
         return found
 
+    def leaving(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: containers keep the name of their handler only."""
+        return []
+
     def warnings(self) -> list[str]:
         """Podman's hooks in a directory that CRI-O reads too."""
         directories = toml.get(self._effective(ours=True), ("crio", "runtime", "hooks_dir"), [])

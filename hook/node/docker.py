@@ -88,7 +88,7 @@ class Docker:
         return []
 
     def leaving(self, notes: dict[str, Any]) -> list[str]:
-        """What becomes of stopped and running containers without reassert. Raises NodeError."""
+        """The containers that remember a runtime that will be gone. Raises NodeError where dockerd does not answer."""
         created = notes.get("created")
         names = [name for name, runtime in self._containers() if runtime == created] if created else []
         if not names:

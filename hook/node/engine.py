@@ -82,6 +82,9 @@ class Engine(Protocol):
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """A configuration file that was edited after we wrote it, without what is ours; None: nothing is left."""
 
+    def leaving(self, notes: dict[str, Any]) -> list[str]:
+        """What an administrator should know before it is taken out again. `notes`: of the last Wiring."""
+
     def warnings(self) -> list[str]:
         """What in its configuration looks like reassert's work and is not, or does nothing."""
 

@@ -79,6 +79,10 @@ class Podman:
             found.append(Handler(name, behind(path), wired, note))
         return found
 
+    def leaving(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: containers keep the name of their runtime only."""
+        return []
+
     def warnings(self) -> list[str]:
         """Hooks where podman does not look."""
         directory = "/etc/containers/oci/hooks.d"
@@ -106,7 +110,14 @@ class Podman:
 
     def _runtimes(self, settings: _Settings, choice: Choice, wiring: Wiring) -> dict[toml.Key, Any]:
         found: dict[toml.Key, Any] = {}
-        runtimes = {name: path for name, path in settings.installed() if _is_runc_like(name)}
+        runtimes = {}
+        for name, path in settings.installed():
+            if not _is_runc_like(name):
+                continue
+            if systemd.command([path, "--version"]).returncode:
+                wiring.remarks.append(f"runtime {name}: {path} does not run and is left alone")
+            else:
+                runtimes[name] = path
         wanted, default = choice.runtime_class, settings.default(runtimes)
         if wanted in _OTHERS:
             raise NodeError(f"--runtime-class {wanted}: it makes something else of a config.json than runc does")

@@ -31,6 +31,10 @@ class Removed:
         """A file that somebody edited stays as it is."""
         return content
 
+    def leaving(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: its containers went with it."""
+        return []
+
     def warnings(self) -> list[str]:
         """None."""
         return []

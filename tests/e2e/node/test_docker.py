@@ -138,11 +138,14 @@ def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None
     docker.start("during")
     pid = docker.pid()
     said = reassert(docker.node, "uninstall")
+    assert "Note: 1 containers were created with the runtime reassert and cannot be started again" in said
+    assert said.splitlines()[0].endswith(": during")
     assert (docker.info()["DefaultRuntime"], docker.runtimes()) == ("runc", runtimes)
     assert docker.pid() == pid
     assert docker.probe() == "/tmp/evil\n"
     assert "/usr/local/sbin/reassert-runc: it stays" in said
     docker("exec", "during", "true")
+    assert "reassert" in docker("restart", "--time=0", "during", check=False)
     docker("rm", "--force", "during")
     reassert(docker.node, "uninstall")
     assert differences(before, docker.node.snapshot(TOPS)) == []
