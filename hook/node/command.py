@@ -86,12 +86,11 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 def _install(options: argparse.Namespace) -> int:
     _root()
     if options.dry_run:
-        rewiring, _ = _prepared(options, probe=False)
+        rewiring, _ = _prepared(options, probe=False, prepare=False)
         changes = rewiring.differences()
         print(_shown(changes) or "Nothing to change.")
         if rewiring.restarts():
             print(f"{rewiring.engine.title} would be restarted; running containers stay.")
-        tree.discard(PLACE)
         return 0
     with journal.locked():
         _interruptible()
@@ -109,14 +108,14 @@ def _install(options: argparse.Namespace) -> int:
     return 0
 
 
-def _prepared(options: argparse.Namespace, probe: bool) -> tuple[Rewiring, Target]:
-    """The change to what the options ask for. Prepares a copy of the program beside its place, changes nothing."""
+def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target]:
+    """The change to what the options ask for, nothing done yet. `prepare`: as in `program`."""
     record = Record()
     engine = engines.engine(engines.chosen(options.engine))
     old = record.parts.get(engine.name, Part())
     choice_of_adapters = _adapters(options.adapter, engine, old)
     scope = options.runtime_class or (None if options.default else old.runtime_class)
-    put = program()
+    put = program(prepare)
     choice = Choice(choice_of_adapters, scope, put.path, policy())
     wiring = engine.wire(choice, base_of(record, engine), old.notes)
     target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])

@@ -234,7 +234,9 @@ class Containerd:
 
     def _dump(self) -> dict[str, Any]:
         """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
-        done = systemd.command(["containerd", "--config", self._config, "config", "dump"])
+        # Where there is none, 1.x starts with its defaults all the same, and yet cannot dump them.
+        config = self._config if os.path.exists(self._config) else os.devnull
+        done = systemd.command(["containerd", "--config", config, "config", "dump"])
         if done.returncode:
             raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
         dump = toml.parse(done.stdout, "containerd config dump")
@@ -309,7 +311,7 @@ def _runtimes(dump: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _imports(dump: dict[str, Any]) -> list[str]:
-    return [str(item) for item in dump.get("imports") or []]
+    return [str(item) for item in dump.get("imports") or [] if item != os.devnull]
 
 
 def _current(table: dict[str, Any]) -> dict[str, str]:

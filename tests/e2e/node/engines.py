@@ -80,7 +80,12 @@ def containerd_config(
     """
     head = {2: _HEAD_2, 3: _HEAD_3}[version]
     parts = [head.format(pause=SANDBOX_IMAGE, default=handlers[0].name)]
-    parts += [_HANDLER.format(plugin=_RUNTIME_PLUGIN[version], **vars(handler)) for handler in handlers]
+    parts += [handler_config(version, handler) for handler in handlers]
     if nri is not None:
         parts.append(_NRI.format(disable=str(not nri).lower()))
     return "".join(parts) + more
+
+
+def handler_config(version: int, handler: Handler) -> str:
+    """The part of a config.toml that is a handler's."""
+    return _HANDLER.format(plugin=_RUNTIME_PLUGIN[version], **vars(handler))
