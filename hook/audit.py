@@ -1,7 +1,6 @@
 """One JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
-`event` makes the record, the same for every adapter; `write` appends it to the node's event log. A long-lived
-process hands the same record to structlog instead.
+The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log.
 """
 
 import time
@@ -91,8 +90,13 @@ def denial_event(event: "dict[str, object]", rule: str, message: str) -> "dict[s
 
 
 def write(path: str, event: "dict[str, object]") -> None:
-    """Append an event. A log that cannot be written never stops a container: the decision has been taken."""
+    """Append an event."""
+    append(path, encode(event))
+
+
+def append(path: str, line: str) -> None:
+    """Append an event's JSON. A log that cannot be written never stops a container: the decision has been taken."""
     try:
-        append_line(path, encode(event).encode("ascii"))
+        append_line(path, line.encode("ascii"))
     except OSError:
         pass

@@ -87,6 +87,10 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
+    generate = cdi.add_parser("generate", help="print the policy in force as CDI devices, for containers that ask")
+    generate.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
+    _where(generate)
+    generate.set_defaults(run=_cdi_generate)
     convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; a start asks for it")
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
@@ -155,6 +159,15 @@ def _policy_compile(options: argparse.Namespace) -> int:
     return 0
 
 
+def _cdi_generate(options: argparse.Namespace) -> int:
+    from hook.adapters.cdi import cdi_spec
+
+    policy = store.load(os.path.abspath(options.policy), options.store)
+    spec = cdi_spec(policy, _own(options))
+    print(json.dumps(spec, indent=2, ensure_ascii=False))
+    return 0
+
+
 def _cdi_convert(options: argparse.Namespace) -> int:
     try:
         print(json.dumps(YAML(typ="safe", pure=True).load(Path(options.file)), default=str))
@@ -170,23 +183,31 @@ def _explain(options: argparse.Namespace) -> int:
     return explain(config, options.policy, options.store, options.output)
 
 
-def own_path() -> str:
-    """Absolute path of this program, no symbolic link."""
-    return os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
+def _own(options: argparse.Namespace) -> str:
+    """The program that is to be called: --reassert, else this one as it lasts over upgrades. Raises Usage."""
+    from hook.adapters.dispatcher import lasting
+
+    here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
+    return _absolute(options.reassert or lasting(here))
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise Usage(f"{shlex.quote(path)} is not an absolute path")
+    return path
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
     from hook.adapters.dispatcher import dispatcher, library_of
 
-    own = options.reassert or own_path()
+    own = _own(options)
     extra = [
         part
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))
         for part in ([f"--{name}", getattr(options, name)] if getattr(options, name) != default else [])
     ]
-    for path in (options.real, own, *extra[1::2]):
-        if not path.startswith("/"):
-            raise Usage(f"{shlex.quote(path)} is not an absolute path")
+    for path in (options.real, *extra[1::2]):
+        _absolute(path)
     sys.stdout.write(dispatcher(options.real, own, extra, library_of(own)))
     return 0
 

@@ -29,7 +29,9 @@ def values_of(env: "list[str]", name: str) -> "list[str | None]":
     """All values that a name has in process.env, in order; None for a bare entry."""
     prefix = name + "="
     return [
-        entry[len(prefix) :] if entry != name else None for entry in env if entry.startswith(prefix) or entry == name
+        entry[len(prefix) :] if entry != name else None
+        for entry in env
+        if name in entry and (entry.startswith(prefix) or entry == name)  # `in` first, it is by far the fastest
     ]
 
 
@@ -138,6 +140,8 @@ class PlaceMount:
 
     def verify(self, target: "Target") -> bool:
         """Whether it is so already: there once, nothing foreign at or below it, only companions after it."""
+        if self.mount is not None and self.mount not in target.mounts:
+            return False
         here = [mount for mount in target.mounts if self._is_foreign(mount)]
         if self.mount is None or here != [self.mount]:
             return not here and self.mount is None

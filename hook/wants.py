@@ -5,7 +5,7 @@ plugin allocated is wanted like a rule's own entries, whoever the vendor is.
 """
 
 from hook.container.model import Container
-from hook.container.paths import clean, is_below
+from hook.container.paths import clean, is_below, parents
 from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, values_of
 from hook.policy.match import glob_match
 from hook.policy.model import DEVICES, ENV, KEEP, MOUNTS, Env, Mount, Rule
@@ -163,18 +163,17 @@ class Wants:
         there = [(clean(str(mount["destination"])), mount) for mount in self._container.mounts]
         placed = {path: self._oci(path, mount, origin) for path, (_, mount, origin) in wanted.items() if mount.source}
         ours = list(placed.values())
-        companions = frozenset(path for path, (_, mount, _) in wanted.items() if mount.source).union(
-            path for path, _ in there if _is_let_through(path, reserved)
-        )
+        companions = frozenset(placed)
+        if any(mount.allow_below for mount in reserved):
+            companions = companions.union(path for path, _ in there if _is_let_through(path, reserved))
         for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
             rule, mount, origin = wanted[path]
+            above = parents(path) if mount.source else []
+            below = path.rstrip("/") + "/"
             before = [
                 other
                 for at, other in there
-                if other not in ours
-                and (
-                    at == path or (is_below(path, at) and mount.source) or (is_below(at, path) and at not in companions)
-                )
+                if (at == path or at in above or (at.startswith(below) and at not in companions)) and other not in ours
             ]
             edit = PlaceMount(rule.name, path, placed.get(path), companions, before, origin)
             if path in denying and edit.conflict():

@@ -47,6 +47,7 @@ fi
 for package; do
   case $package in
   busybox-static) want "$package" test -x /bin/busybox ;;
+  kubernetes-client) want "$package" command -v kubectl ;;
   *) want "$package" command -v "$package" ;;
   esac
 done

@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
 export PYTHON
 
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap logrotate mandoc \
+  kubernetes-client
 case $* in
 *tests/unit*) ;;
 *) tests/roots.sh bookworm trixie forky ;; # containerd 1.6, 1.7 and 2.1

@@ -9,7 +9,7 @@ import posix
 
 from hook.adapters.case import Case, Settings
 from hook.container.spec import LIMIT, Spec
-from hook.edits import Edit, PlaceMount
+from hook.edits import Edit, PlaceMount, SetEnv
 from hook.errors import Refused, Undecided, Usage
 from hook.jsontext import Malformed, decode, parse
 from hook.plan import Plan
@@ -144,9 +144,12 @@ def _at_stage(settings: Settings, stage: str, kinds: "set[str]") -> None:
 
 
 def _env_is_for_others(decided: Plan) -> None:
-    """Every env edit that is left at this point is a reason to refuse: nobody can make it any more."""
+    """Every env edit that is left at this point is a reason to refuse: nobody can make it any more.
+
+    Of a name that stands twice the process gets the last value only, in runc and in crun.
+    """
     for edit in decided.edits:
-        if not _is_mountable(edit):
+        if not _is_mountable(edit) and not (isinstance(edit, SetEnv) and edit.before[-1:] == [edit.value]):
             what = "env" if edit.kind == "env" else f"{edit.kind}s"
             message = (
                 f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "

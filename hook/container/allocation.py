@@ -39,7 +39,7 @@ class Allocation:
             if 1 <= number <= 5 and not isinstance(value, bytes):
                 raise Malformed(f"field {number} of the device plugin's answer is no message")
             if number in (1, 4):
-                pair = _message(value)
+                pair = _message(value, strict=True)
                 (self.env if number == 1 else self.annotations)[_text(pair.get(1))] = _text(pair.get(2))
             elif number == 2:
                 mount = _message(value)
@@ -147,9 +147,12 @@ def base64(text: str) -> bytes:
     return bytes(result)
 
 
-def _fields(data: bytes) -> "list[tuple[int, int | bytes]]":
-    """Number and value of each field of a protobuf message (protobuf.dev, Encoding)."""
-    found: list[tuple[int, int | bytes]] = []
+def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
+    """Number and value of each field of a protobuf message (protobuf.dev, Encoding); None where it has a fixed width.
+
+    No field that is known here has one.
+    """
+    found: list[tuple[int, int | bytes | None]] = []
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -162,14 +165,13 @@ def _fields(data: bytes) -> "list[tuple[int, int | bytes]]":
             continue
         if kind == 2:
             size, at = _varint(data, at)
-        elif kind in (1, 5):  # of no field that is known here
+        elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
             raise Malformed(f"the device plugin's answer has a field of wire type {kind}")
         if at + size > end:
             raise Malformed("the device plugin's answer is truncated")
-        if kind == 2:
-            found.append((key >> 3, data[at : at + size]))
+        found.append((key >> 3, data[at : at + size] if kind == 2 else None))
         at += size
     return found
 
@@ -187,9 +189,15 @@ def _varint(data: bytes, at: int) -> "tuple[int, int]":
     raise Malformed("the device plugin's answer has a number of more than 64 bits")
 
 
-def _message(value: object) -> "dict[int, int | bytes]":
-    """A message's fields by number; the last of each counts."""
-    return dict(_fields(value)) if isinstance(value, bytes) else {}
+def _message(value: object, strict: bool = False) -> "dict[int, int | bytes]":
+    """A message's fields by number; the last of each counts, and one of an impossible type is passed over.
+
+    `strict`: there is none. The protobuf library drops a whole entry of a map for one.
+    """
+    fields = _fields(value) if isinstance(value, bytes) else []
+    if strict and any(found is None for _, found in fields):
+        raise Malformed("the device plugin's answer has an entry of a map with a field of the wrong type")
+    return {number: found for number, found in fields if found is not None}
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ def clean(path: str) -> str:
     A relative destination counts from `/`, as runc and crun take it (runtime-spec, Mounts). Symbolic links are
     not known here; the runtime resolves them inside the root filesystem when it mounts.
     """
-    if path.startswith("/") and "//" not in path and "/." not in path and not path.endswith("/"):
+    if path[:1] == "/" and "//" not in path and "/." not in path and path[-1] != "/":
         return path
     parts: list[str] = []
     for part in path.split("/"):
@@ -22,3 +22,12 @@ def clean(path: str) -> str:
 def is_below(path: str, parent: str) -> bool:
     """Whether a cleaned path lies strictly below another."""
     return path != parent and (parent == "/" or path.startswith(parent + "/"))
+
+
+def parents(path: str) -> "list[str]":
+    """The cleaned paths strictly above a cleaned path, the nearest first."""
+    above = []
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        above.append(path)
+    return above

@@ -29,9 +29,10 @@ def base_spec(default: dict[str, Any], program: str, env: list[str]) -> dict[str
 def reserved_env(policy: Policy) -> list[str]:
     """An entry for each name that the policy gives a value, in the policy's order; the first rule's value.
 
-    containerd replaces a name that stands in the base spec, whoever sets it again, so no duplicate reaches NRI, which
-    could not correct it. A name that may have to be absent cannot be among them: NRI cannot remove env. Raises
-    NodeError for a value that cannot be read.
+    The verifying hook alone refuses a container that lacks it, whoever should have set it. And containerd replaces a
+    name that stands in the base spec, whoever sets it again, so no duplicate reaches NRI, which could not correct it.
+    A name that may have to be absent cannot be among them: NRI cannot remove env. Raises NodeError for a value that
+    cannot be read.
     """
     values: dict[str, str] = {}
     for rule in policy.candidates(None):

@@ -160,13 +160,13 @@ class Rewiring:
             changes += self._recorded(part)
             journal = journals.begin("clean-up", self.engine.name, changes, [], self._directory)
             journals.apply(journal)
-            journal.end(self._directory)
             journals.remove_directories(sorted(directories))
+            if self._is_last():
+                compiler.clear()
+            journal.end(self._directory)
         if self._old.units != self._target.wiring.units and systemd.available():
             systemd.run("daemon-reload")
         tree.discard(PLACE)
-        if self._is_last():
-            compiler.clear()
 
     def _replaced(self, path: str) -> State | None:
         """What becomes of a carrier that is not needed: nothing, or what was there, or a pass-through while in use."""

@@ -13,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from hook.errors import Usage
-from hook.node import engines, journal, tree
+from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
@@ -23,6 +23,7 @@ from hook.node.proof import Proof
 from hook.node.record import Part, Record
 from hook.node.removed import Removed
 from hook.node.verify import verify
+from hook.policy import compiler, store
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""
@@ -63,7 +64,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", choices=engines.NAMES, help="default: the one that kubelet uses, or the only one")
+    parser.add_argument(
+        "--engine", choices=engines.NAMES, help="default: kubelet's, or the only one that is there or runs"
+    )
 
 
 def _choice(parser: argparse.ArgumentParser) -> None:
@@ -86,25 +89,36 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 def _install(options: argparse.Namespace) -> int:
     _root()
     if options.dry_run:
-        rewiring, _ = _prepared(options, probe=False, prepare=False)
-        changes = rewiring.differences()
-        print(_shown(changes) or "Nothing to change.")
-        if rewiring.restarts():
-            print(f"{rewiring.engine.title} would be restarted; running containers stay.")
-        return 0
+        return _plan(options)
+    compiled = os.path.lexists(store.STORE)
     with journal.locked():
-        _interruptible()
         _recover()
-        rewiring, target = _prepared(options, probe=options.probe)
-        changed = rewiring.make(_say)
-        for remark in target.wiring.remarks:
-            print(f"Note: {remark}")
-        adapters = ", ".join(target.adapters)
-        print(
-            f"{rewiring.engine.title} is wired ({adapters})."
-            if changed
-            else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
-        )
+        _interruptible()
+        try:
+            rewiring, target = _prepared(options, probe=options.probe)
+            changed = rewiring.make(_say)
+        except BaseException:
+            if not compiled:  # a container that was started to prove it did that
+                compiler.clear()
+            raise
+        finally:
+            tree.discard(PLACE)
+    for remark in target.wiring.remarks:
+        print(f"Note: {remark}")
+    adapters = ", ".join(target.adapters)
+    print(
+        f"{rewiring.engine.title} is wired ({adapters})."
+        if changed
+        else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
+    )
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    rewiring, _ = _prepared(options, probe=False, prepare=False)
+    print(_shown(rewiring.differences()) or "Nothing to change.")
+    if rewiring.restarts():
+        print(f"{rewiring.engine.title} would be restarted; running containers stay.")
     return 0
 
 
@@ -159,14 +173,16 @@ def _uninstall(options: argparse.Namespace) -> int:
         print(_shown(changes) or "Nothing is wired; nothing to change.")
         return 0
     with journal.locked():
+        recovered = _recover()
         _interruptible()
-        _recover()
         names = _wired(Record(), options.engine)
         for name in names:
             rewiring = _unwiring(name, Record())
             rewiring.make(_say)
             print(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
+            if recovered:
+                compiler.clear()
             print("Nothing is wired; nothing was changed.")
     return 0
 
@@ -216,6 +232,7 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     paths = [path for path, _ in rewiring.differences()]
     restart = f", which restarts {engine.title}" if rewiring.restarts() else ""
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
+    found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
         found.append(f"{engine.name}: {engine.title} does not run")
     return found
@@ -224,24 +241,25 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
 # -- what the commands share
 
 
-def _recover() -> None:
-    """Put back what an interrupted run left half done. Raises NodeError."""
+def _recover() -> bool:
+    """Put back what an interrupted run left half done; whether there was something. Raises NodeError."""
     left = journal.pending()
     if left is None:
         tree.discard(PLACE)
-        return
+        return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = engines.engine(left.engine)
     put_back(left, found if found.running() else None, journal.DIRECTORY)
+    return True
 
 
 def _interruptible() -> None:
-    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back."""
+    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back. To recover ignores them all."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
 
 

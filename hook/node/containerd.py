@@ -107,7 +107,8 @@ class Containerd:
         wiring = Wiring()
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
-        env = reserved_env(choice.policy) if NRI_ADAPTER in choice.adapters else []
+        # The wrapper sets env itself, and for those whom a rule concerns only.
+        env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
         taken: dict[str, str] = {}
         chosen, created = self._chosen(dump, choice, notes)
         for name, table in chosen.items():

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from hook.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
-from hook.node.starter import EXEC_SECONDS, MARKER, Gone, NotStarted, Pairs, Process, abandoned, new_token, processes
+from hook.node.starter import (
+    EXEC_SECONDS,
+    MARKER,
+    NAME,
+    Gone,
+    NotStarted,
+    Pairs,
+    Process,
+    abandoned,
+    new_token,
+    processes,
+    scratch,
+)
 from hook.node.systemd import command
 from hook.node.tinyroot import sleeper
-
-NAME = "reassert-verify"
-"""What our images and containers are named, followed by a token."""
 
 SECONDS = 60
 """How long a probe lives that nobody removes."""
@@ -40,10 +50,12 @@ class ContainerStarter:
             return
         self._clean()
         tar, sleep = sleeper()
-        with tempfile.NamedTemporaryFile(prefix="reassert-verify-", suffix=".tar", dir="/run") as file:
-            file.write(tar)
-            file.flush()
-            self.call("import", file.name, self._image)
+        directory = scratch()
+        try:
+            Path(directory, "root.tar").write_bytes(tar)
+            self.call("import", f"{directory}/root.tar", self._image)
+        finally:
+            shutil.rmtree(directory)
         self._sleep = sleep
 
     def close(self) -> None:

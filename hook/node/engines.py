@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hook.node import systemd
 from hook.node.containerd import Containerd
+from hook.node.crio import Crio
+from hook.node.docker import Docker
 from hook.node.engine import Engine
 from hook.node.errors import NodeError
+from hook.node.podman import Podman
 
-NAMES = ("containerd",)
+NAMES = ("containerd", "crio", "docker", "podman")
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
@@ -24,20 +28,21 @@ def engine(name: str) -> Engine:
     """An engine of this node. Raises NodeError where it is not installed or its configuration is broken."""
     if not _class(name).installed():
         raise NodeError(f"{name} is not installed on this node")
-    made: Engine = _class(name)()
-    return made
+    return _class(name)()
 
 
 def chosen(name: str | None) -> str:
-    """The engine to work on: the one asked for, else kubelet's, else the only one. Raises NodeError."""
+    """The engine to work on: the one asked for, else kubelet's, else the only one, or that runs. Raises NodeError."""
     if name is not None:
         return name
     found = installed()
     kubelets = _kubelets_engine()
     if kubelets in found:
         return kubelets
-    if len(found) == 1:
-        return found[0]
+    running = [name for name in found if _class(name).service and systemd.is_active(_class(name).service)]
+    for only in (found, running):
+        if len(only) == 1:
+            return only[0]
     if not found:
         raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
     raise NodeError(f"this node has {' and '.join(found)}, and kubelet does not say which it uses; name one: --engine")
@@ -57,5 +62,11 @@ def _kubelets_engine() -> str:
     return ""
 
 
-def _class(name: str) -> type[Containerd]:
-    return {"containerd": Containerd}[name]
+def _class(name: str) -> type[Containerd | Crio | Docker | Podman]:
+    engines: dict[str, type[Containerd | Crio | Docker | Podman]] = {
+        "containerd": Containerd,
+        "crio": Crio,
+        "docker": Docker,
+        "podman": Podman,
+    }
+    return engines[name]

@@ -7,9 +7,7 @@ only sleeps. kubelet ends pods that it does not know within seconds, so a probe 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,7 +18,19 @@ from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
 from hook.node.cri import CONTAINER as OWN
 from hook.node.cri import NODE, CallFailed, Cri, information, parsed
 from hook.node.errors import NodeError
-from hook.node.starter import EXEC_SECONDS, MARKER, Gone, NotStarted, Pairs, Process, abandoned, new_token, processes
+from hook.node.starter import (
+    EXEC_SECONDS,
+    MARKER,
+    NAME,
+    Gone,
+    NotStarted,
+    Pairs,
+    Process,
+    abandoned,
+    new_token,
+    processes,
+    scratch,
+)
 
 LABEL = "reassert.probe"
 """A label that only our pods have; its value is the probe's token."""
@@ -49,7 +59,7 @@ class PodStarter:
             engine,
             True,
             namespace=namespace,
-            pod=f"reassert-verify-{secrets.token_hex(4)}",
+            pod=f"{NAME}-{new_token()}",
             uid=str(uuid.uuid4()),
             container="probe",
             types=(CONTAINER, INIT, EPHEMERAL),
@@ -65,7 +75,7 @@ class PodStarter:
         self.prepare()
         self._attempt += 1  # an engine keeps the names of a pod that is not wholly gone yet
         token = new_token()
-        logs = tempfile.mkdtemp(prefix="reassert-verify-logs-", dir="/run")
+        logs = scratch()
         who = self.identity
         config = {
             "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
@@ -116,8 +126,10 @@ class PodStarter:
         """A parent that exists, so that none is left behind. A slice, or the top."""
         if self._systemd is None:
             config = parsed(self._cri.call("Status", verbose=True), "config")
-            options = config.get("containerd", {}).get("runtimes", {}).get(handler, {}).get("options") or {}
-            return "system.slice" if options.get("SystemdCgroup") or config.get("systemdCgroup") else "/"
+            found: Any = config
+            for key in ("containerd", "runtimes", handler, "options"):
+                found = (found or {}).get(key)
+            return "system.slice" if (found or {}).get("SystemdCgroup") or config.get("systemdCgroup") else "/"
         return "system.slice" if self._systemd else "/"
 
 

@@ -7,12 +7,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hook.adapters.dispatcher import lasting
 from hook.node import tree
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, link, look
 from hook.policy import store
-from hook.policy.compiler import compile_bytes
+from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Policy
+from hook.system import trusted
 
 PLACE = "/opt/reassert"
 COMMAND = "/usr/local/bin/reassert"
@@ -56,9 +58,12 @@ def seed() -> list[Change]:
 
 
 def policy() -> Policy:
-    """The policy that will be in force once the node is wired. Raises NodeError where that would be none at all."""
+    """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all."""
     if not os.path.lexists(store.SOURCE):
         return compile_bytes(store.SOURCE, _seed_text()).policy()
+    if not os.path.lexists(store.store_path(store.SOURCE, store.STORE)):  # neither a plan nor a failure leaves one
+        trusted(store.SOURCE)
+        return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
     found = store.load()
     if found.missing:
         raise NodeError(f"every container would be refused: {found.missing}; see `reassert policy check`")
@@ -68,7 +73,7 @@ def policy() -> Policy:
 def path_in_use() -> str:
     """The executable that a wired engine calls."""
     here = _own_tree()
-    return f"{here if here.startswith(_PACKAGED) else PLACE}/reassert"
+    return lasting(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
 
 
 def _own_tree() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from hook.node.errors import NodeError
 
 MARKER = "REASSERT_PROBE"
 """An env name that every probe gets, with a value of its own: whatever process has it is past the runtime's work."""
+
+NAME = "reassert-verify"
+"""What is made for probes is named so, and after it a token: pods, containers, images, directories."""
 
 UP_SECONDS = 10.0
 """How long a started container's program may take to come up; it has nothing to load."""
@@ -37,6 +41,16 @@ def abandoned(token: str) -> bool:
     """Whether the process that made a token is gone: what carries it was left by an interrupted probe."""
     maker = token.partition("-")[0]
     return not (maker.isdigit() and os.path.exists(f"/proc/{maker}"))
+
+
+def scratch(directory: str = "/run") -> str:
+    """A new directory of root's; those that interrupted probes left go away. Raises OSError."""
+    for entry in os.scandir(directory):
+        if entry.name.startswith(f"{NAME}-") and abandoned(entry.name.removeprefix(f"{NAME}-")):
+            shutil.rmtree(entry.path, ignore_errors=True)
+    path = f"{directory}/{NAME}-{new_token()}"
+    os.mkdir(path, 0o700)
+    return path
 
 
 class NotStarted(NodeError):

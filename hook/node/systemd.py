@@ -37,7 +37,7 @@ def run(verb: str, *units: str) -> None:
     if done.returncode == 0:
         return
     said = " ".join(done.stderr.split())
-    lines = _journal(units[-1]) if units else ""
+    lines = last_lines(units[-1]) if units else ""
     raise NodeError(f"systemctl {verb} {' '.join(units)} failed: {said}{lines}")
 
 
@@ -52,7 +52,7 @@ def wait_active(unit: str, seconds: float = SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not is_active(unit):
         if time.monotonic() > deadline:
-            raise NodeError(f"{unit} is not active{_journal(unit)}")
+            raise NodeError(f"{unit} is not active{last_lines(unit)}")
         time.sleep(0.1)
 
 
@@ -60,7 +60,8 @@ def _systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
     return command(["systemctl", *arguments])
 
 
-def _journal(unit: str) -> str:
+def last_lines(unit: str) -> str:
+    """The end of a unit's journal, to be appended to a message; "" where there is none."""
     lines = command(["journalctl", "--unit", unit, "--lines", "5", "--output", "cat", "--no-pager"]).stdout.splitlines()
     return "".join(f"\n  {line}" for line in lines)
 

@@ -17,7 +17,7 @@ from hook.facts import gather
 from hook.node import hostile, observe
 from hook.node.engine import Engine, Handler
 from hook.node.errors import NodeError
-from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter
+from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
 from hook.plan import plan
 from hook.policy.match import Match, excluded
 from hook.policy.model import AUDIT, Policy
@@ -90,7 +90,7 @@ def examine(
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
-    volumes = tempfile.mkdtemp(prefix="reassert-verify-", dir=directory)
+    volumes = scratch(directory)
     try:
         attempt = Attempt(policy, starter, matches, facts, volumes)
         starter.prepare()

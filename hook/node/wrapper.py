@@ -13,21 +13,23 @@ from hook.node.files import State
 DIRECTORY = "/usr/local/sbin"
 
 
-def dispatcher_for(real: str, program: str, taken: dict[str, str]) -> tuple[str, State]:
+def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: bool = False) -> tuple[str, State]:
     """The path of the dispatcher for a real runtime, and what is to be there.
 
     `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
     one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
+    `rootless`: for podman, which ordinary users call too (hook.adapters.dispatcher): `reassert-podman-crun`.
     Raises NodeError where `real` is no program.
     """
     if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
         raise NodeError(f"the OCI runtime {real} is not an executable file; correct its path or install it")
+    stem = f"{DIRECTORY}/reassert-{'podman-' if rootless else ''}{os.path.basename(real)}"
     number = 1
     while True:
-        path = f"{DIRECTORY}/reassert-{os.path.basename(real)}" + (f"-{number}" if number > 1 else "")
+        path = stem + (f"-{number}" if number > 1 else "")
         if taken.get(path, real) == real and (not os.path.lexists(path) or real_of(path) == real):
             taken[path] = real
-            return path, State(dispatcher(real, program, [], library_of(program)).encode(), mode=0o755)
+            return path, State(dispatcher(real, program, [], library_of(program), rootless).encode(), mode=0o755)
         number += 1
 
 

@@ -42,13 +42,18 @@ def _fits(part: str, text: str, at: int) -> bool:
 class Verdict:
     """One condition of a rule held against a container: `met` is True, False, or None where it cannot be known."""
 
-    __slots__ = ("field", "met", "seen", "wanted")
+    __slots__ = ("_wanted", "field", "met", "seen")
 
-    def __init__(self, field: str, wanted: str, seen: str, met: "bool | None") -> None:
+    def __init__(self, field: str, wanted: "list[Any]", seen: str, met: "bool | None") -> None:
         self.field = field
-        self.wanted = wanted
+        self._wanted = wanted
         self.seen = seen
         self.met = met
+
+    @property
+    def wanted(self) -> str:
+        """The condition in words; a start does not need them."""
+        return _say(self.field, self._wanted)
 
 
 class Match:
@@ -90,7 +95,7 @@ def judge(rule: "Rule", who: Identity) -> "list[Verdict]":
         else:
             met = _pod_only(who, _selects(wanted, who.labels))
             seen = None if who.labels is None else ",".join(f"{k}={v}" for k, v in who.labels.items())
-        verdicts.append(Verdict(field, _say(field, wanted), "unknown" if seen is None else seen, met))
+        verdicts.append(Verdict(field, wanted, "unknown" if seen is None else seen, met))
     return verdicts
 
 

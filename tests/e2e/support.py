@@ -56,9 +56,13 @@ class Node:
         self.policy.parent.mkdir()
         self.write_policy(POLICY)
 
+    def placed(self, text: str) -> str:
+        """A policy with `CA` replaced by this node's CA directory."""
+        return text.replace("hostPath: CA", f"hostPath: {self.ca}")
+
     def write_policy(self, text: str) -> None:
-        """The policy file, with `CA` replaced by this node's CA directory."""
-        self.policy.write_text(text.replace("hostPath: CA", f"hostPath: {self.ca}"))
+        """The policy file, `placed`."""
+        self.policy.write_text(self.placed(text))
 
     def compile(self, text: str = "") -> None:
         """Compile the policy, as happens long before a container starts. `text`: a new one."""

@@ -232,6 +232,20 @@ def test_the_hook_passes_right_env(real: str, stage: str, node: Node, bundle: Bu
     assert node.logged() == []
 
 
+def test_of_a_name_that_stands_twice_the_last_counts(real: str, node: Node, bundle: Bundle) -> None:
+    """As a CDI device leaves it: its env comes after the image's and the container's own."""
+    evil = "REQUESTS_CA_BUNDLE=/tmp/evil"
+    env = bundle.spec["process"]["env"]
+    env += [evil, WANTED]
+    add_hook(bundle, node, "createRuntime", "--inject-env")
+    with Running(real, bundle) as container:
+        assert [entry for entry in container.environ() if entry.startswith("REQUESTS_CA_BUNDLE")] == [WANTED]
+    assert node.logged() == []
+    env.append(evil)
+    bundle.save()
+    assert reason(node, Running(real, bundle)).startswith("env REQUESTS_CA_BUNDLE is not what the policy wants")
+
+
 def test_without_a_flag_the_hook_does_both(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     add_hook(bundle, node, stage)
     assert ADAPTERS in reason(node, Running(real, bundle))

@@ -14,6 +14,7 @@ So the result is computed here, held against the policy, and what NRI cannot bri
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from hook.adapters.nri import messages
 from hook.container import paths
 from hook.container.model import Container
 from hook.container.paths import is_below
-from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, UnsetEnv, values_of
+from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, UnsetEnv
 from hook.plan import Plan
 from hook.wants import Denial
 
@@ -72,52 +73,46 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
             if not edit.name.startswith("-"):
                 adjustment.env[edit.name] = edit.value
         elif isinstance(edit, PlaceMount):
-            _ask_for_mount(edit, container, removes_mounts, mounts, adjustment.removed)
+            _ask_for_mount(edit, container.mounts, removes_mounts, mounts, adjustment.removed)
         elif isinstance(edit, PlaceDevice):
             adjustment.devices.append(edit.device)
         elif isinstance(edit, DropAnnotation):
             adjustment.annotations.append(edit.name)
     adjustment.mounts = list(mounts.values())
     adjustment.removed = [path for path in dict.fromkeys(adjustment.removed) if path not in mounts]
-    env = predicted_env(container.env, adjustment.env)
     final = predicted_mounts(container.mounts, adjustment)
-    denials = [_env_denial(edit) for edit in plan.edits if not _env_holds(edit, env)]
-    for edit in plan.edits:
-        if isinstance(edit, PlaceMount):
-            for destination in mount_leftovers(edit, final, adjustment.mounts):
-                what = f"mount {destination} is in the way of the reserved {edit.name}"
-                denials.append(Denial(edit.rule, "mount", f"{what}, and NRI cannot take it away"))
-        elif isinstance(edit, PlaceDevice) and any(device.get("path") != edit.name for device in edit.before):
-            denials.append(Denial(edit.rule, "device", f"device {edit.name} is there under another spelling"))
-        elif isinstance(edit, PlaceDevice) and "m" in edit.access and edit.device["type"] == "c":
-            denials.append(Denial(edit.rule, "device", f"NRI cannot give the mknod access that {edit.name} has"))
-    return adjustment, denials
+    return adjustment, [denial for edit in plan.edits for denial in _denials(edit, adjustment, final)]
+
+
+def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Denial]:
+    """Why an edit does not come true, if it does not. `final`: `predicted_mounts`."""
+    if isinstance(edit, SetEnv | UnsetEnv):
+        return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
+    if isinstance(edit, PlaceMount):
+        why = f"is in the way of the reserved {edit.name}, and NRI cannot take it away"
+        left = mount_leftovers(edit, final, adjustment.mounts)
+        return [Denial(edit.rule, "mount", f"mount {destination} {why}") for destination in left]
+    message = ""
+    if isinstance(edit, PlaceDevice):
+        if any(device.get("path") != edit.name for device in edit.before):
+            message = f"device {edit.name} is there under another spelling"
+        elif "m" in edit.access and edit.device["type"] == "c":
+            message = f"NRI cannot give the mknod access that {edit.name} has"
+    return [Denial(edit.rule, "device", message)] if message else []
 
 
 # -- env
 
 
-def predicted_env(env: list[str], wanted: dict[str, str]) -> list[str]:
-    """process.env after the adjustment (generate.AdjustEnv)."""
-    if not wanted:
-        return list(env)
-    left = dict(wanted)
-    final: dict[str, str] = {}
-    for entry in env:
-        name, equals, value = entry.partition("=")
-        if equals:
-            final[name] = left.pop(name) if name in left else value
-    final.update(left)
-    return [f"{name}={value}" for name, value in final.items()]
+def _env_holds(edit: SetEnv | UnsetEnv, set_at_all: bool) -> bool:
+    """What process.env will say (generate.AdjustEnv). `set_at_all`: whether any name is set; bare entries go then."""
+    values = [value for value in edit.before if value is not None]
+    if isinstance(edit, UnsetEnv):
+        return set_at_all and not values
+    return not edit.name.startswith("-") and (len(values) < 2 or values[-1] == edit.value)
 
 
-def _env_holds(edit: Edit, env: list[str]) -> bool:
-    if isinstance(edit, SetEnv):
-        return values_of(env, edit.name) == [edit.value]
-    return not isinstance(edit, UnsetEnv) or not values_of(env, edit.name)
-
-
-def _env_denial(edit: Edit) -> Denial:
+def _env_denial(edit: SetEnv | UnsetEnv) -> Denial:
     if isinstance(edit, UnsetEnv):
         return Denial(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
     name = edit.name
@@ -130,19 +125,34 @@ def _env_denial(edit: Edit) -> Denial:
 # -- mounts
 
 
+def near(reserved: list[str]) -> Callable[[str], bool]:
+    """Tells whether a mount's destination lies at, below or above one of these cleaned paths.
+
+    No other can be in the way of what is reserved there, since NRI sorts mounts.
+    """
+    here = set(reserved).union(*map(paths.parents, reserved))
+    below = tuple(path.rstrip("/") + "/" for path in reserved)
+
+    def is_near(destination: str) -> bool:
+        path = clean(destination)
+        return path in here or path.startswith(below)
+
+    return is_near
+
+
 def _foreign(edit: PlaceMount, mount: Mount) -> bool:
     path = clean(str(mount["destination"]))
     return path == edit.name or (is_below(path, edit.name) and path not in edit.companions)
 
 
 def _ask_for_mount(
-    edit: PlaceMount, container: Container, removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
+    edit: PlaceMount, there: list[Mount], removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
 ) -> None:
     """Ours at its path; what else is at it or below it goes, or is replaced by ours at the same text."""
     own = str(edit.mount["destination"]) if edit.mount else ""  # an allocated one may be spelled as the engine wrote it
     if edit.mount:
         mounts[own] = edit.mount
-    for mount in container.mounts:
+    for mount in there:
         destination = str(mount["destination"])
         if not _foreign(edit, mount) or destination == own:
             continue
@@ -214,6 +224,8 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
 def _same(one: Mount, other: Mount) -> bool:
     """The same but for the order of options."""
+    if one is other:
+        return True
     if one["destination"] != other["destination"] or one.get("source") != other.get("source"):
         return False
     return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from hook import audit
-from hook.adapters.nri import messages
-from hook.adapters.nri.adjust import adjust, still_wrong
+from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri.adjust import adjust, clean, near, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
-from hook.container.model import Container
-from hook.errors import Refused, describe
+from hook.container.model import Container, Facts
+from hook.errors import describe
 from hook.facts import gather
 from hook.plan import Plan, plan
-from hook.policy.match import select
-from hook.policy.model import AUDIT, IGNORE, Policy
+from hook.policy.match import Match, select
+from hook.policy.model import AUDIT, IGNORE, MOUNTS, Policy
 
 _APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
@@ -49,6 +50,18 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
     )
 
 
+class Reply(NamedTuple):
+    """What a runtime is told about one container.
+
+    `payload`: bytes of a CreateContainerResponse; `refusal`: why there is none, or "". `tell` logs and counts it, to be
+    called once it has been sent: what nobody was told is not to stand in a log as done.
+    """
+
+    payload: bytes
+    refusal: str
+    tell: Callable[[], None]
+
+
 class Decider:
     """Answers for one runtime. `engine`: its name; `removes_mounts`: whether its NRI can."""
 
@@ -58,24 +71,21 @@ class Decider:
         self.engine = "containerd"
         self.removes_mounts = False
 
-    def create(self, pod: Any, container: Any) -> Any:
-        """The CreateContainerResponse. Raises Refused."""
-        clock = audit.Clock()
-        case = _Case(clock, container.id)
+    def create(self, pod: Any, container: Any) -> Reply:
+        """The decision about a container that is being created."""
+        case = _Case(container.id)
         try:
             decided, what = self._decide(case, pod, container)
             adjustment, denials = adjust(decided, what, self.removes_mounts)
             decided.denials += denials
-            self._log(case, decided)
+            refusal = decided.refusal()
+            payload = b""
+            if decided.edits and not refusal and not decided.audit_only():
+                payload = ttrpc.serialize(messages.get("CreateContainerResponse")(adjust=adjustment.message()))
         except Exception as error:  # whatever it is, the policy says what a container gets then
-            return self.failed(case, describe(error))
-        response = messages.get("CreateContainerResponse")()
-        refusal = decided.refusal()
-        if refusal:
-            raise Refused(f"reassert: refused {case.who}: {refusal}")
-        if not decided.audit_only() and decided.edits:
-            response.adjust.CopyFrom(adjustment.message())
-        return response
+            return self._failed(case, describe(error))
+        text = f"reassert: refused {case.who}: {refusal}" if refusal else ""
+        return Reply(payload, text, lambda: self._tell(case, decided))
 
     def _decide(self, case: _Case, pod: Any, container: Any) -> tuple[Plan, Container]:
         case.policy = policy = self.resident.get()
@@ -84,11 +94,11 @@ class Decider:
         matches = select(policy, who)
         facts = gather(policy, who, matches)
         devices, rules = _devices(container.linux)
-        mounts = [_mount(mount) for mount in container.mounts]
+        mounts = _mounts(container.mounts, matches, facts)
         what = Container(who, list(container.env), mounts, facts, dict(container.annotations), devices, rules)
         return plan(policy, what, matches), what
 
-    def _log(self, case: _Case, decided: Plan) -> None:
+    def _tell(self, case: _Case, decided: Plan) -> None:
         metrics = self.report.metrics
         refused = bool(decided.refusal())
         outcome = "refused" if refused else "adjusted" if decided.edits else "unchanged"
@@ -102,21 +112,22 @@ class Decider:
         if not decided.is_empty() or decided.policy.warning:
             self.report.container(audit.plan_event(case.event(), decided))
 
-    def failed(self, case: _Case, message: str) -> Any:
-        """Nobody could decide: `failurePolicy` says what the container gets. Raises Refused."""
-        policy = case.policy or self.resident.get(0)
+    def _failed(self, case: _Case, message: str, kind: str = "decision") -> Reply:
+        """Nobody could decide: `failurePolicy` says what the container gets."""
+        policy = case.policy or self.resident.last
         let_through = not policy.missing and (policy.failure_policy == IGNORE or policy.mode == AUDIT)
-        self.report.metrics.error("decision")
-        self.report.metrics.container("failed", case.clock.milliseconds() / 1000)
-        self.report.container(audit.error_event(case.event(), message, let_through))
-        if not let_through:
-            raise Refused(f"reassert: refused {case.who or case.container_id}: {message}")
-        return messages.get("CreateContainerResponse")()
 
-    def too_late(self, container_id: str) -> Any:
-        """The answer for a request whose decision takes too long. Raises Refused."""
-        self.report.metrics.error("deadline")
-        return self.failed(_Case(audit.Clock(), container_id), "no decision in time for the runtime")
+        def tell() -> None:
+            self.report.metrics.error(kind)
+            self.report.metrics.container("failed", case.clock.milliseconds() / 1000)
+            self.report.container(audit.error_event(case.event(), message, let_through))
+
+        text = "" if let_through else f"reassert: refused {case.who or case.container_id}: {message}"
+        return Reply(b"", text, tell)
+
+    def too_late(self, container_id: str) -> Reply:
+        """The answer for a request whose decision takes too long. Asks nothing of the node, which may hang."""
+        return self._failed(_Case(container_id), "no decision in time for the runtime", "deadline")
 
     def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
         """Report how running containers differ from what the policy wants; how many do. Changes nothing."""
@@ -125,7 +136,7 @@ class Decider:
         for container in containers:
             if container.state not in _RUNNING or container.pod_sandbox_id not in by_id:
                 continue
-            case = _Case(audit.Clock(), container.id)
+            case = _Case(container.id)
             try:
                 decided, what = self._decide(case, by_id[container.pod_sandbox_id], container)
                 decided.edits = still_wrong(decided, what)
@@ -148,8 +159,8 @@ class Decider:
 class _Case:
     """What is known so far about one container, for its event."""
 
-    def __init__(self, clock: audit.Clock, container_id: str) -> None:
-        self.clock = clock
+    def __init__(self, container_id: str) -> None:
+        self.clock = audit.Clock()
         self.container_id = container_id
         self.policy: Policy | None = None
         self.who: Identity | None = None
@@ -158,13 +169,18 @@ class _Case:
         return audit.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)
 
 
-def _mount(mount: Any) -> dict[str, object]:
-    return {
-        "destination": mount.destination,
-        "type": mount.type,
-        "source": mount.source,
-        "options": list(mount.options),
-    }
+def _mounts(mounts: Any, matches: list[Match], facts: Facts) -> list[dict[str, object]]:
+    """Those that a reserved mount could meet, in OCI's spelling."""
+    rules = [match.rule for match in matches if match.applies]
+    reserved = [mount.destination for rule in rules for mount in rule.mounts]
+    if any(MOUNTS in rule.allocations for rule in rules):
+        reserved += [clean(path) for allocation in facts.allocations for _, path, _ in allocation.mounts]
+    is_near = near(reserved)
+    return [
+        {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
+        for mount in mounts
+        if is_near(mount.destination)
+    ]
 
 
 def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object]]]:

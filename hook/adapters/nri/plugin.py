@@ -11,13 +11,15 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider, removes_mounts
+from hook.adapters.nri.creation import Decider, Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
-from hook.errors import Refused, describe
+from hook.errors import describe
+from hook.system import say
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
@@ -39,6 +41,13 @@ THREADS = 64
 _EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
 """Calls that we never asked for and answer with nothing."""
 
+_LATER = (
+    *("RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox"),
+    *("PostCreateContainer", "StartContainer", "PostStartContainer", "PostUpdateContainer", "RemoveContainer"),
+    "ValidateContainerAdjustment",
+)
+"""Calls that NRI gained after 0.9 (0.12, api.proto); told UNIMPLEMENTED, a runtime takes us for an older plugin."""
+
 
 class Job:
     """A request that is being answered: once, by whoever is first."""
@@ -54,6 +63,10 @@ class Job:
     def claim(self) -> bool:
         """Whether nobody has answered yet; from now on somebody has."""
         return self._answered.acquire(blocking=False)
+
+    def answered(self) -> bool:
+        """Whether somebody has."""
+        return self._answered.locked()
 
 
 class Plugin:
@@ -117,11 +130,21 @@ class Plugin:
                 self._take_over()
             elif job and now > job.deadline and job not in self._stuck:
                 self._stuck.append(job)
-            late = [job for job in self._stuck if now > job.deadline]
+            late = [job for job in self._stuck if now > job.deadline and not job.answered()]
         for job in late:
-            if job.claim():
+            threading.Thread(target=self._answer_late, args=(job,), name="late", daemon=True).start()
+
+    def _answer_late(self, job: Job) -> None:
+        """Answer in the place of the thread that is stuck, in one of its own: a log or a socket may hang as well."""
+        try:
+            if job.method == "CreateContainer":
+                answered = self._reply(job, self._decider.too_late(job.container))
+            else:
+                answered = self._answer(job, messages.get("Empty"))
+            if answered:
                 self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
-                self._finish(job, lambda job=job: self._decider.too_late(job.container))
+        except OSError as error:
+            self._end(describe(error))
 
     def _read(self) -> None:
         """Take request after request, until another thread does."""
@@ -181,7 +204,7 @@ class Plugin:
         if request.method == "CreateContainer":
             argument = ttrpc.parse(messages.get("CreateContainerRequest"), request.payload)
             job.container = argument.container.id
-            self._answer(job, lambda: self._decider.create(argument.pod, argument.container))
+            self._reply(job, self._decider.create(argument.pod, argument.container))
         elif request.method == "Configure":
             configure = ttrpc.parse(messages.get("ConfigureRequest"), request.payload)
             self._answer(job, lambda: self._configure(configure))
@@ -190,26 +213,39 @@ class Plugin:
             self._answer(job, lambda: self._synchronize(synchronize))
         elif request.method in _EMPTY:
             self._answer(job, messages.get("Empty"))
+        elif request.method in _LATER:
+            self._send(PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert never asked for this"))
         else:
             raise Violation(f"a call of the unknown method {request.method!r}")
 
-    def _answer(self, job: Job, decide: Any) -> None:
+    def _reply(self, job: Job, reply: Reply) -> bool:
+        """Answer for a container, unless somebody has, and only then tell of it."""
+        if reply.refusal:
+            data = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
+        else:
+            data = ttrpc.answer(job.stream, reply.payload)
+        if not self._send_once(job, data):
+            return False
         try:
-            answer = ttrpc.answer(job.stream, decide())
-        except (Refused, Violation) as error:  # the latter: too large to be sent
-            answer = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, str(error))
-        except Exception as error:
-            answer = ttrpc.refusal(job.stream, ttrpc.UNKNOWN, f"reassert: {describe(error)}")
-        if job.claim():
-            self._send(PLUGIN, answer)
+            reply.tell()
+        except Exception as error:  # no reason to leave the runtime
+            self._report.metrics.error("log")
+            say(f"no event for {job.container}: {describe(error)}")
+        return True
 
-    def _finish(self, job: Job, decide: Any) -> None:
-        """Answer in the place of the thread that is stuck."""
+    def _answer(self, job: Job, make: Callable[[], Any]) -> bool:
         try:
-            answer = ttrpc.answer(job.stream, decide() if job.method == "CreateContainer" else messages.get("Empty")())
-        except Refused as error:
-            answer = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, str(error))
-        self._send(PLUGIN, answer)
+            data = ttrpc.answer(job.stream, ttrpc.serialize(make()))
+        except Exception as error:
+            data = ttrpc.refusal(job.stream, ttrpc.UNKNOWN, f"reassert: {describe(error)}")
+        return self._send_once(job, data)
+
+    def _send_once(self, job: Job, data: bytes) -> bool:
+        """Whether it was still wanted."""
+        wanted = job.claim()
+        if wanted:
+            self._send(PLUGIN, data)
+        return wanted
 
     def _configure(self, request: Any) -> Any:
         self._decider.engine = request.runtime_name

@@ -12,6 +12,7 @@ import structlog
 
 from hook import audit
 from hook.adapters.nri.metrics import NoMetrics
+from hook.jsontext import encode
 from hook.system import timestamp
 
 ADAPTER = "nri"
@@ -31,33 +32,25 @@ class Report:
     def __init__(self, events: str, metrics: NoMetrics) -> None:
         self.events = events
         self.metrics = metrics
-        self._lines: deque[dict[str, Any]] = deque()
-        structlog.configure(
-            processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory(sys.stdout)
-        )
-        self._log = structlog.get_logger()
+        self._lines: deque[str] = deque()
+        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record))
+        self._log = structlog.wrap_logger(_Lines(self), processors=[renderer])
         threading.Thread(target=self._print, name="log", daemon=True).start()
 
     def container(self, event: dict[str, Any]) -> None:
         """An event about a container (hook.audit): to the event log and to standard output."""
-        audit.write(self.events, event)
-        self._say(event)
+        self.line(encode(event))  # not by way of structlog, which takes longer than that
 
     def plugin(self, event: str, level: str, message: str, **more: object) -> None:
         """An event about the plugin itself."""
-        record = {
-            "timestamp": timestamp(time.time_ns()),
-            "adapter": ADAPTER,
-            "event": event,
-            "level": level,
-            "message": message,
-            **more,
-        }
-        self.container(record)
+        now = timestamp(time.time_ns())
+        self._log.info(event, timestamp=now, adapter=ADAPTER, level=level, message=message, **more)
 
-    def _say(self, event: dict[str, Any]) -> None:
+    def line(self, text: str) -> None:
+        """An event as it is to be written."""
+        audit.append(self.events, text)
         if len(self._lines) < _BACKLOG:
-            self._lines.append(event)
+            self._lines.append(text + "\n")
         else:
             self.metrics.error("log")
 
@@ -68,13 +61,15 @@ class Report:
         """
         while True:
             time.sleep(_PAUSE)
-            while self._lines:
-                event = dict(self._lines[0])
-                try:
-                    self._log.msg(event.pop("event"), **event)
-                    sys.stdout.flush()
-                except (OSError, ValueError):
-                    self.metrics.error("log")
+            lines = self._lines.copy()
+            if not lines:
+                continue
+            try:
+                sys.stdout.write("".join(lines))
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                self.metrics.error("log")
+            for _ in lines:
                 self._lines.popleft()
 
     def close(self, seconds: float = 1.0) -> None:
@@ -82,3 +77,10 @@ class Report:
         deadline = time.monotonic() + seconds
         while self._lines and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+class _Lines:
+    """What structlog writes to."""
+
+    def __init__(self, report: Report) -> None:
+        self.info = report.line

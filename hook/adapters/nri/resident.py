@@ -18,7 +18,7 @@ RETRY = 5.0
 
 
 class Resident:
-    """The last good policy of one source."""
+    """The last good policy of one source. `last`: as it was when somebody last looked; `loaded_at`: when it came."""
 
     def __init__(self, source: str, directory: str) -> None:
         self.source = source
@@ -28,7 +28,7 @@ class Resident:
         self._refreshing = False
         self._state: object = None
         self._retry_at = 0.0
-        self._policy: Policy = NoPolicy(source, "it has not been read yet")
+        self.last: Policy = NoPolicy(source, "it has not been read yet")
         self.loaded_at = 0.0
 
     def get(self, patience: float = PATIENCE) -> Policy:
@@ -40,7 +40,7 @@ class Resident:
                     self._ready.clear()
                     threading.Thread(target=self._refresh, name="policy", daemon=True).start()
             self._ready.wait(patience)
-        return self._policy
+        return self.last
 
     def _look(self) -> object:
         """What tells one state of the source from another. Who may write it is looked at when it changed."""
@@ -55,9 +55,9 @@ class Resident:
                 state = self._look()
                 policy = store.load(self.source, self._store)
                 self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
-                if policy.fingerprint != self._policy.fingerprint or not self.loaded_at:
+                if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
                     self.loaded_at = time.time()
-                self._policy, self._state = policy, state
+                self.last, self._state = policy, state
                 if state == self._look():
                     return
         finally:

@@ -15,7 +15,7 @@ from hook.adapters.nri import messages
 from hook.adapters.nri.mux import Violation
 
 REQUEST, RESPONSE = 1, 2
-UNKNOWN, PERMISSION_DENIED = 2, 7
+UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
 """Status codes, gRPC's."""
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
@@ -96,12 +96,17 @@ def call(stream: int, service: str, method: str, argument: Any) -> bytes:
     return _encode(stream, REQUEST, request.SerializeToString())
 
 
-def answer(stream: int, result: Any) -> bytes:
-    """The response to a request. Raises Violation for one that a runtime would choke on."""
-    payload = _Response(payload=result.SerializeToString()).SerializeToString()
+def serialize(result: Any) -> bytes:
+    """A result's bytes, for `answer`. Raises Violation for more than a runtime takes."""
+    payload: bytes = result.SerializeToString()
     if len(payload) > ANSWER_LIMIT:
         raise Violation(f"an answer of {len(payload)} bytes; the limit is {ANSWER_LIMIT}")
-    return _encode(stream, RESPONSE, payload)
+    return payload
+
+
+def answer(stream: int, payload: bytes) -> bytes:
+    """The response to a request, with the serialized result."""
+    return _encode(stream, RESPONSE, _Response(payload=payload).SerializeToString())
 
 
 def refusal(stream: int, code: int, text: str) -> bytes:

@@ -58,8 +58,12 @@ class Cri:
         name: str = "p",
         annotations: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
+        privileged: bool = False,
     ) -> Pod:
-        """Start a pod's sandbox under a runtime handler, on the host's network. Raises CriError."""
+        """Start a pod's sandbox under a runtime handler, on the host's network. Raises CriError.
+
+        `privileged`: it may have privileged containers, and shares the host's pids.
+        """
         uid = str(uuid.uuid4())
         config = messages.PodSandboxConfig(
             metadata=messages.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
@@ -68,7 +72,9 @@ class Cri:
             labels=labels or {},
             linux=messages.LinuxPodSandboxConfig(
                 cgroup_parent=self.cgroup_parent,
-                security_context=messages.LinuxSandboxSecurityContext(namespace_options=_namespaces()),
+                security_context=messages.LinuxSandboxSecurityContext(
+                    namespace_options=namespaces(privileged), privileged=privileged
+                ),
             ),
         )
         request = messages.RunPodSandboxRequest(config=config, runtime_handler=handler)
@@ -107,9 +113,13 @@ class Pod:
             log_path=f"{name}.log",
             tty=tty,
             linux=messages.LinuxContainerConfig(
-                security_context=messages.LinuxContainerSecurityContext(namespace_options=_namespaces())
+                security_context=messages.LinuxContainerSecurityContext(namespace_options=namespaces())
             ),
         )
+        return self.make(config)
+
+    def make(self, config: Any) -> Container:
+        """Create a container from its whole configuration, a `messages.ContainerConfig`. Raises CriError."""
         request = messages.CreateContainerRequest(pod_sandbox_id=self.id, config=config, sandbox_config=self.config)
         created = call(self.cri.runtime.CreateContainer, request)
         return Container(self.cri, created.container_id, Path(self.config.log_directory) / config.log_path)
@@ -190,11 +200,11 @@ def call(method: Callable[..., Any], request: Any) -> Any:
         raise CriError(error.details()) from None
 
 
-def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str) -> None:
+def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str, seconds: int = 30) -> None:
     """Wait until something holds. `why`: what to show if it never does."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within 30 s: {why()}"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s: {why()}"
         time.sleep(0.02)
 
 
@@ -215,5 +225,6 @@ def split_mounts(text: str, below: str) -> list[tuple[str, str, str]]:
     return [(row[3], row[4], row[5]) for row in rows if row[4] == below or row[4].startswith(below + "/")]
 
 
-def _namespaces() -> Any:
-    return messages.NamespaceOption(network=messages.NODE, pid=messages.CONTAINER)
+def namespaces(host_pid: bool = False) -> Any:
+    """The namespaces of every pod of the tests: the node's network, since nobody sets up another."""
+    return messages.NamespaceOption(network=messages.NODE, pid=messages.NODE if host_pid else messages.CONTAINER)

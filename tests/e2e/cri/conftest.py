@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from e2e.conftest import RUNTIMES
-from e2e.cri.client import Pod
+from e2e.cri.fixtures import evil, gpu_node, kubelet, node, runtime, start_pod
 from e2e.cri.node import GENERATIONS, Containerd, Handler, running
 from e2e.support import POLICY, Node, scratch
 
 CRI_POLICY = POLICY + "  - {name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}\n"
 
-StartPod = Callable[..., Pod]
+__all__ = ["evil", "gpu_node", "kubelet", "node", "runtime", "start_pod"]
 
 
 @pytest.fixture(scope="session", params=sorted(GENERATIONS))
@@ -46,44 +45,7 @@ def later(node: Node, runtime: str) -> Path:
     return node.directory / f"later-{runtime}"
 
 
-@pytest.fixture
-def node(containerd: Containerd) -> Node:
-    """The session's node, with the policy and the event log as if it were new."""
-    node = containerd.node
-    if not node.policy.is_file() or node.policy.read_text() != CRI_POLICY.replace(
-        "hostPath: CA", f"hostPath: {node.ca}"
-    ):
-        node.write_policy(CRI_POLICY)
-    node.events.unlink(missing_ok=True)
-    return node
-
-
-@pytest.fixture
-def evil(node: Node) -> Path:
-    """A pod's volume, with certificates of its own."""
-    path = node.directory / "evil"
-    shutil.rmtree(path, ignore_errors=True)  # runtimes make mount points in what earlier tests mounted
-    path.mkdir()
-    (path / "evil.crt").write_text("evil\n")
-    return path
-
-
-@pytest.fixture(params=sorted(RUNTIMES))
-def runtime(request: pytest.FixtureRequest) -> str:
-    """Name of each real runtime in turn."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def start_pod(containerd: Containerd, node: Node, runtime: str) -> Iterator[StartPod]:
-    """Starts pods under the real runtime's handler, or with `variant` another of its handlers; removes them all."""
-    pods: list[Pod] = []
-
-    def start(variant: str = "", **pod: Any) -> Pod:
-        pods.append(containerd.cri.run_pod(f"{runtime}-{variant}" if variant else runtime, **pod))
-        return pods[-1]
-
-    yield start
-    for pod in pods:
-        pod.remove()
+@pytest.fixture(scope="session")
+def usual_policy() -> str:
+    """What the node has unless a test says otherwise."""
+    return CRI_POLICY

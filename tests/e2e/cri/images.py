@@ -27,7 +27,7 @@ def write_images(directory: Path) -> list[Path]:
     paths = []
     for number, (name, env) in enumerate(IMAGES.items()):
         paths.append(directory / f"image-{number}.tar")
-        paths[-1].write_bytes(_layout(name, env, _root_filesystem(bare=name == PAUSE)))
+        paths[-1].write_bytes(layout(name, env, _root_filesystem(bare=name == PAUSE)))
     return paths
 
 
@@ -41,7 +41,7 @@ def _root_filesystem(bare: bool) -> bytes:
     return _tar(entries)
 
 
-def _layout(name: str, env: list[str], layer: bytes) -> bytes:
+def layout(name: str, env: list[str], layer: bytes) -> bytes:
     """An OCI image layout (image-spec, image-layout.md) with one image of one layer."""
     entries = [_file("oci-layout", b'{"imageLayoutVersion": "1.0.0"}')]
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from unit.kubelet import entry, write_checkpoint
 
-from e2e.cri.client import Container, CriError, Pairs, Pod
-from e2e.cri.conftest import StartPod
+from e2e.cri.client import CriError
+from e2e.cri.fixtures import StartPod
 from e2e.cri.images import HOSTILE, PLAIN
+from e2e.cri.kubelet import GPU, VISIBLE, Kubelet, assert_only_the_allocated, visible
 from e2e.cri.node import Containerd
-from e2e.support import TOP, Node
+from e2e.support import Node
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-GPU = {"envs": {VISIBLE: "GPU-4"}}
 ASKED_BY_MOUNT = "/var/run/nvidia-container-devices"
 
 OVERRIDES = {
@@ -32,55 +26,6 @@ OVERRIDES = {
     "twice": (HOSTILE, [(VISIBLE, "all"), (VISIBLE, "0")]),
 }
 """By container name: its image, and the env of its pod spec. HOSTILE's ENV has `all`."""
-
-
-class Kubelet:
-    """Allocates devices, notes it in the checkpoint, and asks for containers, as a real one does."""
-
-    def __init__(self, node: Node) -> None:
-        self.root = node.directory / "kubelet"
-        self.entries: list[dict[str, Any]] = []
-        example = (TOP / "config/examples/gpu-lockdown.yaml").read_text()
-        node.write_policy(example.replace("spec:\n", f"spec:\n  kubelet: {{root: {self.root}}}\n", 1))
-
-    def allocate(self, pod: Pod, name: str, *ids: str, resource: str = "example.com/gpu", **answer: Any) -> None:
-        """Write a plugin's answer down, before the container is created."""
-        self.entries.append(entry(pod.config.metadata.uid, name, *ids, resource=resource, **answer))
-        write_checkpoint(self.root, *self.entries)
-
-    def run(
-        self, pod: Pod, name: str, answer: dict[str, Any], env: Pairs = (), mounts: Pairs = (), **container: Any
-    ) -> Container:
-        """A container with a plugin's answer: its env, mounts and devices before the pod's own."""
-        self.allocate(pod, name, "GPU-4", **answer)
-        return pod.run(
-            name=name,
-            env=[*answer.get("envs", {}).items(), *env],
-            mounts=[*((m["host_path"], m["container_path"]) for m in answer.get("mounts", [])), *mounts],
-            devices=[(d["host_path"], d["container_path"]) for d in answer.get("devices", [])],
-            annotations=answer.get("annotations", {}) | container.pop("annotations", {}),
-            **container,
-        )
-
-
-@pytest.fixture
-def kubelet(node: Node) -> Iterator[Kubelet]:
-    """A kubelet of the scratch node, on which no device was allocated yet."""
-    kubelet = Kubelet(node)
-    yield kubelet
-    for path in (kubelet.root / "device-plugins").glob("*"):
-        path.unlink()
-
-
-def visible(container: Container) -> str:
-    """The devices that the process sees as its own, and every process that is exec'd as well."""
-    of_process, of_exec = (
-        [entry.partition("=")[2] for entry in environ if entry.startswith(VISIBLE + "=")]
-        for environ in (container.environ(), container.exec_environ())
-    )
-    assert of_process == of_exec
-    [value] = of_process
-    return value
 
 
 def test_without_reassert_the_override_wins(start_pod: StartPod, kubelet: Kubelet) -> None:
@@ -161,38 +106,10 @@ def test_asking_by_an_annotation_is_of_no_use(start_pod: StartPod, kubelet: Kube
     assert not [key for key in containerd.annotations(forged.id) if "cdi" in key]
 
 
-@pytest.fixture
-def gpu_node(node: Node) -> Iterator[Path]:
-    """A device that no container gets by default (/dev/kmsg's, which nobody reads here), under a name of its own."""
-    path = node.directory / "gpu0"
-    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 11))
-    yield path
-    path.unlink()
-
-
-def assert_device(container: Container) -> None:
-    """/dev/gpu0 is the allocated node, and the devices cgroup lets it be opened."""
-    seen = container.exec("/bin/busybox", "stat", "-c", "%F %t:%T %a", "/dev/gpu0").strip()
-    assert seen == "character special file 1:b 600"
-    container.exec("/bin/sh", "-c", ": > /dev/gpu0")
-
-
 def test_allocated_device_is_there_whether_the_engine_was_asked_for_it_or_not(
     start_pod: StartPod, kubelet: Kubelet, gpu_node: Path
 ) -> None:
-    answer = GPU | {
-        "devices": [{"host_path": str(gpu_node), "container_path": "/dev/gpu0", "permissions": "rw"}],
-    }
-    pod = start_pod()
-    assert_device(kubelet.run(pod, "asked", answer))
-    for name, others in (("lost", []), ("other", [("/dev/zero", "/dev/gpu0")])):
-        kubelet.allocate(pod, name, "GPU-4", **answer)
-        assert_device(pod.run(name=name, devices=others))
-    none = pod.run(name="none")
-    assert "gpu0" not in none.exec("/bin/ls", "/dev")
-    none.exec("/bin/busybox", "mknod", "/tmp/gpu0", "c", "1", "11")
-    with pytest.raises(AssertionError, match="not permitted"):
-        none.exec("/bin/sh", "-c", ": > /tmp/gpu0")
+    assert_only_the_allocated(kubelet, start_pod(), gpu_node)
 
 
 def test_allocated_mount_is_not_to_be_replaced(start_pod: StartPod, kubelet: Kubelet, node: Node, evil: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
-from e2e.cri.conftest import StartPod, later
+from e2e.cri.conftest import later
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd

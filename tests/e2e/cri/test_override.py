@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from e2e.cri.client import Container
-from e2e.cri.conftest import CRI_POLICY, StartPod
+from e2e.cri.conftest import CRI_POLICY
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, TEXT, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd

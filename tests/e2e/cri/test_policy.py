@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from e2e.cri.client import CriError
-from e2e.cri.conftest import CRI_POLICY, StartPod
+from e2e.cri.conftest import CRI_POLICY
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.conftest import RUNTIMES
-from e2e.cri.client import Pod
-from e2e.cri.conftest import StartPod
+from e2e.cri.fixtures import evil, gpu_node, kubelet, node, runtime, start_pod
 from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.nri.plugin import Plugin
@@ -34,6 +32,8 @@ spec:
 """`CA` is replaced by the scratch node's directory of CA files. NRI cannot remove env, so nothing has to be absent."""
 
 StartPlugin = Callable[..., Plugin]
+
+__all__ = ["evil", "gpu_node", "kubelet", "node", "runtime", "start_pod"]
 
 
 def second_line(node: Node) -> Callable[[dict[str, Any]], None]:
@@ -80,33 +80,10 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     shutil.rmtree(node.directory)
 
 
-@pytest.fixture
-def node(containerd: Containerd) -> Node:
-    """The session's node, with the policy and the event log as if it were new."""
-    node = containerd.node
-    if not node.policy.is_file() or node.policy.read_text() != NRI_POLICY.replace(
-        "hostPath: CA", f"hostPath: {node.ca}"
-    ):
-        node.write_policy(NRI_POLICY)
-    node.events.unlink(missing_ok=True)
-    return node
-
-
-@pytest.fixture
-def evil(node: Node) -> Path:
-    """A pod's volume, with certificates of its own."""
-    path = node.directory / "evil"
-    shutil.rmtree(path, ignore_errors=True)  # runtimes make mount points in what earlier tests mounted
-    path.mkdir()
-    (path / "evil.crt").write_text("evil\n")
-    return path
-
-
-@pytest.fixture(params=sorted(RUNTIMES))
-def runtime(request: pytest.FixtureRequest) -> str:
-    """Name of each real runtime in turn."""
-    name: str = request.param
-    return name
+@pytest.fixture(scope="session")
+def usual_policy() -> str:
+    """What the node has unless a test says otherwise."""
+    return NRI_POLICY
 
 
 @pytest.fixture
@@ -121,17 +98,3 @@ def start_plugin(containerd: Containerd, node: Node) -> Iterator[StartPlugin]:
     yield start
     for plugin in plugins:
         plugin.close()
-
-
-@pytest.fixture
-def start_pod(containerd: Containerd, node: Node, runtime: str) -> Iterator[StartPod]:
-    """Starts pods under the real runtime's handler, or with `variant` another of its handlers; removes them all."""
-    pods: list[Pod] = []
-
-    def start(variant: str = "", **pod: object) -> Pod:
-        pods.append(containerd.cri.run_pod(f"{runtime}-{variant}" if variant else runtime, **pod))
-        return pods[-1]
-
-    yield start
-    for pod in pods:
-        pod.remove()

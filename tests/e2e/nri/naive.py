@@ -11,8 +11,8 @@ from typing import Any
 
 from e2e.cri.client import wait_for
 from e2e.support import Node
-from hook.adapters.nri import messages
-from hook.adapters.nri.creation import Decider
+from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri.creation import Decider, Reply
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import Report
@@ -27,12 +27,12 @@ class Naive(Decider):
         self.env = env
         self.asked = threading.Event()
 
-    def create(self, pod: Any, container: Any) -> Any:
+    def create(self, pod: Any, container: Any) -> Reply:
         self.asked.set()
         response = messages.get("CreateContainerResponse")()
         for name, value in self.env.items():
             response.adjust.env.add(key=name, value=value)
-        return response
+        return Reply(ttrpc.serialize(response), "", lambda: None)
 
 
 @contextmanager

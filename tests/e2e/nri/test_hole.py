@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.cri.client import CriError
-from e2e.cri.conftest import StartPod
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd

@@ -12,7 +12,7 @@ import pytest
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.cri.client import CriError, wait_for
-from e2e.cri.conftest import StartPod
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd

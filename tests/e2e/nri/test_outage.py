@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cri.client import CriError, Pod, wait_for
-from e2e.cri.conftest import StartPod
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cri.conftest import StartPod
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.nri.conftest import StartPlugin

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters.dispatcher import dispatcher
+from hook.adapters.dispatcher import dispatcher, lasting
 from hook.errors import ReassertError
 from unit.support import reassert
 
@@ -76,6 +76,23 @@ def test_dispatcher_does_not_dispatch_to_itself(tmp_path: Path) -> None:
         dispatcher(str(first), "/r", [])
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("user", [0, 65534])
+def test_ordinary_users_of_podman_get_the_real_runtime(shell: str, user: int, root_dir: Path) -> None:
+    """As podman without root starts a runtime: as root of a user namespace that is somebody's."""
+    real, own, script = root_dir / "crun", root_dir / "reassert", root_dir / "reassert-podman-crun"
+    for file in (real, own):
+        file.write_text('#!/bin/sh\necho "${0##*/}" "$@"\n')
+        file.chmod(0o755)
+    script.write_text(dispatcher(str(real), str(own), [], rootless=True))
+    script.chmod(0o644)
+    somebody = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "unshare", "--map-root-user"]
+    command = [*(somebody if user else []), *(["busybox", "sh"] if shell == "busybox" else [shell]), str(script)]
+    done = subprocess.run([*command, "create", "id"], capture_output=True, text=True)
+    wanted = "crun create id\n" if user else f"reassert runtime --real {real} -- create id\n"
+    assert (done.stdout, done.stderr) == (wanted, "")
+
+
 def test_command_prints_a_script_that_says_only_what_is_not_the_default() -> None:
     same = reassert("dispatcher", "--real", "/bin/true", "--reassert", "/r", "--policy", "/etc/reassert/policy.yaml")
     assert same.stdout == dispatcher("/bin/true", "/r", [])
@@ -83,3 +100,35 @@ def test_command_prints_a_script_that_says_only_what_is_not_the_default() -> Non
     assert other.stdout == dispatcher("/bin/true", "/r", ["--store", "/s"])
     relative = reassert("dispatcher", "--real", "true")
     assert (relative.returncode, relative.stderr) == (2, "reassert: true is not an absolute path\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_packages_start_file_says_what_to_run(shell: str, tmp_path: Path) -> None:
+    """The dispatcher names no version, so it goes on working with the next one."""
+    directory = tmp_path / "it's a $dir"
+    (directory / "one").mkdir(parents=True)
+    real = program(directory / "runc")
+    (directory / "one/first").symlink_to(program(directory / "first"))
+    (directory / "start").write_text("reassert=${0%/*}/one/first\n")
+    script = directory / "reassert-runc"
+    script.write_text(dispatcher(real, str(directory / "reassert"), [], "/ignored"))
+    command = [*(["busybox", "sh"] if shell == "busybox" else [shell]), str(script)]
+    first = subprocess.run([*command, "create", "a b"], capture_output=True, text=True)
+    assert json.loads(first.stdout) == ["first", "runtime", "--real", real, "--", "create", "a b"]
+    (directory / "start").write_text("reassert=${0%/*}/second\n")
+    program(directory / "second")
+    second = subprocess.run([*command, "create"], capture_output=True, text=True)
+    assert json.loads(second.stdout)[0] == "second"
+    other = subprocess.run([*command, "kill"], capture_output=True, text=True)
+    assert json.loads(other.stdout) == ["runc", "kill"]
+
+
+def test_engines_call_a_package_by_the_link_that_lasts(tmp_path: Path) -> None:
+    (tmp_path / "content").mkdir()
+    real = program(tmp_path / "content/reassert")
+    assert lasting(real) == real
+    (tmp_path / "reassert").symlink_to("elsewhere/reassert")
+    assert lasting(real) == real
+    (tmp_path / "reassert").unlink()
+    (tmp_path / "reassert").symlink_to("content/reassert")
+    assert lasting(real) == str(tmp_path / "reassert")

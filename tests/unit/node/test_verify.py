@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engine import Handler
 from hook.node.errors import NodeError
-from hook.node.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token
+from hook.node.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch
 from hook.node.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
@@ -236,3 +237,11 @@ def test_only_what_dead_processes_left_is_abandoned() -> None:
     process.wait()
     assert abandoned(f"{process.pid}-0")
     assert abandoned("latest")
+
+
+def test_directories_of_interrupted_probes_go_away(tmp_path: Path) -> None:
+    mine = scratch(str(tmp_path))
+    for name in ("reassert-verify-99999999-0", "reassert-nri"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+    another = scratch(str(tmp_path))
+    assert {str(path) for path in tmp_path.iterdir()} == {mine, another, str(tmp_path / "reassert-nri")}

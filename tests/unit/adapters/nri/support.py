@@ -6,7 +6,8 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,12 @@ class Running:
         self.thread = threading.Thread(target=self.plugin.run)
         self.thread.start()
 
+    def create(self, env: list[str], **fields: Any) -> Any:
+        """The Response about a container, once the plugin has told of it too, which it does after its answer."""
+        response = self.peer.call("CreateContainer", create_request(env, **fields))
+        self.peer.call("StateChange", messages.get("Empty")())
+        return response
+
     def logged(self) -> list[dict[str, Any]]:
         """The event log."""
         return [json.loads(line) for line in self.events.read_text().splitlines()] if self.events.exists() else []
@@ -125,6 +132,14 @@ class Running:
         """One sample."""
         value: float | None = self.metrics._registry.get_sample_value(name, labels)
         return value
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Until something holds that another thread brings about."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.nri.adjust import Adjustment, adjust, predicted_env, predicted_mounts
+from hook.adapters.nri.adjust import Adjustment, adjust, near, predicted_mounts
 from hook.container.model import Container
 from hook.plan import Plan, plan
 from unit.support import POD, bind, policy
@@ -22,6 +22,20 @@ def planned(container: Container, *rules: dict[str, Any]) -> Plan:
 def gpu(value: str | None = "void") -> dict[str, Any]:
     want = {"absent": True} if value is None else {"value": value}
     return {"name": "gpu", "env": [{"name": "GPU", **want}]}
+
+
+def predicted_env(env: list[str], wanted: dict[str, str]) -> list[str]:
+    """process.env after the adjustment, step by step as generate.AdjustEnv goes."""
+    if not wanted:
+        return list(env)
+    left = dict(wanted)
+    final: dict[str, str] = {}
+    for entry in env:
+        name, equals, value = entry.partition("=")
+        if equals:
+            final[name] = left.pop(name) if name in left else value
+    final.update(left)
+    return [f"{name}={value}" for name, value in final.items()]
 
 
 @pytest.mark.parametrize(
@@ -43,13 +57,14 @@ names = st.sampled_from(["GPU", "A"])
 entries = st.lists(st.tuples(names, st.sampled_from(["void", "all", None])), max_size=5)
 
 
-@given(entries, st.sampled_from(["void", None]))
+@given(entries, st.sampled_from(["void", None]), st.booleans())
 def test_a_container_either_gets_what_the_policy_wants_or_is_refused(
-    pairs: list[tuple[str, str | None]], value: str | None
+    pairs: list[tuple[str, str | None]], value: str | None, more: bool
 ) -> None:
     env = [name if given is None else f"{name}={given}" for name, given in pairs]
     container = Container(POD, env, [])
-    adjustment, denials = adjust(planned(container, gpu(value)), container, True)
+    other = {"name": "other", "env": [{"name": "OTHER", "value": "1"}]}
+    adjustment, denials = adjust(planned(container, gpu(value), *[other] * more), container, True)
     final = [entry for entry in predicted_env(env, adjustment.env) if entry.partition("=")[0] == "GPU"]
     assert bool(denials) == (final != ([] if value is None else [f"GPU={value}"]))
     assert all("GPU" in denial.message and denial.rule == "gpu" for denial in denials)
@@ -111,6 +126,16 @@ def test_a_path_where_nothing_may_be_mounted(removes: bool) -> None:
     rule = {"name": "none", "mounts": [{"mountPath": "/x", "absent": True}]}
     adjustment, denials = adjust(planned(container, rule), container, removes)
     assert (adjustment.removed, bool(denials)) == ((["/x"], False) if removes else ([], True))
+
+
+@pytest.mark.parametrize(
+    ("destination", "wanted"),
+    [(path, True) for path in ("/etc/ssl", "/etc//ssl/.", "etc/ssl", "/etc/ssl/certs", "/etc", "/")]
+    + [(path, False) for path in ("/etc/sslx", "/etc/pki", "/etcetera")],
+)
+def test_only_what_lies_at_below_or_above_a_reserved_path_matters(destination: str, wanted: bool) -> None:
+    assert near(["/etc/ssl", "/data"])(destination) is wanted
+    assert near([])(destination) is False
 
 
 def test_the_message_has_what_was_asked_and_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from hook.adapters.nri import messages
 from hook.adapters.nri.mux import PLUGIN, frames
-from unit.adapters.nri.support import RESPONSE, Running, create_request, running
+from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.support import document
 
 GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
@@ -26,8 +27,8 @@ def env(response: Any) -> dict[str, str]:
 
 def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
-        assert env(plugin.peer.call("CreateContainer", create_request(["A=1", "GPU=all"]))) == {"GPU": "void"}
-        assert not plugin.peer.call("CreateContainer", create_request(["GPU=void"])).status.code
+        assert env(plugin.create(["A=1", "GPU=all"])) == {"GPU": "void"}
+        assert not plugin.create(["GPU=void"]).status.code
         event = next(line for line in plugin.logged() if line["event"] == "container.edited")
         assert event["container"] == {"namespace": "team-a", "pod": "web-1", "uid": "1-2-3", "container": "app"}
         assert (event["adapter"], event["applied"], event["id"]) == ("nri", True, "c0")
@@ -39,7 +40,7 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
 
 def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
     with running(root_dir, document({**GPU, "onConflict": "Deny"})) as plugin:
-        status = plugin.peer.call("CreateContainer", create_request(["GPU=all"])).status
+        status = plugin.create(["GPU=all"]).status
         assert status.code == 7
         assert status.message.startswith("reassert: refused team-a/web-1/app: rule gpu: env GPU is reserved")
         assert plugin.metric("reassert_refusals_total", rule="gpu") == 1
@@ -49,8 +50,7 @@ def test_pod_labels_decide(root_dir: Path) -> None:
     rule = {**GPU, "match": {"podSelector": {"matchLabels": {"tier": "web"}}}}
     with running(root_dir, document(rule)) as plugin:
         for labels, wanted in (({"tier": "web"}, {"GPU": "void"}), ({"tier": "db"}, {}), ({}, {})):
-            request = create_request(["GPU=all"], pod={"labels": labels})
-            assert env(plugin.peer.call("CreateContainer", request)) == wanted
+            assert env(plugin.create(["GPU=all"], pod={"labels": labels})) == wanted
 
 
 @pytest.mark.parametrize(
@@ -65,20 +65,21 @@ def test_a_type_counts_only_if_the_pod_cannot_have_written_it(
     root_dir: Path, container: dict[str, str], pod: dict[str, str], wanted: dict[str, str]
 ) -> None:
     with running(root_dir, document(GPU, exclude={"containerTypes": ["init"]})) as plugin:
-        request = create_request(["GPU=all"], pod={"annotations": pod}, annotations={**pod, **container})
-        assert env(plugin.peer.call("CreateContainer", request)) == wanted
+        assert env(plugin.create(["GPU=all"], pod={"annotations": pod}, annotations={**pod, **container})) == wanted
 
 
 def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_never(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
         plugin.policy.write_text(POLICY.replace("void", "none"))
-        deadline = time.monotonic() + 20  # the first may get the one before, on a busy machine
-        while env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) != {"GPU": "none"}:
-            assert time.monotonic() < deadline
+        # The first may get the one before, on a busy machine.
+        wait_until(lambda: env(plugin.create(["GPU=all"])) == {"GPU": "none"})
         plugin.policy.write_text("broken: [")
-        while "the last good policy stays in force" not in str(plugin.logged()[-1].get("warning")):
-            assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "none"}
-            assert time.monotonic() < deadline
+
+        def held_back() -> bool:
+            assert env(plugin.create(["GPU=all"])) == {"GPU": "none"}
+            return "the last good policy stays in force" in str(plugin.logged()[-1].get("warning"))
+
+        wait_until(held_back)
         assert plugin.metric("reassert_policy_held_back") == 1
 
 
@@ -92,10 +93,7 @@ def test_drift_of_running_containers_is_reported_and_nothing_changed(root_dir: P
         assert messages.get("SynchronizeResponse").FromString(answer.payload).more is True
         answer = plugin.peer.call("Synchronize", synchronize(containers=[second.container, stopped.container]))
         assert answer.payload == b""
-        deadline = time.monotonic() + 20
-        while plugin.metric("reassert_drifted_containers") != 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)
         [event] = [line for line in plugin.logged() if line["event"] == "container.drifted"]
         assert (event["id"], event["applied"], event["level"]) == ("c0", False, "warning")
         assert plugin.metric("reassert_drift_total", rule="gpu", kind="env") == 1
@@ -119,21 +117,44 @@ def test_a_slow_decision_holds_up_nobody_and_is_refused_in_time(root_dir: Path) 
         go = slow(plugin, "slow")
         begin = time.monotonic()
         late = plugin.peer.send("CreateContainer", create_request(["GPU=all"], name="slow"))
-        assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "void"}
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         assert time.monotonic() - begin < 1
         stream, response = plugin.peer.response()
         assert (stream, response.status.code) == (late, 7)
         assert "no decision in time" in response.status.message
         assert time.monotonic() - begin < 2
-        go.set()  # the late decision is not sent
-        assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "void"}
+        go.set()  # the late decision is not sent, and nobody is told that it was applied
+        wait_until(lambda: not plugin.plugin._stuck)
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))
+        events = [line for line in plugin.logged() if line["event"].startswith("container.")]
+        assert sorted((line["event"], line["applied"]) for line in events) == [
+            ("container.edited", True),
+            ("container.edited", True),
+            ("container.error", False),
+        ]
         assert plugin.metric("reassert_errors_total", kind="deadline") == 1
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 2
+        assert plugin.metric("reassert_containers_total", outcome="failed") == 1
+
+
+def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:
+    fifo = root_dir / "fifo"  # opening it for writing waits for a reader
+    os.mkfifo(fifo)
+    with running(root_dir, POLICY) as plugin:
+        plugin.decider.report.events = str(fifo)
+        for _ in range(3):
+            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"]))
+            assert env(response) == {"GPU": "void"}
+        assert plugin.metric("reassert_errors_total", kind="deadline") is None
+        plugin.decider.report.events = str(plugin.events)
+        os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))  # lets the threads go
 
 
 def test_with_ignore_a_slow_decision_lets_the_container_through(root_dir: Path) -> None:
     with running(root_dir, document(GPU, failurePolicy="Ignore")) as plugin:
         go = slow(plugin, "app")
-        response = plugin.peer.call("CreateContainer", create_request(["GPU=all"]))
+        response = plugin.create(["GPU=all"])
         assert (response.status.code, env(response)) == (0, {})
         go.set()
 
@@ -176,6 +197,22 @@ def test_an_unknown_call_is_a_violation(root_dir: Path, call: dict[str, str], wh
     with running(root_dir, POLICY) as plugin:
         plugin.peer.send(argument=messages.get("Empty")(), **call)
         assert why in plugin.ended()["message"]
+
+
+def test_a_call_of_a_later_nri_is_told_to_be_unknown(root_dir: Path) -> None:
+    """Its runtimes then do as with older plugins."""
+    with running(root_dir, POLICY) as plugin:
+        for method in ("PostCreateContainer", "ValidateContainerAdjustment"):
+            assert plugin.peer.call(method, messages.get("Empty")()).status.code == 12
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+
+
+def test_an_answer_that_no_runtime_takes_is_a_failed_decision(root_dir: Path) -> None:
+    long = {"name": "long", "env": [{"name": f"LONG_{at}", "value": "x" * 100_000} for at in range(6)]}
+    with running(root_dir, document(long)) as plugin:
+        status = plugin.create([]).status
+        assert (status.code, "an answer of 6" in status.message) == (7, True)
+        assert plugin.logged()[-1]["event"] == "container.error"
 
 
 def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:

@@ -104,4 +104,4 @@ def test_recorded_bytes_are_understood() -> None:
 def test_an_answer_that_a_runtime_would_choke_on_is_not_made() -> None:
     adjust = {"env": [{"key": "A", "value": "x" * ttrpc.ANSWER_LIMIT}]}
     with pytest.raises(Violation, match="an answer of"):
-        ttrpc.answer(1, messages.get("CreateContainerResponse")(adjust=adjust))
+        ttrpc.serialize(messages.get("CreateContainerResponse")(adjust=adjust))

@@ -1,0 +1,23 @@
+"""The command line that a daemon of this node was started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def arguments_of(pid: int) -> list[str]:
+    """A process' arguments; none where it does not run (pid 0)."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
+    except OSError:
+        return []
+
+
+def option(arguments: list[str], *names: str) -> list[str]:
+    """The values of an option, in both spellings, in order."""
+    found = []
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in names:
+            found.append(value if equals else "".join(arguments[position + 1 : position + 2]))
+    return found

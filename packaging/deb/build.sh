@@ -1,0 +1,105 @@
+#!/bin/sh
+# Make dist/reassert_VERSION_ARCHITECTURE.deb from what packaging/build.sh left in dist/. Needs dpkg-deb and objdump, no
+# root. The same tree gives the same bytes: times are the last commit's, or SOURCE_DATE_EPOCH.
+#
+#   packaging/build.sh && packaging/deb/build.sh
+#   VERSION=0.1.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
+#   DIST=elsewhere packaging/deb/build.sh          other directory with packaging/build.sh's output, and for the .deb
+set -eu
+cd "$(dirname "$0")/../.."
+: "${DIST:=dist}"
+umask 022
+export LC_ALL=C
+
+fail() {
+  echo "packaging/deb/build.sh: $*" >&2
+  exit 1
+}
+
+for tool in dpkg-deb objdump; do
+  command -v $tool > /dev/null || fail "$tool is missing; apt-get install dpkg binutils"
+done
+[ -x "$DIST/reassert/reassert" ] || fail "$DIST/reassert/reassert is missing; run packaging/build.sh first"
+: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || :)}"
+[ -n "$SOURCE_DATE_EPOCH" ] || fail "git tells no commit's time here; set SOURCE_DATE_EPOCH to the release's, in seconds"
+export SOURCE_DATE_EPOCH
+
+# A pre-release sorts before the release: 1.0rc1 is Debian's 1.0~rc1.
+: "${VERSION:=$("$DIST/reassert/reassert" --version | sed -E 's/^reassert //; s/\.?(a|b|rc|dev)([0-9])/~\1\2/g')-1}"
+maintainer="${DEBFULLNAME:-reassert maintainers} <${DEBEMAIL:-maintainers@reassert.invalid}>"
+architecture=$(dpkg --print-architecture)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+doc=$root/usr/share/doc/reassert
+program=$root/usr/lib/reassert
+
+# Containers start while dpkg replaces files one by one, and a start reads many, its own executable twice. So every content
+# has a directory of its own, which dpkg fills first; then one rename each, of `start` and of the symbolic link, leads
+# from the old version to the new one; then the old one's files go (postrm).
+content=$(cd "$DIST/reassert" && find . -type f | sort | xargs -d '\n' sha256sum | sha256sum | cut -c 1-12)
+install -d "$program"
+cp -r "$DIST/reassert/." "$program/$content"
+ln -s "$content/reassert" "$program/reassert"
+cat > "$program/start" << END
+# Read by dispatchers (/usr/local/sbin/reassert-*): this version, and what spares its bootloader a restart.
+reassert=/usr/lib/reassert/$content/reassert
+export _PYI_ARCHIVE_FILE=\$reassert _PYI_PARENT_PROCESS_LEVEL=0
+export LD_LIBRARY_PATH=/usr/lib/reassert/$content/lib"\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+END
+mkdir -p "$root/usr/bin"
+ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
+
+install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
+install -D -m 644 packaging/deb/logrotate "$root/etc/logrotate.d/reassert"
+install -d "$root/usr/lib/systemd/system" "$doc/examples"
+sed 's|/usr/local/bin/reassert|/usr/bin/reassert|' packaging/systemd/reassert-nri.service \
+  > "$root/usr/lib/systemd/system/reassert-nri.service"
+cp docs/*.md packaging/deb/copyright "$doc"
+cp config/examples/* packaging/monitoring/* "$doc/examples"
+gzip -9n < CHANGELOG.md > "$doc/changelog.gz"
+gzip -9n > "$doc/changelog.Debian.gz" << END
+reassert ($VERSION) unstable; urgency=medium
+
+  * reassert ${VERSION%-*}: see changelog.gz.
+
+ -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
+END
+install -d "$root/usr/share/man/man8" "$root/usr/share/lintian/overrides"
+gzip -9n < packaging/deb/reassert.8 > "$root/usr/share/man/man8/reassert.8.gz"
+cp packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/reassert"
+find "$root" -type d -exec chmod 755 {} +
+find "$root" -type f ! -path "$program/$content/reassert" -exec chmod 644 {} +
+
+# What the program needs of a system: every library that it does not bring along must be glibc's.
+elf=$(find "$program" -type f \( -name reassert -o -name '*.so' -o -name '*.so.*' \))
+# shellcheck disable=SC2086  # a list
+foreign=$(objdump -p $elf | sed -n 's/^ *R\(UN\)\{0,1\}PATH *//p' | sort -u)
+[ -z "$foreign" ] || fail "libraries would be looked for in $foreign; see packaging/runpath.py"
+# shellcheck disable=SC2086  # a list
+needed=$(objdump -p $elf | sed -n 's/^ *NEEDED *//p' | sort -u)
+for library in $needed; do
+  case $library in
+  ld-linux*.so.* | libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | librt.so.1 | libutil.so.1) ;;
+  *) [ -e "$program/$content/lib/$library" ] || fail "$library is neither in the tree nor glibc's; the package must depend on it" ;;
+  esac
+done
+# shellcheck disable=SC2086  # a list
+glibc=$(objdump -T $elf | sed -n 's/.*[ (]GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort -uV | tail -n 1)
+[ -n "$glibc" ] || fail "no symbol of glibc in $program; objdump did not understand it"
+
+install -d "$root/DEBIAN"
+install -m 755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"
+install -m 644 packaging/deb/conffiles "$root/DEBIAN"
+size=$(find "$root" -path "$root/DEBIAN" -prune -o -printf '%y %s\n' |
+  awk '{ kib += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print kib }')
+sed "s|@VERSION@|$VERSION|; s|@ARCHITECTURE@|$architecture|; s|@MAINTAINER@|$maintainer|; s|@SIZE@|$size|
+  s|@DEPENDS@|libc6 (>= $glibc)|" packaging/deb/control > "$root/DEBIAN/control"
+(cd "$root" && find usr -type f | sort | xargs -d '\n' md5sum) > "$root/DEBIAN/md5sums"
+find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+
+deb=reassert_${VERSION}_$architecture.deb
+dpkg-deb --root-owner-group --build "$root" "$work/$deb" > /dev/null
+mv "$work/$deb" "$DIST/$deb"
+echo "$DIST/$deb"

@@ -1,0 +1,91 @@
+{{- define "reassert.name" -}}
+{{- if contains "reassert" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-reassert" (.Release.Name | trunc 41 | trimSuffix "-") }}{{ end }}
+{{- end }}
+
+{{- define "reassert.labels" -}}
+app.kubernetes.io/name: reassert
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- /* Takes (list . COMPONENT). */}}
+{{- define "reassert.selector" -}}
+app.kubernetes.io/name: reassert
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "reassert.image" -}}
+{{- $image := .Values.image -}}
+{{- if not $image.repository }}
+{{- fail "image.repository is empty: there is no public image; build packaging/kubernetes/image/Dockerfile, push it, and say where" }}
+{{- end }}
+{{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
+{{- else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "reassert.policy" -}}
+{{- .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
+{{- end }}
+
+{{- /* What can be known to be wrong before anything is applied. */}}
+{{- define "reassert.check" -}}
+{{- if .Values.policy.manage }}
+{{- $policy := include "reassert.policy" . | fromYaml }}
+{{- if and (hasKey $policy "Error") (not (hasKey $policy "spec")) }}
+{{- fail (printf "policy.text is not YAML: %s" $policy.Error) }}
+{{- end }}
+{{- if or (ne (toString $policy.kind) "NodePolicy") (not (kindIs "map" $policy.spec)) }}
+{{- fail "policy.text is not a policy of reassert: apiVersion: reassert/v1, kind: NodePolicy and spec are needed" }}
+{{- end }}
+{{- $excluded := false }}
+{{- range dig "exclude" "namespaces" (list) $policy.spec }}
+{{- if regexMatch (printf "^%s$" (. | regexQuoteMeta | replace "\\*" ".*" | replace "\\?" ".")) $.Release.Namespace }}
+{{- $excluded = true }}
+{{- end }}
+{{- end }}
+{{- if not $excluded }}
+{{- fail (printf "the policy must exclude namespace %s (spec.exclude.namespaces), or the pods that mend a node could be refused on it; kube-system is the best place" .Release.Namespace) }}
+{{- end }}
+{{- end }}
+{{- if .Values.nri.enabled }}
+{{- if not .Values.node.enabled }}
+{{- fail "nri.enabled needs node.enabled: it puts the program, the policy and the second line on the nodes" }}
+{{- end }}
+{{- $adapters := .Values.node.adapters }}
+{{- if has "nri" $adapters }}
+{{- fail "nri.enabled and adapters: [nri] are two NRI plugins on one node, and what both set is refused: choose one" }}
+{{- end }}
+{{- if not (has "runtime" $adapters) }}
+{{- fail "nri.enabled needs a second line, since NRI fails open: add runtime to node.adapters" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Of both DaemonSets' pods. */}}
+{{- define "reassert.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+priorityClassName: {{ .Values.priorityClassName | quote }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- include "reassert.placement" . }}
+{{- end }}
+
+{{- define "reassert.placement" }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

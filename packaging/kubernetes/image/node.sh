@@ -1,0 +1,147 @@
+#!/bin/sh
+# What the node pods of the chart do (docs/kubernetes.md). Needs a privileged pod with hostPID, and systemd on the node.
+#
+#   node.sh run [OPTION…]   wire the node with `reassert node install OPTION…`, verify it, then keep the node's policy
+#                           the ConfigMap's; with STATE=absent take everything out instead
+#   node.sh ready           the readiness probe: 0 if all of that is so, else says what is not
+# shellcheck disable=SC2016  # text in single quotes is for the node's shell
+set -eu
+
+: "${STATE:=present}" "${INTERVAL:=15}"
+image=/opt/reassert                   # the frozen program in this image
+policy=/policy/policy.yaml            # from the ConfigMap; none: nodes keep their own
+work=/run/reassert                    # of this pod
+there=/var/lib/reassert-kubernetes    # ours on the node, gone after STATE=absent
+installed=/opt/reassert/reassert      # where `reassert node install` puts the program
+in_force=/etc/reassert/policy.yaml
+unit=reassert-kubernetes.service
+
+say() { echo "node.sh: $*" >&2; }
+
+# A command in the node's mount namespace, with nothing of this pod's environment.
+node() {
+  nsenter --target 1 --mount -- env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+}
+
+# A command as a service of the node's systemd: in this pod's cgroup it would die half-way with the pod, or with an
+# engine that takes its containers along when it is restarted.
+as_service() {
+  node rm -f "$there/log"
+  status=0
+  node systemd-run --quiet --wait --collect --unit="$unit" --property=StandardOutput="file:$there/log" -- "$@" || status=$?
+  node cat "$there/log" >&2 || :
+  return "$status"
+}
+
+wait_for_earlier_pod() {
+  until node systemctl show --property=ActiveState "$unit" | grep -q -x -e ActiveState=inactive -e ActiveState=failed; do
+    say "waiting for $unit, which an earlier pod started"
+    sleep 5
+  done
+}
+
+put_program() {
+  tar -C "$image" -c . | node sh -ec 'rm -rf "$1/program"; mkdir -p -m 755 "$1" "$1/program"
+    tar -C "$1/program" -x --no-same-owner' sh "$there" &&
+    node "$there/program/reassert" --version >&2
+}
+
+# The ConfigMap's policy becomes the node's if the program finds no error in it, at once (rename).
+land_policy() {
+  [ -e "$policy" ] || return 0
+  cp "$policy" "$work/candidate" || return 1 # a copy, since kubelet may exchange it meanwhile
+  if node cat "$in_force" 2>/dev/null | cmp -s - "$work/candidate"; then
+    rm -f "$work/refused"
+    return 0
+  fi
+  ! cmp -s "$work/candidate" "$work/refused" || return 1
+  node sh -ec 'umask 022; mkdir -p "${1%/*}"; cat > "$1.candidate"; sync "$1.candidate"' sh "$in_force" \
+    < "$work/candidate" || return 1
+  if ! node "$there/program/reassert" policy check "$in_force.candidate" >&2; then
+    node rm -f "$in_force.candidate"
+    mv "$work/candidate" "$work/refused"
+    say "the ConfigMap's policy has errors, see above: it does not become the node's, the one before stays"
+    return 1
+  fi
+  node mv -f "$in_force.candidate" "$in_force" || return 1
+  rm -f "$work/refused"
+  say "$in_force is the ConfigMap's"
+}
+
+# Tried once per pod: another try would restart the engine again, for the same failure.
+stay() {
+  say "$1"
+  echo "$1" > "$work/problem"
+  while :; do sleep 3600; done
+}
+
+run() {
+  rm -f "$work"/*
+  node test -d /run/systemd/system || stay "this node's init is not systemd; install reassert there by other means"
+  wait_for_earlier_pod
+  put_program || stay "the program could not be put to $there on the node, or does not run there"
+  case $STATE in
+  absent) remove ;;
+  present) install_and_keep "$@" ;;
+  *) stay "STATE is present or absent, not '$STATE'" ;;
+  esac
+}
+
+install_and_keep() {
+  land_policy || node test -e "$in_force" ||
+    stay "the node has no policy yet and the ConfigMap's has errors: nothing is wired"
+  as_service "$there/program/reassert" node install "$@" || stay "reassert node install failed, see this pod's log"
+  verify "$@" || stay "reassert node verify failed, see this pod's log"
+  say "wired"
+  touch "$work/done"
+  while :; do
+    sleep "$INTERVAL"
+    land_policy || :
+  done
+}
+
+# Hostile containers under every handler. Where one handler alone was to be wired, the others are as they were meant.
+verify() {
+  case " $*" in
+  *" --runtime-class="*) return 0 ;;
+  esac
+  as_service "$installed" node verify || node grep -q "there is nothing to verify" "$there/log"
+}
+
+remove() {
+  as_service "$there/program/reassert" node uninstall || stay "reassert node uninstall failed, see this pod's log"
+  if [ -e "$policy" ] && node cat "$in_force" 2>/dev/null | cmp -s - "$policy"; then
+    node rm -f "$in_force" # ours, and nobody edited it
+    node rmdir "${in_force%/*}" 2>/dev/null || :
+  fi
+  node rm -rf "$there"
+  say "nothing of reassert is wired on this node"
+  touch "$work/done"
+  while :; do sleep 3600; done
+}
+
+ready() {
+  if [ -e "$work/problem" ]; then
+    cat "$work/problem"
+  elif [ ! -e "$work/done" ]; then
+    echo "still at work, see this pod's log"
+  elif [ -e "$work/refused" ]; then
+    echo "the ConfigMap's policy has errors, the node keeps the one before; see this pod's log"
+  elif [ "$STATE" = absent ]; then
+    return 0
+  else
+    node "$installed" node status && return 0
+  fi
+  return 1
+}
+
+verb=${1-}
+[ $# -eq 0 ] || shift
+case $verb in
+run) run "$@" ;;
+ready) ready ;;
+*)
+  sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d' >&2
+  exit 2
+  ;;
+esac

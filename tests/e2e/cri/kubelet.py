@@ -1,0 +1,86 @@
+"""A kubelet that allocates devices, and what containers see of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.kubelet import entry, write_checkpoint
+
+from e2e.cri.client import Container, Pairs, Pod
+from e2e.support import TOP, Node
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+GPU = {"envs": {VISIBLE: "GPU-4"}}
+
+
+class Kubelet:
+    """Allocates devices, notes it in the checkpoint, and asks for containers, as a real one does."""
+
+    def __init__(self, node: Node) -> None:
+        self.root = node.directory / "kubelet"
+        self.entries: list[dict[str, Any]] = []
+        example = (TOP / "config/examples/gpu-lockdown.yaml").read_text()
+        node.write_policy(example.replace("spec:\n", f"spec:\n  kubelet: {{root: {self.root}}}\n", 1))
+
+    def allocate(self, pod: Pod, name: str, *ids: str, resource: str = "example.com/gpu", **answer: Any) -> None:
+        """Write a plugin's answer down, before the container is created."""
+        self.entries.append(entry(pod.config.metadata.uid, name, *ids, resource=resource, **answer))
+        write_checkpoint(self.root, *self.entries)
+
+    def run(
+        self, pod: Pod, name: str, answer: dict[str, Any], env: Pairs = (), mounts: Pairs = (), **container: Any
+    ) -> Container:
+        """A container with a plugin's answer: its env, mounts and devices before the pod's own."""
+        self.allocate(pod, name, "GPU-4", **answer)
+        return pod.run(
+            name=name,
+            env=[*answer.get("envs", {}).items(), *env],
+            mounts=[*((m["host_path"], m["container_path"]) for m in answer.get("mounts", [])), *mounts],
+            devices=[(d["host_path"], d["container_path"]) for d in answer.get("devices", [])],
+            annotations=answer.get("annotations", {}) | container.pop("annotations", {}),
+            **container,
+        )
+
+
+def visible(container: Container) -> str:
+    """The devices that the process sees as its own, and every process that is exec'd as well."""
+    of_process, of_exec = (
+        [entry.partition("=")[2] for entry in environ if entry.startswith(VISIBLE + "=")]
+        for environ in (container.environ(), container.exec_environ())
+    )
+    assert of_process == of_exec
+    [value] = of_process
+    return value
+
+
+def seen_device(container: Container) -> str:
+    """Type, numbers and mode of /dev/gpu0."""
+    return container.exec("/bin/busybox", "stat", "-c", "%F %t:%T %a", "/dev/gpu0").strip()
+
+
+def assert_device(container: Container) -> None:
+    """/dev/gpu0 is the allocated node, and the devices cgroup lets it be opened."""
+    assert seen_device(container) == "character special file 1:b 600"
+    container.exec("/bin/sh", "-c", ": > /dev/gpu0")
+
+
+def gpu_answer(gpu_node: Path, permissions: str = "rw") -> dict[str, Any]:
+    """A plugin's answer with a device."""
+    device = {"host_path": str(gpu_node), "container_path": "/dev/gpu0", "permissions": permissions}
+    return GPU | {"devices": [device]}
+
+
+def assert_only_the_allocated(kubelet: Kubelet, pod: Pod, gpu_node: Path) -> None:
+    """A container has its device, asked of the engine or not or replaced; one without an allocation has none."""
+    answer = gpu_answer(gpu_node)
+    assert_device(kubelet.run(pod, "asked", answer))
+    for name, others in (("lost", []), ("other", [("/dev/zero", "/dev/gpu0")])):
+        kubelet.allocate(pod, name, "GPU-4", **answer)
+        assert_device(pod.run(name=name, devices=others))
+    none = pod.run(name="none")
+    assert "gpu0" not in none.exec("/bin/ls", "/dev")
+    none.exec("/bin/busybox", "mknod", "/tmp/gpu0", "c", "1", "11")
+    with pytest.raises(AssertionError, match="not permitted"):
+        none.exec("/bin/sh", "-c", ": > /tmp/gpu0")

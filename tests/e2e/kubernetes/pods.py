@@ -1,0 +1,98 @@
+"""The chart's pods, as kubelet starts them from what Helm renders."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from unit.kubernetes.chart import find, objects
+
+from e2e.cri.client import Cri, wait_for
+from e2e.kubernetes.image import NAME
+from e2e.kubernetes.kubelet import ConfigMapVolume, container_config, host_path, probe
+from e2e.node.booted import BootedNode
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - {name: ca, env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ca.pem}]}
+"""
+
+
+class NodePod:
+    """Of the DaemonSet that wires nodes. `policy`: what the ConfigMap says. `values`: of the chart, `node`'s."""
+
+    def __init__(self, node: BootedNode, policy: str = POLICY, state: str = "present", **values: Any) -> None:
+        self.node = node
+        spec = find(objects({"node": values}), "DaemonSet")["spec"]["template"]["spec"]
+        (self._described,) = spec["containers"]
+        assert spec["hostPID"]
+        self.pod = node.cri.run_pod("runc", namespace="kube-system", name="reassert-node", privileged=True)
+        volumes = f"/var/lib/kubelet/pods/{self.pod.id}/volumes"
+        self.policy = ConfigMapVolume(node.path(f"{volumes}/policy"))
+        self.policy.write({"policy.yaml": policy})
+        node.path(f"{volumes}/work").mkdir()
+        paths = {name: f"{volumes}/{name}" for name in ("policy", "work")}
+        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state})
+        self.container = self.pod.make(config)
+        self.container.start()
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether the readiness probe succeeds, and what it says."""
+        return probe(self.container, self._described, "readinessProbe")
+
+    def wait(self, ready: bool, why: str = "") -> None:
+        """Until it is ready, or not for this reason."""
+
+        def as_wanted() -> bool:
+            time.sleep(0.5)  # a probe is work for the node too
+            now, said = self.ready()
+            assert why or " failed, see" not in said, self.said()  # it stays so
+            return now is ready and why in said
+
+        wait_for(as_wanted, f"ready {ready} {why}", lambda: f"{self.ready()}\n{self.said()}", 120)
+
+    def said(self) -> str:
+        """Its log."""
+        return self.container.log.read_text()
+
+    def end(self) -> None:
+        """As kubelet ends a pod."""
+        self.node.wait_for_cri()
+        self.pod.remove()
+
+
+class NriPod:
+    """Of the DaemonSet that runs the NRI plugin. `at`: where an absolute path of the node is from here."""
+
+    def __init__(self, cri: Cri, at: Callable[[str], Path]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:  # these pods have the network of the machine
+            port = free.getsockname()[1]
+        spec = find(objects({"nri": {"enabled": True}}), "DaemonSet", "reassert-nri")["spec"]["template"]["spec"]
+        (self._described,) = spec["containers"]
+        self.pod = cri.run_pod("runc", namespace="kube-system", name="reassert-nri")
+        volumes = {volume["name"]: host_path(volume, at) for volume in spec["volumes"]}
+        self.container = self.pod.make(container_config(self._described, NAME, volumes, {"METRICS_PORT": str(port)}))
+        self.container.start()
+
+    def probe(self, kind: str) -> bool:
+        """Whether a probe succeeds."""
+        return probe(self.container, self._described, kind)[0]
+
+    def wait(self) -> None:
+        """Until it is ready."""
+        wait_for(lambda: self.probe("readinessProbe"), "readiness", self.said)
+
+    def said(self) -> str:
+        """Its log."""
+        return self.container.log.read_text()
+
+    def end(self) -> None:
+        """As kubelet ends a pod."""
+        self.pod.remove()

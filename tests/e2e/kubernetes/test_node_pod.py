@@ -1,0 +1,203 @@
+"""The node pod of the chart, a real privileged pod on a node that systemd has booted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.support import ROOT
+
+from e2e.cri.client import wait_for
+from e2e.cri.images import PLAIN
+from e2e.kubernetes.image import NAME, write_image
+from e2e.kubernetes.kubelet import ConfigMapVolume
+from e2e.kubernetes.pods import POLICY, NodePod, NriPod
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot, boot, module_boot
+from hook.system import Untrusted, trusted
+
+__all__ = ["boot", "module_boot"]
+
+BROKEN = POLICY.replace("rules:", "rulez:")
+UNIT = "reassert-kubernetes.service"
+LEFT_FOR_RUNNING_CONTAINERS = {
+    "/usr/local/sbin/reassert-runc",
+    "/var/lib/reassert",
+    "/var/lib/reassert/node",
+    "/var/lib/reassert/node/installed.json",
+    "/var/lib/reassert/node/lock",
+}
+"""A container's end calls what its start called, and the pod that takes reassert out is such a container itself."""
+IN_FORCE = "/etc/reassert/policy.yaml"
+
+
+@pytest.fixture(scope="module")
+def node(module_boot: Boot) -> BootedNode:
+    """A worker node with the chart's image pulled; of the oldest systemd that there is."""
+    return with_image(module_boot("bookworm"))
+
+
+def with_image(node: BootedNode) -> BootedNode:
+    """The node, once it has the chart's image."""
+    image = write_image(node.directory, ROOT / "build/roots/trixie")
+    node.ctr("image", "import", str(image))
+    image.unlink()
+    wait_for(lambda: node.cri.has_image(NAME), "the chart's image")
+    return node
+
+
+@pytest.fixture
+def daemon(node: BootedNode) -> Iterator[Any]:
+    """Starts node pods; at the end the node is as it was."""
+    before = node.snapshot()
+    started: list[NodePod] = []
+
+    def start(**more: Any) -> NodePod:
+        started.append(NodePod(node, **more))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+    node.run("/src/reassert/dist/reassert/reassert", "node", "uninstall")
+    node.run("rm", "-rf", "/etc/reassert", "/var/lib/reassert", "/var/lib/reassert-kubernetes")
+    assert node.snapshot() == before
+
+
+def hostile(node: BootedNode) -> str:
+    """What a pod has for REQUESTS_CA_BUNDLE whose author sets it."""
+    pod = node.cri.run_pod("runc")
+    try:
+        container = pod.run(image=PLAIN, env=[("REQUESTS_CA_BUNDLE", "/tmp/evil")])
+        return dict(entry.split("=", 1) for entry in container.environ())["REQUESTS_CA_BUNDLE"]
+    finally:
+        pod.remove()
+
+
+def test_the_node_is_wired_verified_and_put_back_to_the_byte(daemon: Any, node: BootedNode) -> None:
+    before = node.snapshot()
+    assert hostile(node) == "/tmp/evil"
+    first = daemon()
+    first.wait(True)
+    assert hostile(node) == "/etc/ca.pem"
+    assert "every handler is protected" in first.said()
+    first.end()
+    wired, engine = node.snapshot(), node.property("containerd.service", "MainPID")
+    second = daemon()  # as after an update of the NodePodSet
+    second.wait(True)
+    assert node.snapshot() == wired
+    assert node.property("containerd.service", "MainPID") == engine
+    second.end()
+    last = daemon(state="absent")
+    last.wait(True)
+    assert hostile(node) == "/tmp/evil"
+    assert "it stays and passes through to /usr/sbin/runc" in last.said()
+    assert set(node.snapshot()) - set(before) == LEFT_FOR_RUNNING_CONTAINERS
+    last.end()
+    daemon(state="absent").wait(True)
+    assert node.snapshot() == before
+
+
+def test_a_policy_follows_the_configmap_unless_it_is_broken(daemon: Any, node: BootedNode) -> None:
+    pod = daemon()
+    pod.wait(True)
+    pod.policy.write({"policy.yaml": BROKEN})
+    pod.wait(False, "the ConfigMap's policy has errors")
+    assert "/etc/reassert/policy.yaml.candidate:5:3: error" in pod.said()
+    assert node.path(IN_FORCE).read_text() == POLICY
+    assert hostile(node) == "/etc/ca.pem"
+    pod.policy.write({"policy.yaml": POLICY.replace("ca.pem", "other.pem")})
+    pod.wait(True)
+    assert hostile(node) == "/etc/other.pem"
+    assert [path.name for path in node.path("/etc/reassert").iterdir()] == ["policy.yaml"]
+    node.path(IN_FORCE).write_text(POLICY)  # somebody on the node
+    wait_for(lambda: "other.pem" in node.path(IN_FORCE).read_text(), "the ConfigMap's policy", pod.said)
+
+
+def test_a_first_policy_that_is_broken_wires_nothing(daemon: Any, node: BootedNode) -> None:
+    before = node.snapshot()
+    daemon(policy=BROKEN).wait(False, "the node has no policy yet and the ConfigMap's has errors: nothing is wired")
+    ours = ("/var/lib/reassert-kubernetes", "/etc/reassert")
+    assert {path: entry for path, entry in node.snapshot().items() if not path.startswith(ours)} == before
+
+
+def test_the_default_policy_only_logs_and_is_ready(daemon: Any, node: BootedNode) -> None:
+    """In Audit mode there is nothing that `verify` could see."""
+    daemon(policy=(ROOT / "config/policy.yaml").read_text()).wait(True)
+    assert hostile(node) == "/tmp/evil"
+
+
+def test_one_handler_alone(daemon: Any, node: BootedNode) -> None:
+    daemon(runtimeClass="crun").wait(True)
+    assert hostile(node) == "/tmp/evil"
+    pod = node.cri.run_pod("crun")
+    assert "REQUESTS_CA_BUNDLE=/etc/ca.pem" in pod.run().environ()
+    pod.remove()
+
+
+def test_the_end_of_the_pod_does_not_interrupt_the_node(daemon: Any, node: BootedNode) -> None:
+    """What is under way is the node's own service; the next pod waits for it."""
+    first = daemon()
+    wait_for(lambda: node.property(UNIT, "ActiveState") == "active", UNIT, first.said)
+    first.container.remove()
+    second = daemon()
+    second.wait(True)
+    assert "waiting for" in second.said() or "is wired already" in second.said()
+    assert hostile(node) == "/etc/ca.pem"
+
+
+def test_a_failure_is_said_and_not_tried_again(daemon: Any, node: BootedNode) -> None:
+    """Each try may restart the engine, for the same failure."""
+    config = node.path("/etc/containerd/config.toml")
+    good = config.read_text()
+    config.write_text(good + "\n[broken\n")
+    try:
+        pod = daemon()
+        pod.wait(False, "reassert node install failed")
+        assert pod.said().count("node install failed") == 1
+        assert "config.toml" in pod.said()
+    finally:
+        config.write_text(good)
+    assert hostile(node) == "/tmp/evil"
+
+
+def test_nri_in_a_pod_has_its_second_line(boot: Boot) -> None:
+    """On containerd 2.1, where NRI is on: the plugin while its pod is there, the wrapper while it is not."""
+    node = with_image(boot("forky"))
+    NodePod(node).wait(True)
+    plugin = NriPod(node.cri, node.path)
+    plugin.wait()
+    assert hostile(node) == "/etc/ca.pem"
+    plugin.end()
+    assert hostile(node) == "/etc/ca.pem"
+    events = map(json.loads, node.path("/var/log/reassert/events.jsonl").read_text().splitlines())
+    of_ours = [event for event in events if event.get("container", {}).get("container") == "c"]
+    assert [event["adapter"] for event in of_ours] == ["nri", "runtime"]
+
+
+def test_with_the_adapter_nri_new_values_need_a_new_pod(boot: Boot) -> None:
+    """They stand in base_runtime_spec, which the engine reads when it starts: not ready until it did."""
+    node = with_image(boot("forky"))
+    first = NodePod(node, adapters=["nri"])
+    first.wait(True)
+    assert hostile(node) == "/etc/ca.pem"
+    other = POLICY.replace("ca.pem", "other.pem")
+    first.policy.write({"policy.yaml": other})
+    first.wait(False, "out of date: run `reassert node install`")
+    first.end()
+    second = NodePod(node, policy=other, adapters=["nri"])
+    second.wait(True)
+    assert hostile(node) == "/etc/other.pem"
+
+
+def test_kubelets_own_directory_would_not_be_trusted(directory: Path) -> None:
+    """Why the policy is copied and not read where the ConfigMap is mounted: all may write to that directory."""
+    volume = ConfigMapVolume(directory / "policy")
+    volume.write({"policy.yaml": POLICY})
+    with pytest.raises(Untrusted, match="policy is writable by others"):
+        trusted(str(directory / "policy/policy.yaml"))
+    (directory / "policy").chmod(0o755)
+    trusted(str(directory / "policy/policy.yaml"))

@@ -1,0 +1,226 @@
+"""`reassert node` with the real dockerd of Debian 12 (20.10): wired and unwired by a reload, containers run on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cri.client import wait_for
+from e2e.cri.images import HOSTILE, write_images
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot
+from e2e.node.files import differences
+
+REASSERT = "/src/reassert/dist/reassert/reassert"
+DAEMON_JSON = "/etc/docker/daemon.json"
+ADMINISTRATORS = """{
+    "log-level": "warn",
+    "runtimes": {
+        "crun": { "path": "/usr/bin/crun" },
+        "crun-debug": { "path": "crun", "runtimeArgs": [ "--debug" ] }
+    },
+    "bridge": "none", "iptables": false, "ip-forward": false,
+    "storage-driver": "vfs"
+}
+"""
+"""daemon.json as an administrator wrote it, by hand."""
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+"""
+TOPS = ("/etc", "/opt", "/usr/local")
+ENV = "REQUESTS_CA_BUNDLE=/tmp/evil"
+WANTED = "/etc/ssl/certs/ca-certificates.crt\n"
+SHOW = ("sh", "-c", "echo $REQUESTS_CA_BUNDLE")
+
+
+class Docker:
+    """The node's docker, by its own command."""
+
+    def __init__(self, node: BootedNode) -> None:
+        self.node = node
+
+    def __call__(self, *arguments: str, check: bool = True) -> str:
+        done = self.node.run("docker", *arguments, check=check)
+        return done.stdout if check else done.stdout + done.stderr
+
+    def probe(self, *options: str) -> str:
+        """What a container's process sees of the reserved name."""
+        return self(
+            "run", "--rm", *options, "--network=host", "--env", ENV, "--entrypoint", SHOW[0], HOSTILE, *SHOW[1:]
+        )
+
+    def start(self, name: str, *options: str) -> None:
+        """A container that stays."""
+        self("run", "--detach", "--name", name, *options, "--network=host", "--env", ENV, HOSTILE)
+
+    def info(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self("info", "--format", "{{json .}}"))
+        return found
+
+    def runtimes(self) -> dict[str, str]:
+        """Paths by name, but for dockerd's own aliases of runc, which 20.10 forgets at any reload."""
+        return {name: entry["path"] for name, entry in self.info()["Runtimes"].items() if not name.startswith("io.")}
+
+    def pid(self) -> str:
+        return self.node.property("docker.service", "MainPID")
+
+
+@pytest.fixture(scope="module")
+def node(module_boot: Boot) -> BootedNode:
+    """A node with docker, a policy, and a daemon.json."""
+    files = {DAEMON_JSON: ADMINISTRATORS, "/etc/reassert/policy.yaml": POLICY}
+    node = module_boot("bookworm", files=files, docker=True, images=False)
+    for archive in write_images(node.directory):
+        node.run("docker", "load", "--input", str(archive))
+    return node
+
+
+def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:
+    done = node.run(REASSERT, "node", *arguments, "--engine", "docker", check=check)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def docker(node: BootedNode) -> Iterator[Docker]:
+    """Without reassert, before and after."""
+    docker = Docker(node)
+    yield docker
+    docker("rm", "--force", *docker("ps", "--all", "--quiet").split(), check=False)
+    reassert(node, "uninstall", check=False)
+    node.path(DAEMON_JSON).write_text(ADMINISTRATORS)
+    node.run("systemctl", "kill", "--signal=HUP", "--kill-who=main", "docker")
+    wait_for(lambda: {"crun", "crun-debug"} < set(docker.info()["Runtimes"]), "dockerd's reload")
+
+
+def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
+    docker.start("before")
+    assert docker.probe() == "/tmp/evil\n"
+    was = docker.pid()
+    said = reassert(docker.node, "install")
+    assert "docker 20.10" in said
+    assert (docker.pid(), docker("ps", "--format", "{{.Names}}")) == (was, "before\n")
+    info = docker.info()
+    assert info["DefaultRuntime"] == "reassert"
+    assert info["Runtimes"]["reassert"]["path"] == "/usr/local/sbin/reassert-runc"
+    assert info["Runtimes"]["crun"]["path"] == "/usr/local/sbin/reassert-crun"
+    assert docker.probe() == WANTED
+    assert docker.probe("--runtime=crun") == WANTED
+    assert docker.probe("--runtime=crun-debug") == WANTED
+    docker.start("during")
+    assert docker("exec", "--env", ENV, "during", *SHOW) == WANTED
+    docker("restart", "--time=0", "before")  # made with runc, which stays what it is
+
+
+def test_second_install_changes_nothing(docker: Docker) -> None:
+    reassert(docker.node, "install", "--no-probe")
+    before, pid = docker.node.snapshot(TOPS), docker.pid()
+    assert "nothing to change" in reassert(docker.node, "install", "--no-probe")
+    assert differences(before, docker.node.snapshot(TOPS)) == []
+    assert docker.pid() == pid
+
+
+def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None:
+    docker.start("before")
+    before = docker.node.snapshot(TOPS)
+    runtimes = docker.runtimes()
+    reassert(docker.node, "install", "--no-probe")
+    docker.start("during")
+    pid = docker.pid()
+    said = reassert(docker.node, "uninstall")
+    assert (docker.info()["DefaultRuntime"], docker.runtimes()) == ("runc", runtimes)
+    assert docker.pid() == pid
+    assert docker.probe() == "/tmp/evil\n"
+    assert "/usr/local/sbin/reassert-runc: it stays" in said
+    docker("exec", "during", "true")
+    docker("rm", "--force", "during")
+    reassert(docker.node, "uninstall")
+    assert differences(before, docker.node.snapshot(TOPS)) == []
+
+
+def test_without_a_daemon_json_there_is_none_afterwards(docker: Docker) -> None:
+    node = docker.node
+    node.path(DAEMON_JSON).unlink()
+    reassert(node, "install", "--no-probe")
+    assert docker.info()["DefaultRuntime"] == "reassert"
+    reassert(node, "uninstall")
+    assert not node.path(DAEMON_JSON).exists()
+    assert docker.info()["DefaultRuntime"] == "runc"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{\n  "bridge": "none",\n}', ":3:1: Expecting property name"),
+        ("[]", ":1:1: an object"),
+        ('{\n  "runtimes": {"x": 1}}', ":2:16: x must be an object"),
+        ('{"runtimes": {"reassert": {"path": "/usr/bin/crun"}}}', "has a runtime reassert that is not ours"),
+        ('{"runtimes": {"x": {"path": "/nonexistent"}}}', "/nonexistent, which dockerd is to call, is not installed"),
+    ],
+)
+def test_daemon_json_that_cannot_be_wired_stays_as_it_is(docker: Docker, text: str, complaint: str) -> None:
+    file = docker.node.path(DAEMON_JSON)
+    file.write_text(text)
+    said = reassert(docker.node, "install", "--no-probe", check=False)
+    assert complaint in said
+    assert DAEMON_JSON in said or "nonexistent" in said
+    assert "Traceback" not in said
+    assert file.read_text() == text
+    assert docker.info()["DefaultRuntime"] == "runc"
+
+
+def test_what_dockerd_does_not_take_over_is_put_back(docker: Docker) -> None:
+    """Its unit has -H, so dockerd refuses the whole file for its `hosts`; 20.10 cannot say so without a reload."""
+    file = docker.node.path(DAEMON_JSON)
+    file.write_text('{"hosts": ["unix:///run/another.sock"], ' + ADMINISTRATORS.lstrip("{"))
+    before = docker.node.snapshot(TOPS)
+    said = reassert(docker.node, "install", "--no-probe", check=False)
+    assert "docker 20.10.24 does not take over the runtimes" in said
+    assert "Everything is as it was before." in said, said.splitlines()
+    assert differences(before, docker.node.snapshot(TOPS)) == []
+    assert docker.info()["DefaultRuntime"] == "runc"
+
+
+def test_named_runtime_only(docker: Docker) -> None:
+    reassert(docker.node, "install", "--no-probe", "--runtime-class", "held")
+    info = docker.info()
+    assert info["DefaultRuntime"] == "runc"
+    assert info["Runtimes"]["crun"]["path"] == "/usr/bin/crun"
+    assert (docker.probe(), docker.probe("--runtime=held")) == ("/tmp/evil\n", WANTED)
+    said = reassert(docker.node, "install", "--no-probe", "--runtime-class", "runc", check=False)
+    assert "--runtime-class runc: dockerd keeps this name to itself" in said
+
+
+def test_later_edits_of_an_administrator_survive_uninstall(docker: Docker) -> None:
+    file = docker.node.path(DAEMON_JSON)
+    reassert(docker.node, "install", "--no-probe")
+    edited = json.loads(file.read_text())
+    edited["log-level"] = "error"
+    edited["runtimes"]["crun-debug"]["path"] = "/usr/bin/crun"
+    file.write_text(json.dumps(edited, indent=4))
+    reassert(docker.node, "uninstall")
+    wanted = json.loads(ADMINISTRATORS)
+    wanted["log-level"] = "error"
+    wanted["runtimes"]["crun-debug"]["path"] = "/usr/bin/crun"
+    assert json.loads(file.read_text()) == wanted
+    assert docker.info()["Runtimes"]["crun"]["path"] == "/usr/bin/crun"
+
+
+def test_status_tells_what_is_wired(docker: Docker) -> None:
+    reassert(docker.node, "install", "--no-probe")
+    found = json.loads(reassert(docker.node, "status", "--output=json"))["engines"]["docker"]["handlers"]
+    assert {handler["name"]: (handler["runtime"], handler["wired"]) for handler in found} == {
+        "crun": ("/usr/bin/crun", ["runtime"]),
+        "crun-debug": ("/usr/bin/crun", ["runtime"]),
+        "reassert": ("/usr/sbin/runc", ["runtime"]),
+    }

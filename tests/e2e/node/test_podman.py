@@ -1,0 +1,210 @@
+"""`reassert node` with the real podman of Debian 12 (4.3): names of runtimes redirected, hooks, CDI, ordinary users."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cri.images import HOSTILE, write_images
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot
+from e2e.node.files import differences
+
+REASSERT = "/src/reassert/dist/reassert/reassert"
+DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+    mounts:
+    - {hostPath: /etc/company, mountPath: /etc/ssl}
+"""
+EVENTS = "/var/log/reassert/events.jsonl"
+TOPS = ("/etc", "/opt", "/usr/local")
+ENV = "--env=REQUESTS_CA_BUNDLE=/tmp/evil"
+LIMITS = ("--network=host", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
+SHOW = ("sh", "-c", "echo $REQUESTS_CA_BUNDLE; ls /etc/ssl")
+LEFT_ALONE, CORRECTED = "/tmp/evil\ncerts\n", "/etc/ssl/certs/ca-certificates.crt\ncompany.crt\n"
+
+
+class Podman:
+    """The node's podman."""
+
+    def __init__(self, node: BootedNode) -> None:
+        self.node = node
+
+    def __call__(self, *arguments: str, check: bool = True) -> str:
+        done = self.node.run("podman", "--cgroup-manager=cgroupfs", *arguments, check=check)
+        return done.stdout if check else done.stdout + done.stderr
+
+    def probe(self, *options: str, check: bool = True) -> str:
+        """What a container's process sees of what is reserved. `options`: global ones, and after `run` its own."""
+        at = options.index("run") if "run" in options else len(options)
+        before, after = options[:at], options[at + 1 :]
+        return self(*before, "run", "--rm", *LIMITS, ENV, *after, "--entrypoint=", HOSTILE, *SHOW, check=check)
+
+    def start(self, name: str) -> None:
+        """A container that stays."""
+        self("run", "--detach", "--name", name, *LIMITS, ENV, HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def node(module_boot: Boot) -> BootedNode:
+    """A node with podman and a policy."""
+    files = {"/etc/reassert/policy.yaml": POLICY, "/etc/company/company.crt": "company\n"}
+    node = module_boot("bookworm", files=files, images=False)
+    for archive in write_images(node.directory):
+        node.run("podman", "load", "--input", str(archive))
+    return node
+
+
+def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:
+    done = node.run(REASSERT, "node", *arguments, "--engine", "podman", check=check)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def podman(node: BootedNode) -> Iterator[Podman]:
+    """Without reassert, before and after."""
+    podman = Podman(node)
+    yield podman
+    podman("rm", "--all", "--force", "--time=0")
+    reassert(node, "uninstall")
+
+
+def test_names_lead_to_dispatchers_and_back_for_every_container(podman: Podman) -> None:
+    before = podman.node.snapshot(TOPS)
+    assert podman.probe() == LEFT_ALONE
+    podman.start("before")
+    reassert(podman.node, "install", "--no-probe")
+    podman.start("during")
+    assert podman.probe() == CORRECTED
+    assert podman.probe("--runtime=runc", "run") == CORRECTED
+    assert podman("exec", ENV, "during", *SHOW) == CORRECTED
+    assert podman("exec", "before", *SHOW) == LEFT_ALONE  # nothing was decided when it was made
+    podman("restart", "--time=0", "before")
+    assert podman("exec", "before", *SHOW) == CORRECTED
+    assert "nothing to change" in reassert(podman.node, "install", "--no-probe")
+    reassert(podman.node, "uninstall")
+    assert differences(before, podman.node.snapshot(TOPS)) == []
+    assert podman("exec", ENV, "during", *SHOW).startswith("/tmp/evil\n")
+    podman("restart", "--time=0", "during")
+    assert podman("exec", "during", *SHOW) == LEFT_ALONE
+    podman("rm", "--force", "--time=0", "during")
+
+
+def test_dispatcher_that_is_gone_stops_containers(podman: Podman) -> None:
+    """podman would else take what it finds under the name in PATH."""
+    reassert(podman.node, "install", "--no-probe")
+    podman.node.path("/usr/local/sbin/reassert-podman-crun").unlink()
+    said = podman.probe(check=False)
+    assert f"Runtime path {DROP_IN} is not valid" in said
+    assert "certs" not in said
+
+
+def test_ordinary_users_containers_are_their_own(podman: Podman) -> None:
+    """They read the same files, and neither the policy's store nor the event log."""
+    node = podman.node
+    home = "/home/u"
+    places = " ".join(f"{home}/{path}" for path in ("run", "r/bin", "r/etc", "r/proc", "r/sys", "r/dev", "r/tmp"))
+    node.run("sh", "-c", f"mkdir -p {places} && cp /bin/busybox {home}/r/bin && chown -R nobody: {home}")
+    # A machine in a machine has parts of /proc hidden, and then the kernel lets no user mount another one.
+    as_user = ["unshare", "--mount", "--propagation=shared", "sh", "-c", 'mount -t proc proc /proc; exec "$@"', "-"]
+    as_user += ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all"]
+    as_user += ["env", f"HOME={home}", f"XDG_RUNTIME_DIR={home}/run", "sh", "-c", 'cd; exec "$@"', "-"]
+    user = [
+        *as_user,
+        "podman",
+        "--cgroup-manager=cgroupfs",
+        "--storage-driver=vfs",
+        "run",
+        "--rm",
+        "--cgroups=disabled",
+    ]
+    user += [*LIMITS, ENV, "--rootfs", f"{home}/r", "/bin/busybox", "sh", "-c", SHOW[2].partition(";")[0]]
+    for adapter in ("runtime", "hook"):
+        reassert(node, "install", "--no-probe", "--adapter", adapter)
+        assert node.run(*user).stdout == "/tmp/evil\n"
+        assert podman.probe() == CORRECTED
+
+
+def test_hook_of_the_stage_precreate(podman: Podman) -> None:
+    before = podman.node.snapshot(TOPS)
+    reassert(podman.node, "install", "--no-probe", "--adapter=hook")
+    assert podman.probe() == CORRECTED
+    reassert(podman.node, "uninstall")
+    assert podman.probe() == LEFT_ALONE
+    assert differences(before, podman.node.snapshot(TOPS)) == []
+
+
+def test_hooks_that_an_administrator_configured_stay(podman: Podman) -> None:
+    node = podman.node
+    hooks = node.path("/etc/hooks")
+    hooks.mkdir()
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", "date > /run/hooked; cat"]}
+    entry = {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["precreate"]}
+    (hooks / "theirs.json").write_text(json.dumps(entry))
+    drop_ins = node.path("/etc/containers/containers.conf.d")
+    drop_ins.mkdir(exist_ok=True)
+    (drop_ins / "10-theirs.conf").write_text('[engine]\nhooks_dir = ["/etc/hooks"]\n')
+    try:
+        reassert(node, "install", "--no-probe", "--adapter=hook")
+        assert podman.probe() == CORRECTED
+        assert node.path("/run/hooked").exists()
+    finally:
+        (drop_ins / "10-theirs.conf").unlink()
+
+
+def test_runtime_that_the_default_names_by_its_path(podman: Podman) -> None:
+    drop_ins = podman.node.path("/etc/containers/containers.conf.d")
+    drop_ins.mkdir(exist_ok=True)
+    (drop_ins / "10-theirs.conf").write_text('[engine]\nruntime = "/usr/sbin/runc"\n')
+    try:
+        reassert(podman.node, "install", "--no-probe")
+        assert podman.probe() == CORRECTED
+    finally:
+        (drop_ins / "10-theirs.conf").unlink()
+
+
+def test_file_that_is_read_later_and_says_otherwise_stops_the_install(podman: Podman) -> None:
+    drop_ins = podman.node.path("/etc/containers/containers.conf.d")
+    drop_ins.mkdir(exist_ok=True)
+    (drop_ins / "zz.conf").write_text('[engine.runtimes]\ncrun = ["/usr/bin/crun"]\n')
+    before = podman.node.snapshot(TOPS)
+    try:
+        said = reassert(podman.node, "install", "--no-probe", check=False)
+        assert "podman takes /usr/bin/crun for crun, not /usr/local/sbin/reassert-podman-crun" in said
+        assert differences(before, podman.node.snapshot(TOPS)) == []
+    finally:
+        (drop_ins / "zz.conf").unlink()
+
+
+def test_broken_configuration_is_said_with_its_line(podman: Podman) -> None:
+    drop_ins = podman.node.path("/etc/containers/containers.conf.d")
+    drop_ins.mkdir(exist_ok=True)
+    (drop_ins / "10-theirs.conf").write_text("[engine]\nruntime = crun\n")
+    try:
+        said = reassert(podman.node, "install", "--no-probe", check=False)
+        assert "/etc/containers/containers.conf.d/10-theirs.conf: " in said
+        assert "line 2" in said
+        assert "Traceback" not in said
+    finally:
+        (drop_ins / "10-theirs.conf").unlink()
+
+
+def test_cdi_device_carries_a_rule_to_who_asks_for_it(podman: Podman) -> None:
+    reassert(podman.node, "install", "--no-probe", "--adapter=cdi")
+    device = "--device=reassert.internal/rule=company-ca"
+    assert podman.probe() == LEFT_ALONE
+    assert podman.probe("run", device) == CORRECTED
+    assert podman.probe("run", device, "--volume=/tmp:/etc/ssl") == CORRECTED
+    assert not podman.node.path(EVENTS).exists() or "denied" not in podman.node.path(EVENTS).read_text()
+    reassert(podman.node, "uninstall")
+    assert "unresolvable CDI devices" in podman.probe("run", device, check=False)

@@ -1,0 +1,95 @@
+"""The Debian package in two versions, and a Debian to install them into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.packaging.chroot import Chroot
+from e2e.support import REASSERT, TOP, need, run, scratch
+
+FAST = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
+"""xz takes 15 seconds."""
+
+EPOCH = {"SOURCE_DATE_EPOCH": "1700000000"}
+"""git may refuse to read a clone that belongs to somebody else."""
+
+# As fast as it gets: nobody pulls the plug. Where the admin's edit and the package's meet, the edit stays.
+INSTALL = "dpkg --force-unsafe-io --install /debs/1.deb"
+UPGRADE = "dpkg --force-unsafe-io --force-confdef --force-confold --install /debs/2.deb"
+
+NEW_POLICY = "# what a later version ships\n"
+
+
+def build(directory: Path, version: str, umask: int = -1) -> Path:
+    """Run packaging/deb/build.sh on the frozen program in a directory; the .deb."""
+    environment = os.environ | FAST | EPOCH | {"DIST": str(directory), "VERSION": version}
+    done = subprocess.run(
+        [str(TOP / "packaging/deb/build.sh")], env=environment, capture_output=True, text=True, umask=umask
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+def frozen(directory: Path) -> Path:
+    """A directory with packaging/build.sh's output, by reference."""
+    directory.mkdir()
+    (directory / "reassert").symlink_to(REASSERT.parent)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def debs() -> Iterator[Path]:
+    """A directory with 1.deb, and 2.deb: a later version with another content and another default policy."""
+    need(shutil.which("dpkg-deb") is not None, "dpkg-deb")
+    directory = scratch()
+    build(frozen(directory / "one"), "0.1.0-1").rename(directory / "1.deb")
+    second = directory / "two"
+    shutil.copytree(REASSERT.parent, second / "reassert", symlinks=True)
+    (second / "reassert/lib/later.txt").write_text("a later version\n")
+    package = build(second, "0.1.0-2")
+    run("dpkg-deb", "--raw-extract", str(package), str(second / "tree"))
+    with (second / "tree/etc/reassert/policy.yaml").open("a") as policy:
+        policy.write(NEW_POLICY)
+    run("dpkg-deb", "--root-owner-group", "--build", "-Zgzip", str(second / "tree"), str(directory / "2.deb"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def bare(debs: Path) -> Iterator[Chroot]:
+    """A Debian with both packages in /debs."""
+    directory = scratch()
+    chroot = Chroot(directory)
+    (directory / "upper/debs").mkdir()
+    for name in ("1.deb", "2.deb"):
+        os.link(debs / name, directory / "upper/debs" / name)
+    yield chroot
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def with_first(bare: Chroot) -> Iterator[Chroot]:
+    """The same, with the first version installed."""
+    directory = scratch()
+    chroot = Chroot(directory, bare)
+    chroot.run(INSTALL)
+    yield chroot
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def debian(directory: Path, bare: Chroot) -> Chroot:
+    """A Debian with both packages in /debs, nothing installed."""
+    return Chroot(directory, bare)
+
+
+@pytest.fixture
+def installed(directory: Path, with_first: Chroot) -> Chroot:
+    """A Debian with the first version."""
+    return Chroot(directory, with_first)

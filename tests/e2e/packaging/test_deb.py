@@ -1,0 +1,202 @@
+"""The Debian package in a debootstrapped Debian: it installs, upgrades under way, and goes without a trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+from e2e.packaging.chroot import Chroot
+from e2e.packaging.conftest import INSTALL, NEW_POLICY, UPGRADE, build, frozen
+from e2e.support import REASSERT, TOP, need, run
+
+PROGRAM = "/usr/lib/reassert/reassert"
+POLICY = "/etc/reassert/policy.yaml"
+
+
+def state(debian: Chroot) -> str:
+    """dpkg's view of the package, and its version."""
+    return debian.run("dpkg-query --show --showformat '${db:Status-Status} ${Version}' reassert").stdout
+
+
+def test_installs_what_only_root_can_write(debian: Chroot) -> None:
+    before = debian.files()
+    debian.run(INSTALL)
+    after = debian.files()
+    assert not before.keys() - after.keys()
+    assert {path for path in before if before[path] != after[path]} == set()
+    new = {path: after[path] for path in after.keys() - before.keys()}
+    assert {PROGRAM, POLICY, "/etc/logrotate.d/reassert", "/usr/share/man/man8/reassert.8.gz"} <= new.keys()
+    for path, described in new.items():
+        kind, mode, owner, _ = described.split(" ", 3)
+        assert owner == "root:root", (path, described)
+        assert kind == "l" or mode in ("644", "755"), (path, described)
+    executable = debian.run(f"readlink -f {PROGRAM}").stdout.strip()
+    assert [path for path, described in new.items() if described.startswith("f 755")] == [executable]
+    assert not [path for path in new if path.startswith(("/usr/local", "/etc/systemd", "/opt"))], "something is wired"
+    assert debian.run("dpkg --verify reassert").stdout == ""
+    assert debian.run("reassert --version").stdout == run(str(REASSERT), "--version").stdout
+    assert "valid" in debian.run("reassert policy check").stdout
+    unit = debian.read("/usr/lib/systemd/system/reassert-nri.service")
+    assert "\nExecStart=/usr/bin/reassert nri\n" in unit
+    assert debian.run("readlink -f /usr/bin/reassert").stdout.strip() == executable
+
+
+def test_an_edited_policy_survives_an_upgrade(installed: Chroot) -> None:
+    edited = installed.read(POLICY).replace("mode: Audit", "mode: Enforce")
+    installed.put(POLICY, edited)
+    installed.run(UPGRADE)
+    assert state(installed) == "installed 0.1.0-2"
+    assert installed.read(POLICY) == edited
+    assert "mode: Enforce" in installed.run("reassert policy show").stdout
+
+
+CONFIG = '{"ociVersion": "1.0.2", "process": {"env": []}, "root": {"path": "r"}}'
+DISPATCHER = (
+    "reassert dispatcher --real /bin/true > /usr/local/sbin/reassert-true; chmod 755 /usr/local/sbin/reassert-true"
+)
+
+STARTS = """
+start_for_ever() {
+  exec >> /starts.$1 2>&1
+  while [ ! -e /stop ]; do
+    reassert-true create --bundle /bundle c && echo started || echo failed
+  done
+}
+start_for_ever 1 &
+start_for_ever 2 &
+"""
+
+
+def test_containers_start_while_it_is_upgraded(installed: Chroot) -> None:
+    """dpkg replaces file by file; each start is wholly the old program's or wholly the new one's."""
+    installed.put("/bundle/config.json", CONFIG)
+    installed.run(DISPATCHER)
+    old = installed.run(f"readlink {PROGRAM}").stdout
+    loop = "until grep -q started /starts.1 && grep -q started /starts.2; do sleep 0.05; done"
+    upgrade = UPGRADE.replace(" --force-unsafe-io", "")
+    installed.run(f"{STARTS}{loop}; {upgrade}; touch /stop; wait")
+    lines = installed.run("cat /starts.*").stdout.splitlines()
+    assert set(lines) == {"started"}
+    new = installed.run(f"readlink {PROGRAM}").stdout
+    assert new != old
+    assert installed.run("ls /usr/lib/reassert").stdout.split() == [new.split("/")[0], "reassert", "start"]
+
+
+def test_a_dispatcher_needs_no_restart_of_the_bootloader(installed: Chroot) -> None:
+    """It names no version, and sets what the version that is installed needs (docs/performance.md)."""
+    real, wrapped = "/usr/local/sbin/real", "/usr/local/sbin/reassert-real"
+    installed.put(real, "#!/bin/sh\nprintenv\n", 0o755)
+    installed.put("/bundle/config.json", CONFIG)
+    script = f"reassert dispatcher --real {real} > {wrapped}; chmod 755 {wrapped}; reassert policy compile > /dev/null"
+    installed.run(script)
+    content = installed.run(f"readlink {PROGRAM}").stdout.split("/")[0]
+    assert content not in installed.read(wrapped)
+    trace = installed.directory / "trace"
+    strace = ("strace", "--follow-forks", "--trace=execve", f"--output={trace}")
+    command = f"LD_LIBRARY_PATH=/theirs {wrapped} create --bundle /bundle c"
+    seen = installed.run(command, under=strace).stdout.splitlines()
+    assert trace.read_text().count('"runtime", "--real"') == 1
+    assert "LD_LIBRARY_PATH=/theirs" in seen
+    assert not [line for line in seen if line.startswith("_PYI")]
+
+
+def test_dpkg_switches_to_a_version_when_all_of_it_is_there(debs: Path) -> None:
+    """It renames files in the archive's order, `start` and the link last (dpkg's deferred extraction)."""
+    names = [line.split()[5] for line in run("dpkg-deb", "--contents", str(debs / "1.deb")).stdout.splitlines()]
+    program = [name for name in names if name.startswith("./usr/lib/reassert/") and not name.endswith("/")]
+    assert program[-2:] == ["./usr/lib/reassert/start", "./usr/lib/reassert/reassert"]
+
+
+def test_an_upgrade_compiles_the_policy_of_a_node_in_use(installed: Chroot) -> None:
+    shipped = installed.read(POLICY)
+    installed.run("reassert policy compile > /dev/null")
+    installed.put("/var/lib/reassert/etc-reassert-policy.yaml.json", "another version's")
+    installed.run(UPGRADE)
+    assert installed.read(POLICY) == shipped + NEW_POLICY  # nobody had edited it
+    assert '"source":"/etc/reassert/policy.yaml"' in installed.read("/var/lib/reassert/etc-reassert-policy.yaml.json")
+
+
+def test_goes_without_a_trace_and_comes_back(debian: Chroot) -> None:
+    before = debian.files()
+    debian.run(INSTALL)
+    debian.run("reassert policy compile > /dev/null; mkdir -p /var/log/reassert; touch /var/log/reassert/events.jsonl")
+    debian.put(POLICY, debian.read(POLICY) + "# mine\n")
+    debian.run("dpkg --remove reassert")
+    assert state(debian) == "config-files 0.1.0-1"
+    left = debian.files()
+    assert {POLICY, "/var/log/reassert/events.jsonl", "/var/lib/reassert"} <= left.keys()
+    assert not [path for path in left if path.startswith("/usr") and path not in before]
+    debian.run(INSTALL)
+    assert debian.read(POLICY).endswith("# mine\n")
+    debian.run("dpkg --purge reassert")
+    assert debian.files() == before
+
+
+def test_an_administrators_own_files_survive_a_purge(installed: Chroot) -> None:
+    installed.put("/etc/reassert/company-ca.pem", "ours")
+    installed.run("dpkg --purge reassert")
+    assert installed.run("ls /etc/reassert").stdout == "company-ca.pem\n"
+
+
+def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> None:
+    installed.put("/var/lib/reassert/node/installed.json", "nobody can read this")
+    before = installed.files()
+    done = installed.run("dpkg --remove reassert", check=False)
+    assert done.returncode == 1
+    assert "reassert: this node could not be unwired, see above" in done.stdout
+    assert state(installed) == "installed 0.1.0-1"
+    assert before.items() <= installed.files().items()
+    installed.run("reassert --version")
+    installed.run(UPGRADE)  # which asks nobody
+
+
+def test_a_dispatcher_written_by_hand_keeps_the_package(installed: Chroot) -> None:
+    installed.run(DISPATCHER)
+    done = installed.run("dpkg --remove reassert", check=False)
+    assert done.returncode == 1
+    assert "reassert: /usr/local/sbin/reassert-true still calls this program" in done.stdout
+    assert state(installed) == "installed 0.1.0-1"
+    installed.run("rm /usr/local/sbin/reassert-true; dpkg --remove reassert")
+
+
+def test_the_same_tree_gives_the_same_bytes(debs: Path, directory: Path) -> None:
+    again = build(frozen(directory / "again"), "0.1.0-1", umask=0o077)
+    assert again.read_bytes() == (debs / "1.deb").read_bytes()
+
+
+def test_without_a_frozen_program_it_says_what_to_do(directory: Path) -> None:
+    done = subprocess.run(
+        [str(TOP / "packaging/deb/build.sh")], env=os.environ | {"DIST": str(directory)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("/reassert/reassert is missing; run packaging/build.sh first\n")
+    assert list(directory.iterdir()) == []
+
+
+def test_what_is_frozen_in_stands_in_the_copyright_file() -> None:
+    text = (TOP / "packaging/deb/copyright").read_text()
+    prefix = "usr/lib/reassert/*/lib/"
+    patterns = [word.removeprefix(prefix) for word in text.split() if word.startswith(prefix)]
+    named = [pattern for pattern in patterns if pattern != "*"]
+    ours = {"base_library.zip", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
+    for path in sorted((REASSERT.parent / "lib").iterdir()):
+        if path.name in ours or path.stem in sys.stdlib_module_names or path.name.startswith("libpython"):
+            continue
+        name = f"{path.name}/x" if path.is_dir() else path.name
+        assert any(fnmatch(name, pattern) for pattern in named), f"{path.name} is not in packaging/deb/copyright"
+
+
+def test_the_man_page_is_well_formed() -> None:
+    need(shutil.which("mandoc") is not None, "mandoc")
+    assert run("mandoc", "-T", "lint", "-W", "warning", str(TOP / "packaging/deb/reassert.8")).stdout == ""
+
+
+def test_no_library_is_looked_for_where_the_builder_had_it() -> None:
+    libraries = [str(path) for path in REASSERT.parent.rglob("*") if ".so" in path.name]
+    lines = run("objdump", "-p", *libraries).stdout.splitlines()
+    assert len(libraries) > 10
+    assert [line for line in lines if line.split()[:1] in (["RPATH"], ["RUNPATH"])] == []

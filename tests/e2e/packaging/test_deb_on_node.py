@@ -1,0 +1,88 @@
+"""The Debian package on a node that runs: systemd, containerd, pods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cri.client import wait_for
+from e2e.node.booted import BootedNode, booted
+from e2e.node.engines import CONFIG
+from e2e.packaging.conftest import INSTALL, UPGRADE
+from e2e.packaging.test_deb import POLICY, PROGRAM
+
+UNIT = "reassert-nri.service"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+POLICY_TEXT = f"""\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {{name: test}}
+spec:
+  rules:
+  - {{name: gpu, env: [{{name: {VISIBLE}, value: void}}]}}
+"""
+
+
+def visible(node: BootedNode) -> set[str]:
+    """What a hostile container gets, in its process and in exec."""
+    pod = node.cri.run_pod("")
+    container = pod.run(env=[(VISIBLE, "all")])
+    found = {line for line in container.environ() + container.exec_environ() if line.startswith(VISIBLE)}
+    pod.remove()
+    return found
+
+
+def sh(node: BootedNode, script: str) -> str:
+    """Standard output of a script on the node."""
+    return node.run("sh", "-euc", script).stdout
+
+
+@pytest.fixture
+def node() -> Iterator[BootedNode]:
+    """A node with containerd 1.7."""
+    with booted("trixie") as started:
+        yield started
+
+
+def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
+    (node.directory / "debs").mkdir()
+    for name in ("1.deb", "2.deb"):
+        os.link(debs / name, node.directory / "debs" / name)
+    install, upgrade = (script.replace("/debs/", f"{node.directory}/debs/") for script in (INSTALL, UPGRADE))
+    containerd = node.path(CONFIG).read_bytes()
+
+    sh(node, install)
+    state = {"ActiveState": "inactive", "UnitFileState": "disabled"}
+    assert node.properties(UNIT, *state) == state
+    checked = node.run("systemd-analyze", "verify", f"/usr/lib/systemd/system/{UNIT}")
+    assert checked.stdout + checked.stderr == ""
+    assert node.path(CONFIG).read_bytes() == containerd
+    assert visible(node) == {f"{VISIBLE}=all"}
+
+    node.path(POLICY).write_text(POLICY_TEXT)
+    sh(node, "reassert node install --adapter runtime,nri")
+    node.wait_for_cri()
+    assert visible(node) == {f"{VISIBLE}=void"}
+
+    wired = sh(node, "cat /usr/local/sbin/reassert-runc")
+    before = int(node.property(UNIT, "MainPID"))
+    engine = node.property("containerd.service", "MainPID")
+    sh(node, upgrade)
+    wait_for(lambda: int(node.property(UNIT, "MainPID")) not in (0, before), "the new plugin", node.trouble)
+    assert sh(node, "cat /usr/local/sbin/reassert-runc") == wired
+    assert node.property("containerd.service", "MainPID") == engine
+    process = node.property(UNIT, "MainPID")
+    assert sh(node, f"readlink /proc/{process}/exe") == sh(node, f"readlink -f {PROGRAM}")
+    wait_for(lambda: node.property(UNIT, "ActiveState") == "active", "its connection", node.trouble)
+    assert visible(node) == {f"{VISIBLE}=void"}
+    sh(node, "reassert node status")
+
+    sh(node, "dpkg --purge reassert")
+    assert node.path(CONFIG).read_bytes() == containerd
+    node.wait_for_cri()
+    assert visible(node) == {f"{VISIBLE}=all"}
+    assert node.property(UNIT, "LoadState") == "not-found"

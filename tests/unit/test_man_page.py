@@ -1,0 +1,46 @@
+"""reassert(8) and the program's own help say the same: every command, every option, and none that is not there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+
+from hook.adapters import hook, runtime
+from hook.cli import _parser
+from unit.support import ROOT
+
+PAGE = (ROOT / "packaging/deb/reassert.8").read_text()
+
+
+def commands(parser: argparse.ArgumentParser, name: str = "") -> dict[str, set[str]]:
+    """Options by command, from argparse's parsers."""
+    found: dict[str, set[str]] = {}
+    options: set[str] = set()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, below in action.choices.items():
+                found |= commands(below, f"{name} {word}".strip())
+        elif action.help != argparse.SUPPRESS:
+            options |= set(action.option_strings) - {"-h", "--help"}
+    return found or {name: options}
+
+
+HELP = commands(_parser(["node"])) | {
+    name: set(re.findall(r"--[a-z][a-z-]*", module.USAGE)) - {"--help"}
+    for name, module in (("runtime", runtime), ("hook", hook))
+}
+SECTIONS = dict(re.findall(r"^\.Ss (.+)\n((?:(?!\.S[sh]).*\n)*)", PAGE, re.MULTILINE))
+
+
+def test_every_command_has_its_section() -> None:
+    assert HELP.keys() == SECTIONS.keys()
+    assert len(HELP) >= 14
+
+
+@pytest.mark.parametrize("command", sorted(HELP))
+def test_a_section_has_the_commands_options(command: str) -> None:
+    lines = "\n".join(line for line in SECTIONS[command].splitlines() if line.startswith("."))
+    assert {f"-{option}" for option in re.findall(r"\bFl ([a-z-]+)", lines)} == HELP[command]
+    assert f".Cm {command}" in lines
