@@ -160,13 +160,13 @@ class Rewiring:
             changes += self._recorded(part)
             journal = journals.begin("clean-up", self.engine.name, changes, [], self._directory)
             journals.apply(journal)
-            journal.end(self._directory)
             journals.remove_directories(sorted(directories))
+            if self._is_last():
+                compiler.clear()
+            journal.end(self._directory)
         if self._old.units != self._target.wiring.units and systemd.available():
             systemd.run("daemon-reload")
         tree.discard(PLACE)
-        if self._is_last():
-            compiler.clear()
 
     def _replaced(self, path: str) -> State | None:
         """What becomes of a carrier that is not needed: nothing, or what was there, or a pass-through while in use."""
@@ -247,7 +247,7 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
     """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # this has to end; after a kill -9, the next run does it again
-    journal.undo(directory)
+    journal.undo()
     tree.discard(PLACE)
     if not Record(directory).engines():
         compiler.clear()
@@ -265,6 +265,7 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
             raise NodeError(
                 f"the files are as they were, but {restart.title} does not come up again: {error}"
             ) from None
+    journal.end(directory)
 
 
 def replace_parts(record: Record, parts: dict[str, Part]) -> Change:

@@ -23,6 +23,7 @@ from hook.node.proof import Proof
 from hook.node.record import Part, Record
 from hook.node.removed import Removed
 from hook.node.verify import verify
+from hook.policy import compiler, store
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""
@@ -87,16 +88,21 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     _root()
-    try:
-        if options.dry_run:
-            return _plan(options)
-        with journal.locked():
-            _interruptible()
-            _recover()
+    if options.dry_run:
+        return _plan(options)
+    compiled = os.path.lexists(store.STORE)
+    with journal.locked():
+        _recover()
+        _interruptible()
+        try:
             rewiring, target = _prepared(options, probe=options.probe)
             changed = rewiring.make(_say)
-    finally:
-        tree.discard(PLACE)
+        except BaseException:
+            if not compiled:  # a container that was started to prove it did that
+                compiler.clear()
+            raise
+        finally:
+            tree.discard(PLACE)
     for remark in target.wiring.remarks:
         print(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
@@ -109,27 +115,27 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    rewiring, _ = _prepared(options, probe=False)
+    rewiring, _ = _prepared(options, probe=False, prepare=False)
     print(_shown(rewiring.differences()) or "Nothing to change.")
     if rewiring.restarts():
         print(f"{rewiring.engine.title} would be restarted; running containers stay.")
     return 0
 
 
-def _prepared(options: argparse.Namespace, probe: bool) -> tuple[Rewiring, Target]:
-    """The change to what the options ask for. Prepares a copy of the program beside its place, changes nothing."""
+def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target]:
+    """The change to what the options ask for, nothing done yet. `prepare`: as in `program`."""
     record = Record()
     engine = engines.engine(engines.chosen(options.engine))
     old = record.parts.get(engine.name, Part())
     choice_of_adapters = _adapters(options.adapter, engine, old)
     scope = options.runtime_class or (None if options.default else old.runtime_class)
-    put = program()
+    put = program(prepare)
     choice = Choice(choice_of_adapters, scope, put.path, policy())
     wiring = engine.wire(choice, base_of(record, engine), old.notes)
     target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])
     rewiring = Rewiring(engine, record, target)
     if probe and engine.running() and rewiring.differences():
-        rewiring.prove = Proof(engine, choice.policy, wiring).again
+        rewiring.prove = Proof(engine, choice.policy, wiring, bool(old.adapters)).again
     return rewiring, target
 
 
@@ -169,8 +175,8 @@ def _uninstall(options: argparse.Namespace) -> int:
             _leaving(_unwiring(name, record).engine, record)
         return 0
     with journal.locked():
+        recovered = _recover()
         _interruptible()
-        _recover()
         names = _wired(Record(), options.engine)
         for name in names:
             record = Record()
@@ -179,6 +185,8 @@ def _uninstall(options: argparse.Namespace) -> int:
             rewiring.make(_say)
             print(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
+            if recovered:
+                compiler.clear()
             print("Nothing is wired; nothing was changed.")
     return 0
 
@@ -242,24 +250,25 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
 # -- what the commands share
 
 
-def _recover() -> None:
-    """Put back what an interrupted run left half done. Raises NodeError."""
+def _recover() -> bool:
+    """Put back what an interrupted run left half done; whether there was something. Raises NodeError."""
     left = journal.pending()
     if left is None:
         tree.discard(PLACE)
-        return
+        return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = engines.engine(left.engine)
     put_back(left, found if found.running() else None, journal.DIRECTORY)
+    return True
 
 
 def _interruptible() -> None:
-    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back."""
+    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back. To recover ignores them all."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hook.node import systemd, toml
+from hook.node import shims, systemd, toml
 from hook.node.basespec import base_spec, reserved_env
 from hook.node.containerd_files import CRI, NRI, Files, strip
 from hook.node.engine import HOOK, RUNTIME, Base, Choice, Handler, Wiring
@@ -214,16 +213,7 @@ class Containerd:
     def users(self, path: str) -> int:
         """Bundles of running containers whose shim was told to call this runtime."""
         state = str(self._dump().get("state", "/run/containerd"))
-        needle = path.encode()
-        found = set()
-        for name in ("options.json", "runtime"):
-            for file in glob.glob(f"{state}/io.containerd.runtime.v2.task/*/*/{name}"):
-                try:
-                    if needle in Path(file).read_bytes():
-                        found.add(os.path.dirname(file))
-                except OSError:
-                    continue
-        return len(found)
+        return shims.users(path, state)
 
     # -- containerd itself
 
@@ -239,7 +229,9 @@ class Containerd:
 
     def _dump(self) -> dict[str, Any]:
         """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
-        done = systemd.command(["containerd", "--config", self._config, "config", "dump"])
+        # Where there is none, 1.x starts with its defaults all the same, and yet cannot dump them.
+        config = self._config if os.path.exists(self._config) else os.devnull
+        done = systemd.command(["containerd", "--config", config, "config", "dump"])
         if done.returncode:
             raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
         dump = toml.parse(done.stdout, "containerd config dump")
@@ -314,7 +306,7 @@ def _runtimes(dump: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _imports(dump: dict[str, Any]) -> list[str]:
-    return [str(item) for item in dump.get("imports") or []]
+    return [str(item) for item in dump.get("imports") or [] if item != os.devnull]
 
 
 def _current(table: dict[str, Any]) -> dict[str, str]:

@@ -33,7 +33,7 @@ class Files:
     """The configuration files as they are without reassert.
 
     `main`: path of config.toml, which may be missing. `major`: containerd's major version. `imports`: the effective
-    patterns, as containerd itself has them.
+    patterns, as containerd itself has them. Of a symbolic link, the file that it leads to is read and changed.
     """
 
     def __init__(self, main: str, major: int, imports: list[str], base: Base) -> None:
@@ -65,7 +65,7 @@ class Files:
         return self._drop_in(settings) if self.major > 1 else self._in_place(settings)
 
     def _in_place(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
-        path = self._last_word()
+        path = os.path.realpath(self._last_word())
         text = self._read(path)
         if not text.strip():
             text = "version = 2\n"
@@ -105,8 +105,9 @@ class Files:
         ours = f"{os.path.dirname(path)}/{_OUR_IMPORT}"
         main = self._text or f"version = {self.version}\n"
         edited = toml.edit(main, self.main, {("imports",): [*self._imports, ours]})
-        changes.append((self.main, self._state(self.main, edited)))
-        return changes, [{"path": self.main, "key": ["imports"], "ours": ours, "was": self._has_imports}]
+        real = os.path.realpath(self.main)
+        changes.append((real, self._state(real, edited)))
+        return changes, [{"path": real, "key": ["imports"], "ours": ours, "was": self._has_imports}]
 
     def _state(self, path: str, text: str) -> State:
         """The file with another text, and the owner and mode that it has."""
@@ -114,7 +115,7 @@ class Files:
         return base.with_content(text.encode()) if base else State(text.encode())
 
     def _read(self, path: str) -> str:
-        state = self._base(path)
+        state = self._base(os.path.realpath(path))
         try:
             return state.content.decode() if state else ""
         except UnicodeDecodeError as error:

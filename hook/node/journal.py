@@ -46,8 +46,8 @@ class Journal:
     directories: list[str]
     units: list[str]
 
-    def undo(self, directory: str) -> None:
-        """Put every path back as it was, and end. Can itself be interrupted and repeated. Raises OSError."""
+    def undo(self) -> None:
+        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError."""
         for step in reversed(self.steps):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(temporary_name(step.path))
@@ -55,7 +55,6 @@ class Journal:
                 os.makedirs(os.path.dirname(step.path), exist_ok=True)
                 put(step.path, step.before)
         remove_directories(self.directories)
-        self.end(directory)
 
     def end(self, directory: str) -> None:
         """All is done: from here on there is no way back."""

@@ -34,18 +34,20 @@ class Program:
     changes: list[Change]
 
 
-def program() -> Program:
-    """How to put the running program in place. A copy is prepared beside it; nothing else is touched yet.
+def program(prepare: bool = True) -> Program:
+    """How to put the running program in place. Nothing is touched yet.
 
-    Raises NodeError where the running program is not the frozen one.
+    `prepare`: make a copy beside its place, without which the change cannot be made, only be told. Raises NodeError
+    where the running program is not the frozen one.
     """
     here = _own_tree()
     changes: list[Change] = []
     if not here.startswith(_PACKAGED):
-        if here != PLACE and (not os.path.isdir(PLACE) or tree.fingerprint(PLACE) != tree.fingerprint(here)):
-            changes.append((PLACE, State(tree.prepare(here, PLACE).encode(), TREE)))
-        else:
+        if here == PLACE or (os.path.isdir(PLACE) and tree.fingerprint(PLACE) == tree.fingerprint(here)):
             changes.append((PLACE, look(PLACE)))
+        else:
+            wanted = tree.prepare(here, PLACE) if prepare else tree.fingerprint(here)
+            changes.append((PLACE, State(wanted.encode(), TREE)))
         changes.append((COMMAND, link(f"{PLACE}/reassert")))
     return Program(path_in_use(), changes)
 

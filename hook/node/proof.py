@@ -9,9 +9,12 @@ from hook.policy.model import Policy
 
 
 class Proof:
-    """Probe containers through an engine. Made before a change; `again` is for after it."""
+    """Probe containers through an engine. Made before a change; `again` is for after it.
 
-    def __init__(self, engine: Engine, policy: Policy, wiring: Wiring) -> None:
+    `wired`: whether reassert is in their path already; then how they fare is no measure of the node.
+    """
+
+    def __init__(self, engine: Engine, policy: Policy, wiring: Wiring, wired: bool) -> None:
         """Start a container under each handler as it is. Raises NodeError where none starts: that is not ours to mend.
 
         A handler whose containers do not start now is not held against the change; `wiring` gets a remark.
@@ -20,6 +23,8 @@ class Proof:
         self._policy = policy
         self._wiring = wiring
         self._broken: dict[str, str] = {}
+        if wired:
+            return
         starter = engine.starter()
         try:
             handlers = [handler for handler in engine.handlers({}) if handler.runtime]

@@ -142,7 +142,7 @@ def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[st
 
 def clear(store: str = STORE) -> None:
     """Remove all compiled policies, with the store if it is empty then. Starts compile again what they need."""
-    for path in [*Path(store).glob("*.json"), Path(store, ".lock")]:
+    for path in [*Path(store).glob("*.json"), *Path(store).glob(".*.json.reassert-*"), Path(store, ".lock")]:
         path.unlink(missing_ok=True)
     with suppress(OSError):
         os.rmdir(store)

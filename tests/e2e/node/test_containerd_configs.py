@@ -14,8 +14,8 @@ import pytest
 
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, containerd_config
-from e2e.node.wiring import FILES, POLICY, Before, assert_corrected, is_wired, prepared, reassert, unwire, wired
+from e2e.node.engines import CONFIG, FORMATS, SANDBOX_IMAGE, containerd_config
+from e2e.node.wired import FILES, POLICY_FILE, Wirable
 
 CONF_D = "/etc/containerd/conf.d"
 DROP_IN = f"{CONF_D}/99-reassert.toml"
@@ -26,38 +26,42 @@ Dump = dict[tuple[str, ...], Any]
 
 @pytest.fixture(scope="module", params=sorted(FORMATS))
 def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
-    node = prepared(module_boot(request.param, files=FILES))
+    node = module_boot(request.param, files=FILES)
     node.run("systemctl", "stop", "containerd")
     return node
 
 
 @pytest.fixture
-def node(booted: BootedNode) -> Iterator[BootedNode]:
+def node(booted: BootedNode) -> Iterator[Wirable]:
     """A node without reassert and with a usual configuration."""
-    usual = booted.path(CONFIG).read_text()
-    there = set(booted.snapshot(("/etc/containerd",)))
-    yield booted
-    unwire(booted)
-    for path in sorted(set(booted.snapshot(("/etc/containerd",))) - there, reverse=True):
-        found = booted.path(path)
-        found.rmdir() if found.is_dir() and not found.is_symlink() else found.unlink()
-    booted.path(CONFIG).unlink(missing_ok=True)
-    booted.path(CONFIG).write_text(usual)
+    wirable = Wirable(booted, booted.snapshot())
+    yield wirable
+    wirable.node("uninstall")
+    booted.run("rm", "-r", "/etc/containerd")
+    booted.path(CONFIG).parent.mkdir()
+    booted.path(CONFIG).write_text(containerd_config(FORMATS[booted.suite]))
 
 
-def version(node: BootedNode) -> int:
+def version(node: Wirable) -> int:
     """Of the configuration format."""
-    return FORMATS[node.suite]
+    return FORMATS[node.booted.suite]
 
 
-def two(node: BootedNode) -> bool:
+def two(node: Wirable) -> bool:
     """Whether it is containerd 2."""
-    return node.suite == "forky"
+    return node.booted.suite == "forky"
 
 
-def dump(node: BootedNode) -> Dump:
+def write(node: Wirable, path: str, text: str) -> None:
+    """A file that is there before reassert comes."""
+    node.booted.path(path).parent.mkdir(exist_ok=True)
+    node.booted.path(path).write_text(text)
+
+
+def dump(node: Wirable) -> Dump:
     """What containerd makes of its configuration, without what is nothing; `imports` is how it got there."""
-    text = node.run("containerd", "--config", CONFIG, "config", "dump").stdout
+    config = CONFIG if node.booted.path(CONFIG).exists() else "/dev/null"  # 1.x cannot dump what is not there
+    text = node.booted.run("containerd", "--config", config, "config", "dump").stdout
     flat: Dump = {}
 
     def walk(values: dict[str, Any], key: tuple[str, ...]) -> None:
@@ -72,186 +76,161 @@ def dump(node: BootedNode) -> Dump:
 
 
 def binaries(dumped: Dump) -> dict[str, str]:
-    """By handler, its BinaryName; they are taken out."""
+    """By handler, the name of its BinaryName, which is taken out."""
     keys = [key for key in dumped if key[-2:] == ("options", "BinaryName")]
-    return {key[-3]: dumped.pop(key) for key in keys}
+    return {key[-3]: os.path.basename(dumped.pop(key)) for key in keys}
 
 
-def assert_round_trip(node: BootedNode, *changed: str, handlers: tuple[str, ...] = ("crun", "runc")) -> None:
+BOTH = {"crun": "reassert-crun", "runc": "reassert-runc"}
+DEFAULT = {"runc": "reassert-runc"}
+
+
+def assert_round_trip(node: Wirable, *changed: str, wired: dict[str, str] = BOTH) -> None:
     """Install changes just these files below /etc and, for containerd, only BinaryName; uninstall leaves nothing."""
-    before = Before(node, *[path for path in (CONFIG,) if node.path(path).exists()])
-    tree, was = node.snapshot(("/etc",)), dump(node)
-    reassert(node, "install")
+    node.before = node.booted.snapshot()
+    there, was = node.booted.snapshot(("/etc",)), dump(node)
+    node.install()
     now = dump(node)
-    set_now = binaries(now)
+    assert binaries(now) == wired
     binaries(was)
     assert now == was
-    assert {name: os.path.basename(path) for name, path in set_now.items()} == {
-        name: f"reassert-{'crun' if name == 'crun' else 'runc'}" for name in handlers
-    }
-    after = node.snapshot(("/etc",))
-    files = {path for path in tree.keys() | after.keys() if tree.get(path) != after.get(path)}
-    assert files == set(changed)
-    assert reassert(node, "install").stdout.startswith("containerd ")
-    reassert(node, "uninstall")
-    before.is_back()
+    after = node.booted.snapshot(("/etc",))
+    assert {path for path in there.keys() | after.keys() if there.get(path) != after.get(path)} == set(changed)
+    assert "nothing to change" in node.install().stdout
+    node.node("uninstall")
+    assert node.changes() == [], "\n".join(node.changes())
 
 
-def test_none_at_all(node: BootedNode) -> None:
-    node.path(CONFIG).unlink()
-    assert_round_trip(node, *((CONFIG, CONF_D, DROP_IN) if two(node) else (CONFIG,)), handlers=("runc",))
+def main_file(node: Wirable) -> tuple[str, ...]:
+    """What changes where nothing is imported yet."""
+    return (CONFIG, CONF_D, DROP_IN) if two(node) else (CONFIG,)
 
 
-def test_none_at_all_and_a_pod(node: BootedNode) -> None:
-    """The defaults survive: the runtime still starts pods."""
-    node.path(CONFIG).unlink()
-    dumped = node.run("containerd", "config", "dump").stdout
-    [image] = {
-        line.split("=")[1].strip(" '\"") for line in dumped.splitlines() if "sandbox" in line and "pause" in line
-    }
-    node.run("systemctl", "start", "containerd")
+def test_none_at_all(node: Wirable) -> None:
+    """The defaults survive, and the runtime starts pods."""
+    node.booted.path(CONFIG).unlink()
+    assert_round_trip(node, *main_file(node), wired=DEFAULT)
+    images = [value for key, value in dump(node).items() if key[-1] in ("sandbox", "sandbox_image")]
+    node.booted.run("systemctl", "start", "containerd")
     try:
-        node.wait_for_cri()
-        node.ctr("image", "tag", "--force", SANDBOX_IMAGE, image)
-        reassert(node, "install")
-        assert wired(node, expected=0) == {"runc": ["runtime"]}
-        assert_corrected(node)
-        reassert(node, "uninstall")
+        node.booted.wait_for_cri()
+        node.booted.ctr("image", "tag", "--force", SANDBOX_IMAGE, *images)
+        node.install()
+        assert node.status() == (0, {"runc": ["runtime"]}, [])
+        node.pod_gets("")
+        node.node("uninstall")
     finally:
-        node.run("systemctl", "stop", "containerd")
+        node.booted.run("systemctl", "stop", "containerd")
 
 
-def test_as_the_distribution_ships_it(node: BootedNode) -> None:
-    packaged = (node.root / CONFIG.lstrip("/")).read_text()
-    node.path(CONFIG).write_text(packaged)
-    assert_round_trip(node, *((CONFIG, CONF_D, DROP_IN) if two(node) else (CONFIG,)), handlers=("runc",))
+def test_as_the_distribution_ships_it(node: Wirable) -> None:
+    write(node, CONFIG, (node.booted.root / CONFIG.lstrip("/")).read_text())
+    assert_round_trip(node, *main_file(node), wired=DEFAULT)
 
 
-def test_mode_and_owner_are_kept(node: BootedNode) -> None:
-    config = node.path(CONFIG)
+def test_mode_and_owner_are_kept(node: Wirable) -> None:
+    config = node.booted.path(CONFIG)
     config.chmod(0o600)
     os.chown(config, 1, 2)
-    reassert(node, "install")
+    was = config.stat()
+    node.install()
+    now = config.stat()
     assert "reassert" in config.read_text()
-    state = config.stat()
-    assert (state.st_mode & 0o7777, state.st_uid, state.st_gid) == (0o600, 1, 2)
-    reassert(node, "uninstall")
-    state = config.stat()
-    assert (state.st_mode & 0o7777, state.st_uid, state.st_gid) == (0o600, 1, 2)
-    config.chmod(0o644)
-    os.chown(config, 0, 0)
+    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
+    node.node("uninstall")
+    now = config.stat()
+    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
+    assert now.st_mtime_ns == was.st_mtime_ns
 
 
 @pytest.mark.parametrize("target", ["/etc/containerd/real.toml", "real.toml"])
-def test_a_symbolic_link(node: BootedNode, target: str) -> None:
+def test_a_symbolic_link(node: Wirable, target: str) -> None:
     """The file that it leads to is edited, and the link stays."""
     real = "/etc/containerd/real.toml"
-    node.path(CONFIG).rename(node.path(real))
-    node.path(CONFIG).symlink_to(target)
+    node.booted.path(CONFIG).rename(node.booted.path(real))
+    node.booted.path(CONFIG).symlink_to(target)
     assert_round_trip(node, *((real, CONF_D, DROP_IN) if two(node) else (real,)))
 
 
-def test_an_import_with_the_table_of_the_plugin(node: BootedNode) -> None:
+def test_an_import_with_the_table_of_the_plugin(node: Wirable) -> None:
     """In containerd 1.x it replaces the main file's table, so it is what has to be edited."""
-    node.path(SITE).write_text(containerd_config(version(node), (RUNC, CRUN)))
-    node.path(CONFIG).write_text(f'version = {version(node)}\nimports = ["{SITE}"]\n')
-    assert_round_trip(node, *((CONFIG, CONF_D, DROP_IN) if two(node) else (SITE,)))
+    write(node, SITE, node.config())
+    write(node, CONFIG, f'version = {version(node)}\nimports = ["{SITE}"]\n')
+    assert_round_trip(node, *(main_file(node) if two(node) else (SITE,)))
 
 
-def test_an_import_with_something_else(node: BootedNode) -> None:
-    node.path(SITE).write_text(f"version = {version(node)}\noom_score = -998\n")
-    config = node.path(CONFIG)
-    config.write_text(f'imports = ["site.toml"] # ours\n{config.read_text()}')
-    assert_round_trip(node, *((CONFIG, CONF_D, DROP_IN) if two(node) else (CONFIG,)))
+def test_an_import_with_something_else(node: Wirable) -> None:
+    write(node, SITE, f"version = {version(node)}\noom_score = -998\n")
+    write(node, CONFIG, f'imports = ["site.toml"] # the platform team\'s\n{node.config()}')
+    assert_round_trip(node, *main_file(node))
 
 
-def test_a_directory_that_is_imported(node: BootedNode) -> None:
-    node.path(CONF_D).mkdir()
-    node.path(f"{CONF_D}/10-site.toml").write_text(f"version = {version(node)}\noom_score = -998\n")
-    config = node.path(CONFIG)
-    config.write_text(f'imports = ["{CONF_D}/*.toml"]\n{config.read_text()}')
-    assert_round_trip(node, DROP_IN if two(node) else CONFIG)
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_directory_of_others(node: Wirable, imported: bool) -> None:
+    """Where it is not imported, what lies there does not come into force by the way."""
+    write(node, f"{CONF_D}/10-site.toml", f"version = {version(node)}\noom_score = -998\n")
+    if imported:
+        write(node, CONFIG, f'imports = ["{CONF_D}/*.toml"]\n{node.config()}')
+    assert_round_trip(node, *([] if two(node) and imported else [CONFIG]), *([DROP_IN] if two(node) else []))
 
 
-def test_a_directory_that_is_not_imported(node: BootedNode) -> None:
-    """What lies there does not come into force by the way."""
-    node.path(CONF_D).mkdir()
-    node.path(f"{CONF_D}/10-site.toml").write_text(f"version = {version(node)}\noom_score = -998\n")
-    assert_round_trip(node, *((CONFIG, DROP_IN) if two(node) else (CONFIG,)))
-
-
-def test_version_2_on_containerd_2(node: BootedNode) -> None:
+def test_of_version_2(node: Wirable) -> None:
     if not two(node):
-        pytest.skip("it is what 1.x has in the other tests")
-    node.path(CONFIG).write_text(containerd_config(2))
-    assert_round_trip(node, CONFIG, CONF_D, DROP_IN)
+        pytest.skip("containerd 1.x: it is of version 2 in every test")
+    write(node, CONFIG, containerd_config(2))
+    assert_round_trip(node, *main_file(node))
 
 
-def assert_refused(node: BootedNode, *words: str, arguments: tuple[str, ...] = ()) -> None:
+def assert_refused(node: Wirable, *words: str, options: tuple[str, ...] = ()) -> None:
     """Install says in a line what is wrong, and changes nothing."""
-    before = Before(node, CONFIG)
-    done = reassert(node, "install", *arguments, status=1)
-    assert done.stdout == ""
-    [line] = done.stderr.splitlines()
-    for word in ("reassert: ", *words):
-        assert word in line
-    before.is_back()
-    assert not is_wired(node)
+    node.before = node.booted.snapshot()
+    said = node.refuses(*options)
+    assert len(said.splitlines()) == 1, said
+    assert [word for word in words if word not in said] == [], said
 
 
-def test_broken(node: BootedNode) -> None:
-    config = node.path(CONFIG)
-    config.write_text(config.read_text() + "\n[plugins\n")
-    number = config.read_text().splitlines().index("[plugins") + 1
-    assert_refused(node, CONFIG, str(number))
+def test_broken(node: Wirable) -> None:
+    write(node, CONFIG, node.config() + "\n[plugins\n")
+    assert_refused(node, CONFIG, "27" if two(node) else "25")
 
 
-def test_of_version_1(node: BootedNode) -> None:
-    config = node.path(CONFIG)
-    config.write_text(config.read_text().replace(f"version = {version(node)}\n", "").partition("[plugins")[0])
-    assert_refused(node, CONFIG, "write `version = 2`")
+def test_of_version_1(node: Wirable) -> None:
+    write(node, CONFIG, "oom_score = -998\n")
+    assert_refused(node, CONFIG, "configuration version 1 is not supported", "write `version = 2`")
 
 
-@pytest.mark.parametrize("plugin", ["cri", "io.containerd.grpc.v1.cri"])
-def test_cri_is_disabled(node: BootedNode, plugin: str) -> None:
-    """As in the package that Docker ships."""
-    config = node.path(CONFIG)
-    config.write_text(f'disabled_plugins = ["{plugin}"]\n{config.read_text()}')
+@pytest.mark.parametrize("head", ["", "version = 2\n"], ids=["docker's package", "version 2"])
+def test_cri_is_disabled(node: Wirable, head: str) -> None:
+    write(node, CONFIG, f'{head}disabled_plugins = ["{"io.containerd.grpc.v1." if head else ""}cri"]\n')
     assert_refused(node, CONFIG, "the CRI plugin is disabled")
 
 
-def test_no_nri_in_it(node: BootedNode) -> None:
-    if node.suite != "bookworm":
-        pytest.skip("this containerd has it")
-    assert_refused(node, "has no NRI, that needs 1.7 or later; use --adapter runtime", arguments=("--adapter", "nri"))
-
-
-def test_it_does_not_run(node: BootedNode) -> None:
-    done = reassert(node, "install")
-    assert "does not run; it will read its new configuration when it starts\n" in done.stdout
-    assert node.property("containerd.service", "ActiveState") == "inactive"
-    done = reassert(node, "status", status=1)
-    assert "does not run" in done.stdout
+def test_containerd_does_not_run(node: Wirable) -> None:
+    assert "does not run; it will read its new configuration when it starts\n" in node.install().stdout
+    assert node.booted.property("containerd.service", "ActiveState") == "inactive"
+    code, wired, problems = node.status()
+    assert (code, wired) == (1, {"crun": ["runtime"], "runc": ["runtime"]})
+    assert len(problems) == 1
+    assert problems[0].endswith(" does not run")
 
 
 BLOGS = """
-    [plugins."{plugin}".containerd.runtimes.{name}.options.hooks]
+    [plugins."{plugin}".containerd.runtimes.crun.options.hooks]
       prestart = ["/usr/local/bin/inject-ca"]
-    [plugins."{plugin}".containerd.runtimes.{name}.options.env]
+    [plugins."{plugin}".containerd.runtimes.crun.options.env]
       REQUESTS_CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """
 
 
-def test_what_blogs_recommend_is_recognised(node: BootedNode) -> None:
+def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
     plugin = "io.containerd.cri.v1.runtime" if two(node) else "io.containerd.grpc.v1.cri"
-    config = node.path(CONFIG)
-    config.write_text(config.read_text() + BLOGS.format(plugin=plugin, name="crun"))
-    said = reassert(node, "status", status=3).stdout
-    assert (
-        "runtimes.crun.options.hooks does nothing in containerd; hooks go into the OCI spec that base_runtime_spec "
-        "names: reassert node install --adapter hook"
-    ) in said
-    assert (
-        f"runtimes.crun.options.env does nothing in containerd; reserve env in {POLICY}: reassert node install" in said
-    )
-    assert "runtimes.runc.options" not in said
+    write(node, CONFIG, node.config() + BLOGS.format(plugin=plugin))
+    assert node.status()[2] == [
+        f"containerd: runtimes.crun.options.{text}"
+        for text in (
+            "hooks does nothing in containerd; hooks go into the OCI spec that base_runtime_spec names: "
+            "reassert node install --adapter hook",
+            f"env does nothing in containerd; reserve env in {POLICY_FILE}: reassert node install",
+        )
+    ]
+    assert_round_trip(node, *main_file(node))

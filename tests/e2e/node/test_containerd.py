@@ -1,0 +1,197 @@
+"""`reassert node` on containerd 1.6, 1.7 and 2.1: in, proved, and out again to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cri.client import CriError
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot
+from e2e.node.engines import CONFIG, FORMATS
+from e2e.node.wired import FILES, POLICY, POLICY_FILE, Wirable, assert_put_back, usual_config
+
+RUNC_TYPE = ("crun", "nvidia", "runc")
+WIRED = {"crun": ["runtime"], "kata": [], "nvidia": ["runtime"], "runc": ["runtime"]}
+
+
+@pytest.fixture(scope="module", params=sorted(FORMATS))
+def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
+    node = module_boot(request.param, config=usual_config(request.param), files=FILES)
+    node.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
+    node.path("/etc/containerd/config.toml").chmod(0o640)
+    return node
+
+
+@pytest.fixture
+def node(booted: BootedNode) -> Iterator[Wirable]:
+    """After every test reassert is taken out, and nothing is different from before."""
+    booted.path(POLICY_FILE).write_text(POLICY)
+    wirable = Wirable(booted, booted.snapshot())
+    yield wirable
+    wirable.node("uninstall")
+    booted.path(POLICY_FILE).write_text(POLICY)
+    assert wirable.changes() == []
+
+
+def test_every_handler_is_wired_and_proved(node: Wirable) -> None:
+    assert node.status()[:2] == (3, {key: [] for key in WIRED})
+    assert node.verified() == {**dict.fromkeys(RUNC_TYPE, "not protected"), "kata": "not tried"}
+    written = node.booted.path(CONFIG).stat().st_mtime_ns
+    node.install()
+    assert node.status() == (0, WIRED, [])
+    assert 'pause:3.9"' in node.config() or "pause:3.9'" in node.config()
+    assert "# GPU nodes: NVIDIA's wrapper\n" in node.config()
+    assert node.verified() == {**dict.fromkeys(RUNC_TYPE, "protected"), "kata": "not tried"}
+    for handler in RUNC_TYPE:
+        node.pod_gets(handler)
+    edited = [event for event in node.events() if event["event"] == "container.edited"]
+    assert len({event["id"] for event in edited}) >= len(RUNC_TYPE)
+    assert all((event["adapter"], event["applied"]) == ("runtime", True) for event in edited)
+    assert "create --bundle" in node.booted.path("/run/nvidia.log").read_text()  # the wrapper behind ours was called
+    node.node("uninstall")
+    assert node.changes() == []
+    assert node.booted.path(CONFIG).stat().st_mtime_ns == written
+    assert node.status()[0] == 3
+    node.pod_gets("runc", overridden=True)
+
+
+def test_a_second_install_changes_nothing(node: Wirable) -> None:
+    node.install()
+    first, pid = node.booted.snapshot(), node.pid()
+    again = node.install()
+    assert "nothing to change, nothing was restarted" in again.stdout
+    assert (node.booted.snapshot(), node.pid()) == (first, pid)
+
+
+def test_a_plan_changes_nothing(node: Wirable) -> None:
+    pid = node.pid()
+    for planned in (node.node("plan", "--engine", "containerd"), node.install("--dry-run")):
+        assert 'BinaryName = "/usr/local/sbin/reassert-runc"' in planned.stdout
+        assert "would be restarted" in planned.stdout
+    assert node.changes() == []
+    node.install()
+    first = node.booted.snapshot()
+    planned = node.node("uninstall", "--dry-run")
+    assert "/opt/reassert: removed" in planned.stdout
+    assert node.booted.snapshot() == first
+    assert node.pid() != pid
+
+
+def test_containers_outlive_what_started_them(node: Wirable) -> None:
+    node.booted.wait_for_cri()
+    old = node.booted.cri.run_pod("crun")
+    older = old.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+    node.install()
+    assert "NVIDIA_VISIBLE_DEVICES=all" in older.exec_environ()  # it was not there when that one started
+    pod = node.hostile_pod("crun")
+    container = pod.run()
+    out = node.node("uninstall")
+    assert "2 running containers still call /usr/local/sbin/reassert-crun" in out.stdout
+    assert container.exec("/bin/cat", "/proc/self/cmdline")
+    assert [
+        line for line in node.changes() if "reassert-crun: came" not in line and "/var/lib/reassert" not in line
+    ] == []
+    pod.remove()
+    old.remove()
+
+
+def test_what_an_administrator_edits_meanwhile_stays(node: Wirable) -> None:
+    node.install()
+    text = node.config()
+    node.config(text.replace("Changes go through the platform team.", "Ask Mary."))
+    assert node.status()[0] in (0, 1)
+    node.install()
+    assert node.status() == (0, WIRED, [])
+    node.node("uninstall")
+    assert "Ask Mary." in node.config()
+    assert "reassert" not in node.config()
+    node.config(usual_config(node.booted.suite))
+    assert [line for line in node.changes() if "config.toml" not in line] == []
+    node.booted.path("/etc/containerd/config.toml").chmod(0o640)
+
+
+def test_a_handler_that_came_later_is_a_way_around_until_the_next_install(node: Wirable) -> None:
+    node.install()
+    plugin = "io.containerd.cri.v1.runtime" if node.booted.suite == "forky" else "io.containerd.grpc.v1.cri"
+    late = f'\n[plugins."{plugin}".containerd.runtimes.late]\n  runtime_type = "io.containerd.runc.v2"\n'
+    late += f'[plugins."{plugin}".containerd.runtimes.late.options]\n  BinaryName = "runc"\n'
+    text = node.config()
+    node.config(text + late)
+    node.booted.run("systemctl", "restart", "containerd")
+    code, wired, problems = node.status()
+    assert (code, wired["late"]) == (1, [])
+    assert "out of date: run `reassert node install`" in problems[0]
+    assert node.verified()["late"] == "not protected"
+    node.install()
+    assert node.status()[:2] == (0, {**WIRED, "late": ["runtime"]})
+    assert node.verified()["late"] == "protected"
+    node.node("uninstall")
+    assert node.config() == usual_config(node.booted.suite) + late
+    node.config(usual_config(node.booted.suite))
+    node.booted.run("systemctl", "restart", "containerd")
+
+
+def test_one_runtime_class_alone(node: Wirable) -> None:
+    node.install("--runtime-class", "guarded")
+    code, wired, _ = node.status()
+    assert (code, wired) == (0, {**{key: [] for key in WIRED}, "guarded": ["runtime"]})
+    for handler, overridden in (("guarded", False), ("runc", True)):
+        pod = node.hostile_pod(handler)
+        assert_put_back(pod, overridden)
+        pod.remove()
+    node.install("--runtime-class", "crun")
+    assert node.status()[:2] == (0, {**{key: [] for key in WIRED}, "crun": ["runtime"]})
+    node.install("--default")
+    assert node.status()[:2] == (0, WIRED)
+    for name, why in (("kata", "calls no runc"), ("No_Class", "DNS label")):
+        refused = node.install("--runtime-class", name, check=False)
+        assert refused.returncode == 1
+        assert why in refused.stderr
+
+
+def test_the_hook_alone_refuses(node: Wirable) -> None:
+    node.install("--adapter", "hook")
+    assert node.status()[:2] == (0, {name: ["hook"] if wired else [] for name, wired in WIRED.items()})
+    assert node.verified()["crun"] == "protected"
+    pod = node.hostile_pod("runc")
+    with pytest.raises(CriError, match="NVIDIA_VISIBLE_DEVICES"):
+        assert_put_back(pod)
+    pod.remove()
+
+
+def test_nri_with_its_second_line(node: Wirable) -> None:
+    if node.booted.suite == "bookworm":
+        refused = node.install("--adapter", "nri", check=False)
+        assert refused.returncode == 1
+        assert "containerd 1.6.20 has no NRI" in refused.stderr
+        return
+    node.install("--adapter", "nri")
+    assert node.status()[:2] == (0, {name: ["hook", "nri"] if wired else [] for name, wired in WIRED.items()})
+    assert node.booted.property("reassert-nri", "ActiveState") == "active"
+    for handler in RUNC_TYPE:
+        pod = node.hostile_pod(handler)
+        assert_put_back(pod)
+        pod.remove()
+    # A new name takes a restart, and status says so.
+    node.booted.path(POLICY_FILE).write_text(POLICY + "  - {name: more, env: [{name: MORE, value: '1'}]}\n")
+    code, _, problems = node.status()
+    assert code == 1
+    assert "/etc/reassert/base-runtime-spec/crun.json" in problems[0]
+    assert "which restarts containerd" in problems[0]
+    pid = node.pid()
+    node.install()
+    assert node.pid() != pid
+    assert node.status()[0] == 0
+    # The plugin away: refused.
+    node.booted.run("systemctl", "stop", "reassert-nri")
+    assert node.status()[0] == 1
+    pod = node.hostile_pod("runc")
+    with pytest.raises(CriError, match="reassert"):
+        assert_put_back(pod)
+    pod.remove()
+    # From one adapter to another.
+    node.install("--adapter", "runtime")
+    assert node.status() == (0, WIRED, [])
+    assert node.booted.property("reassert-nri", "LoadState") == "not-found"
