@@ -43,7 +43,9 @@ HANDLERS = (RUNC, CRUN, NVIDIA, KATA)
 FILES = {
     "/etc/company-ca/company.crt": "company\n",
     POLICY_FILE: POLICY,
-    "/usr/local/bin/nvidia-container-runtime": '#!/bin/sh\n# like NVIDIA\'s\necho "$@" >> /run/nvidia.log\nexec runc "$@"\n',
+    "/usr/local/bin/nvidia-container-runtime": (
+        '#!/bin/sh\n# a wrapper like NVIDIA\'s\necho "$@" >> /run/nvidia.log\nexec runc "$@"\n'
+    ),
 }
 
 
