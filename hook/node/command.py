@@ -12,7 +12,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from hook.errors import Usage
+from hook.errors import ReassertError, Usage
 from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
@@ -201,8 +201,12 @@ def _wired(record: Record, name: str | None) -> list[str]:
 
 
 def _unwiring(name: str, record: Record) -> Rewiring:
-    installed = name in engines.installed()
-    return Rewiring(engines.engine(name) if installed else Removed(name), record, Target())
+    return Rewiring(_engine_or_what_is_left(name), record, Target())
+
+
+def _engine_or_what_is_left(name: str) -> Engine:
+    """An engine that reassert was wired into, which may be gone meanwhile."""
+    return engines.engine(name) if name in engines.installed() else Removed(name)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -220,15 +224,16 @@ def _status(options: argparse.Namespace) -> int:
             if part.adapters:
                 status = min(status, 0)
                 problems += _out_of_date(found, record, part)
-        except NodeError as error:
+        except ReassertError as error:
             problems.append(f"{name}: {error}")
+            status = min(status, OUT_OF_DATE if name in record.engines() else NOT_WIRED)
     if interrupted:
         problems.append(
             f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
         )
     if (problems and status == 0) or interrupted:
         status = OUT_OF_DATE
-    print(_as_json(rows, record, problems) if options.output == "json" else _as_table(rows, record, problems))
+    print(_as_json(rows, record, problems) if options.output == "json" else _as_table(rows, problems))
     return status
 
 
@@ -257,7 +262,7 @@ def _recover() -> bool:
         tree.discard(PLACE)
         return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
-    found = engines.engine(left.engine)
+    found = _engine_or_what_is_left(left.engine)
     put_back(left, found if found.running() else None, journal.DIRECTORY)
     return True
 
@@ -302,7 +307,7 @@ def _diff(path: str, before: State | None, after: State | None) -> str:
     return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
-def _as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str]) -> str:
+def _as_table(rows: list[tuple[Engine, Handler]], problems: list[str]) -> str:
     cells = [
         (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
         for engine, handler in rows
