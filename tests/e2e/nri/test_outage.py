@@ -71,7 +71,10 @@ def killed(plugin: Plugin) -> None:
 
 
 def stopped(plugin: Plugin) -> None:
-    """The runtime waits for 2 s, gives it up and goes on without it."""
+    """The runtime waits for 2 s, gives it up and goes on without it.
+
+    On a busy machine a thread may still answer after the signal, and rightly: so wait until all have stopped.
+    """
     plugin.signal(signal.SIGSTOP)
     tasks = list(Path(f"/proc/{plugin.process.pid}/task").glob("*/stat"))
     wait_for(lambda: all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks), "the stop")
