@@ -1,0 +1,45 @@
+"""install.sh on a node that has never heard of reassert."""
+
+from __future__ import annotations
+
+from e2e.node.conftest import Boot
+from e2e.node.wired import POLICY_FILE, Wirable
+from e2e.support import TOP
+
+INSTALL = "/src/reassert/install.sh"
+
+
+def test_in_and_out_again(boot: Boot) -> None:
+    booted = boot("bookworm")
+    node = Wirable(booted, booted.snapshot())
+    installed = booted.run("sh", INSTALL)
+    assert "is wired (runtime)." in installed.stdout
+    assert "no hostile one was tried" in installed.stdout  # the first policy only looks on
+    assert booted.path(POLICY_FILE).read_text() == (TOP / "config/policy.yaml").read_text()
+    assert booted.run("/usr/local/bin/reassert", "node", "status").returncode == 0
+    assert booted.run("stat", "--format=%U:%G %a", "/opt/reassert", "/opt/reassert/reassert").stdout.split("\n") == [
+        "root:root 755",
+        "root:root 755",
+        "",
+    ]
+    again = booted.run("sh", INSTALL, "--engine", "containerd")
+    assert "nothing was restarted" in again.stdout
+    booted.path(POLICY_FILE).write_text(edited := "# mine\n" + booted.path(POLICY_FILE).read_text())
+    booted.run("sh", INSTALL)
+    assert booted.path(POLICY_FILE).read_text() == edited
+    booted.run("sh", INSTALL, "--uninstall")
+    assert [line.split(":")[0] for line in node.changes()] == ["/etc/reassert", POLICY_FILE]  # an edited policy stays
+    booted.run("rm", "-r", "/etc/reassert")
+    assert "nothing was changed" in booted.run("sh", INSTALL, "--uninstall").stdout
+    assert node.changes() == []
+
+
+def test_wrong_usage(boot: Boot) -> None:
+    booted = boot("trixie", images=False)
+    for wrong in (["--frobnicate"], ["--demo", "x"]):
+        refused = booted.run("sh", INSTALL, *wrong, check=False)
+        assert refused.returncode == 2
+        assert "sudo ./install.sh" in refused.stderr
+    refused = booted.run("sh", INSTALL, "--engine", "rkt", check=False)
+    assert refused.returncode == 2
+    assert "invalid choice: 'rkt'" in refused.stderr
