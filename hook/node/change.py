@@ -19,7 +19,7 @@ from hook.node.files import TREE, Change, State, look, missing_directories
 from hook.node.journal import DIRECTORY, Journal
 from hook.node.program import PLACE
 from hook.node.record import PROGRAM, Owned, Part, Record
-from hook.node.wrapper import pass_through, real_of
+from hook.node.wiring.wrapper import pass_through, real_of
 from hook.policy import compiler
 
 Say = Callable[[str], None]

@@ -18,11 +18,11 @@ from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
 from hook.node.files import LINK, TREE, Change, State, look
+from hook.node.probe.proof import Proof
+from hook.node.probe.verify import verify
 from hook.node.program import PLACE, path_in_use, policy, program, seed
-from hook.node.proof import Proof
 from hook.node.record import Part, Record
-from hook.node.removed import Removed
-from hook.node.verify import verify
+from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
 
 OUT_OF_DATE, NOT_WIRED = 1, 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hook.node.files import Change, State
-from hook.node.starter import Starter
+from hook.node.probe.starter import Starter
 from hook.policy.model import Policy
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"

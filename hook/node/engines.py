@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from hook.node import systemd
-from hook.node.containerd import Containerd
-from hook.node.crio import Crio
-from hook.node.docker import Docker
 from hook.node.engine import Engine
 from hook.node.errors import NodeError
-from hook.node.podman import Podman
+from hook.node.wiring.containerd import Containerd
+from hook.node.wiring.crio import Crio
+from hook.node.wiring.docker import Docker
+from hook.node.wiring.podman import Podman
 
 NAMES = ("containerd", "crio", "docker", "podman")
 

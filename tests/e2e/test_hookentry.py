@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.support import REASSERT, Bundle, Node, Running, run
-from hook.node.hookentry import oci_hook
+from hook.adapters.hookentry import oci_hook
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import sys
 from types import SimpleNamespace
 
 from hook.errors import ReassertError
-from hook.node.containers import ContainerStarter
 from hook.node.engine import Handler
-from hook.node.pods import PodStarter
-from hook.node.verify import probe, verify
+from hook.node.probe.containers import ContainerStarter
+from hook.node.probe.pods import PodStarter
+from hook.node.probe.verify import probe, verify
 from hook.policy import store
 
 assert encodings.ascii

@@ -16,15 +16,16 @@ from typing import Any
 
 from hook.adapters.dispatcher import MARK, NOT_ROOTS
 from hook.adapters.hook import PRECREATE
-from hook.node import systemd, toml
-from hook.node.cdifile import cdi_file
-from hook.node.containers import ContainerStarter
+from hook.adapters.hookentry import hooks_d
+from hook.node import systemd
 from hook.node.engine import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
-from hook.node.hookentry import hooks_d
-from hook.node.starter import Starter
-from hook.node.wrapper import behind, dispatcher_for, real_of
+from hook.node.probe.containers import ContainerStarter
+from hook.node.probe.starter import Starter
+from hook.node.wiring import toml
+from hook.node.wiring.cdifile import cdi_file
+from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 HOOKS = "/etc/reassert/hooks.d/podman"

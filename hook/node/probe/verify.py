@@ -14,10 +14,10 @@ from hook.container.model import Container, Facts
 from hook.edits import Edit, PlaceMount, SetEnv
 from hook.errors import describe
 from hook.facts import gather
-from hook.node import hostile, observe
 from hook.node.engine import Engine, Handler
 from hook.node.errors import NodeError
-from hook.node.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
+from hook.node.probe import hostile, observe
+from hook.node.probe.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
 from hook.plan import plan
 from hook.policy.match import Match, excluded
 from hook.policy.model import AUDIT, Policy

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import wrapper
 from hook.node.errors import NodeError
 from hook.node.files import put
-from hook.node.wrapper import behind, dispatcher_for, real_of
+from hook.node.wiring import wrapper
+from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
 
 PROGRAM = "/opt/reassert/reassert"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hook.node.engine import Engine, Wiring
 from hook.node.errors import NodeError
-from hook.node.verify import EXPOSED, NothingToVerify, examine, probe
+from hook.node.probe.verify import EXPOSED, NothingToVerify, examine, probe
 from hook.policy.model import Policy
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hook.node import crio, systemd, wrapper
-from hook.node.crio import HOOKS, Crio
+from hook.node import systemd
 from hook.node.engine import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
+from hook.node.wiring import crio, wrapper
+from hook.node.wiring.crio import HOOKS, Crio
 from unit.support import FIXTURES, policy
 
 RECORDED = FIXTURES / "crio"

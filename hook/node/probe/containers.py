@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hook.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
-from hook.node.starter import (
+from hook.node.probe.starter import (
     EXEC_SECONDS,
     MARKER,
     NAME,
@@ -22,8 +22,8 @@ from hook.node.starter import (
     processes,
     scratch,
 )
+from hook.node.probe.tinyroot import sleeper
 from hook.node.systemd import command
-from hook.node.tinyroot import sleeper
 
 SECONDS = 60
 """How long a probe lives that nobody removes."""

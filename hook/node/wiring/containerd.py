@@ -11,18 +11,19 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hook.node import shims, systemd, toml
-from hook.node.basespec import base_spec, reserved_env
-from hook.node.containerd_files import CRI, NRI, Files, strip
+from hook.node import systemd
 from hook.node.engine import HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.engine import NRI as NRI_ADAPTER
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
-from hook.node.nri_unit import NAME, nri_unit
-from hook.node.pods import PodStarter
-from hook.node.starter import Starter
-from hook.node.toml import Key
-from hook.node.wrapper import dispatcher_for, real_of
+from hook.node.probe.pods import PodStarter
+from hook.node.probe.starter import Starter
+from hook.node.wiring import shims, toml
+from hook.node.wiring.basespec import base_spec, reserved_env
+from hook.node.wiring.containerd_files import CRI, NRI, Files, strip
+from hook.node.wiring.nri_unit import NAME, nri_unit
+from hook.node.wiring.toml import Key
+from hook.node.wiring.wrapper import dispatcher_for, real_of
 
 CONFIG = "/etc/containerd/config.toml"
 SPECS = "/etc/reassert/base-runtime-spec"

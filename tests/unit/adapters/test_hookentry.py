@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hook.adapters.hook import STAGES
-from hook.node.hookentry import hooks_d, oci_hook
+from hook.adapters.hookentry import hooks_d, oci_hook
 
 PROGRAM = "/opt/reassert/reassert"
 

@@ -13,11 +13,11 @@ import glob
 import os
 from typing import Any
 
-from hook.node import toml
 from hook.node.engine import Base
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
-from hook.node.toml import Key
+from hook.node.wiring import toml
+from hook.node.wiring.toml import Key
 
 CRI = {2: ("plugins", "io.containerd.grpc.v1.cri"), 3: ("plugins", "io.containerd.cri.v1.runtime")}
 """The table of the CRI plugin's runtimes by the version of a configuration file."""

@@ -19,7 +19,7 @@ _SOCKET = "/var/run/nri/nri.sock"
 def nri_unit(program: str, socket: str) -> tuple[list[Change], list[str]]:
     """The unit's files, calling this program, and the units to start. `socket`: the engine's NRI socket."""
     command = [program, "nri", *(["--socket", socket] if socket != _SOCKET else [])]
-    source = TEMPLATE if TEMPLATE.exists() else TEMPLATE.parents[2] / "packaging/systemd" / NAME
+    source = TEMPLATE if TEMPLATE.exists() else TEMPLATE.parents[3] / "packaging/systemd" / NAME
     try:
         lines = source.read_text().splitlines(keepends=True)
     except OSError as error:

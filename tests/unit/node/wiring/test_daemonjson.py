@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hook.node.daemonjson import parse, render
 from hook.node.errors import NodeError
+from hook.node.wiring.daemonjson import parse, render
 
 PATH = "/etc/docker/daemon.json"
 

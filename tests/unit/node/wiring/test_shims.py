@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hook.node.daemon import arguments_of, option
-from hook.node.shims import users
+from hook.node.wiring.daemon import arguments_of, option
+from hook.node.wiring.shims import users
 
 DISPATCHER = "/usr/local/sbin/reassert-runc"
 

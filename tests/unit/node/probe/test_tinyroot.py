@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import tinyroot
 from hook.node.errors import NodeError
+from hook.node.probe import tinyroot
 
 
 def extracted(directory: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hook.adapters.mountns import open_in_root
 from hook.container.paths import is_below
-from hook.node.starter import Gone
+from hook.node.probe.starter import Gone
 from hook.policy.model import Mount
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")

@@ -10,16 +10,17 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hook.node import dockerapi, shims, systemd, toml
-from hook.node.cdifile import cdi_file
-from hook.node.containers import ContainerStarter
-from hook.node.daemon import arguments_of, option
-from hook.node.daemonjson import parse, render
+from hook.node import systemd
 from hook.node.engine import CDI, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import State, look, put
-from hook.node.starter import Starter
-from hook.node.wrapper import behind, dispatcher_for, real_of
+from hook.node.probe.containers import ContainerStarter
+from hook.node.probe.starter import Starter
+from hook.node.wiring import dockerapi, shims, toml
+from hook.node.wiring.cdifile import cdi_file
+from hook.node.wiring.daemon import arguments_of, option
+from hook.node.wiring.daemonjson import parse, render
+from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"

@@ -6,7 +6,7 @@ from typing import Any
 
 from hook.node.engine import Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.starter import Starter
+from hook.node.probe.starter import Starter
 
 
 class Removed:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hook.node.observe import mounts, rows
-from hook.node.starter import Gone
+from hook.node.probe.observe import mounts, rows
+from hook.node.probe.starter import Gone
 from hook.policy.model import Mount
 
 Look = Callable[..., list[dict[str, Any]]]

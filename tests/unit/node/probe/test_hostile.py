@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
-from hook.node import hostile
+from hook.node.probe import hostile
 from hook.policy.model import Policy, Rule
 from unit.support import policy
 

@@ -16,18 +16,19 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hook.node import systemd, toml
-from hook.node.basespec import reserved_env
-from hook.node.cdifile import cdi_file
-from hook.node.daemon import arguments_of, option
+from hook.adapters.hookentry import hooks_d
+from hook.node import systemd
 from hook.node.engine import CDI, HOOK, NRI, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import State
-from hook.node.hookentry import hooks_d
-from hook.node.nri_unit import nri_unit
-from hook.node.pods import PodStarter
-from hook.node.starter import Starter
-from hook.node.wrapper import behind, dispatcher_for, real_of
+from hook.node.probe.pods import PodStarter
+from hook.node.probe.starter import Starter
+from hook.node.wiring import toml
+from hook.node.wiring.basespec import reserved_env
+from hook.node.wiring.cdifile import cdi_file
+from hook.node.wiring.daemon import arguments_of, option
+from hook.node.wiring.nri_unit import nri_unit
+from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
 
 HOOKS = "/etc/reassert/hooks.d/crio"
 """A directory of our own: what lies in /usr/share/containers/oci/hooks.d podman runs too."""

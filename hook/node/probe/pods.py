@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any
 
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
-from hook.node.cri import CONTAINER as OWN
-from hook.node.cri import NODE, CallFailed, Cri, information, parsed
 from hook.node.errors import NodeError
-from hook.node.starter import (
+from hook.node.probe.cri import CONTAINER as OWN
+from hook.node.probe.cri import NODE, CallFailed, Cri, information, parsed
+from hook.node.probe.starter import (
     EXEC_SECONDS,
     MARKER,
     NAME,

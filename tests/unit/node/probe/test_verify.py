@@ -14,8 +14,8 @@ import pytest
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engine import Handler
 from hook.node.errors import NodeError
-from hook.node.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch
-from hook.node.verify import NothingToVerify, examine, probe, verify
+from hook.node.probe.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch
+from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
 
@@ -225,7 +225,7 @@ def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
 def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(
     local: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hook.node.starter.UP_SECONDS", 0.0)
+    monkeypatch.setattr("hook.node.probe.starter.UP_SECONDS", 0.0)
     result, [reason], _ = found(local(lambda _env: {"PATH": "/bin"}))
     assert result == "not tried"
     assert f"does not show env {MARKER}" in reason

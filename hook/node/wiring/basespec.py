@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hook.adapters.hookentry import oci_hook
 from hook.errors import ReassertError
 from hook.facts import first_line
 from hook.node.errors import NodeError
-from hook.node.hookentry import oci_hook
 from hook.policy.model import KEEP, Env, Policy
 
 STAGE = "createRuntime"

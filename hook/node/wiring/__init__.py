@@ -1,0 +1,1 @@
+"""How each engine is wired: what it reads, and what stands in it."""
