@@ -1,83 +1,159 @@
 """`reassert node install` and `uninstall` that are killed or interrupted: the next one finishes the job.
 
-What a single file goes through is tried in tests/unit/node/test_change.py; here it is the whole program on a node.
+Every single step is tried in tests/unit/node/test_change.py; here it is the frozen program on a node.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from e2e.cri.client import wait_for
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
-from e2e.node.files import TOPS, Snapshot, differences
-from e2e.node.wiring import (
-    FILES,
-    PROGRAM,
-    Before,
-    prepared,
-    reassert,
-    unwire,
-)
+from e2e.node.files import Snapshot, differences
+from e2e.node.wired import FILES, NOT_WIRED, PROGRAM, Wirable
 from e2e.support import need, run
 
+INSTALL, UNINSTALL = ("install", "--no-probe"), ("uninstall",)
 STEPS = 40
-"""More renames than any of the commands makes."""
+"""More renames than either of them makes."""
+
+KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
+WIRED = {"crun": ["runtime"], "runc": ["runtime"]}
 
 
 @pytest.fixture(scope="module")
 def booted(module_boot: Boot) -> BootedNode:
-    return prepared(module_boot("trixie", files=FILES))
+    return module_boot("trixie", files=FILES)
 
 
 @pytest.fixture
-def node(booted: BootedNode) -> Iterator[BootedNode]:
-    """A node without reassert."""
-    yield unwire(booted)
+def node(booted: BootedNode) -> Iterator[Wirable]:
+    """A node without reassert, before and after."""
+    wirable = Wirable(booted, booted.snapshot())
+    written = booted.path(CONFIG).stat().st_mtime_ns
+    yield wirable
+    wirable.node("uninstall")
     booted.run("systemctl", "start", "containerd")
+    booted.wait_for_cri()
+    wirable.is_untouched()
+    assert booted.path(CONFIG).stat().st_mtime_ns == written
 
 
-def traced(node: BootedNode, inject: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`reassert node …` with a signal at a system call, as strace(1) has it: `rename:signal=KILL:when=3`."""
-    call = inject.partition(":")[0]
-    command = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={inject}"]
-    return run(*command, *node.command(PROGRAM, "node", *arguments), check=False)
-
-
-def installed_files(node: BootedNode) -> Snapshot:
-    """What an installation consists of; the compiled policy may be made by anybody at any time."""
-    files = node.snapshot((*TOPS, "/usr/local"))
-    return {path: entry for path, entry in files.items() if not path.startswith("/var/lib/reassert/etc-")}
-
-
-INSTALL, UNINSTALL = ("install", "--no-probe"), ("uninstall",)
+def installed(node: Wirable) -> Snapshot:
+    """What an installation consists of; what is compiled of the policy comes whenever somebody reads it."""
+    everything = node.booted.snapshot()
+    return {path: entry for path, entry in everything.items() if not path.startswith("/var/lib/reassert/etc-")}
 
 
 @pytest.mark.parametrize("operation", [INSTALL, UNINSTALL], ids=" ".join)
-def test_kill_9_at_each_step(node: BootedNode, operation: tuple[str, ...]) -> None:
-    """Containerd is stopped: it makes no difference to the files, and its restarts take their time."""
+def test_killed_at_each_step(node: Wirable, operation: tuple[str, ...]) -> None:
+    """Before each rename, by which every file comes into its place. Another install, or uninstall, finishes the job.
+
+    Containerd is stopped: that makes no difference to the files, and its restarts take their time.
+    """
     need(run("strace", "-V", check=False).returncode == 0, "strace")
-    node.run("systemctl", "stop", "containerd")
-    before = Before(node, CONFIG)
-    reassert(node, *INSTALL)
-    installed = installed_files(node)
+    node.booted.run("systemctl", "stop", "containerd")
+    node.node(*INSTALL)
+    complete = installed(node)
+    other = UNINSTALL if operation is INSTALL else INSTALL
     if operation is INSTALL:
-        reassert(node, *UNINSTALL)
+        node.node(*UNINSTALL)
     for step in range(1, STEPS):
-        done = traced(node, f"rename:signal=KILL:when={step}", *operation)
+        tracing = ["strace", "-f", "-o", "/dev/null", "-e", f"inject=rename:signal=KILL:when={step}"]
+        done = run(*tracing, *node.booted.command(PROGRAM, "node", *operation), check=False)
         if done.returncode == 0:
-            break
-        finishing = INSTALL if (step % 2) == (operation is INSTALL) else UNINSTALL
-        print(operation, step, done.returncode, done.stdout, done.stderr, finishing)
-        reassert(node, *finishing)
-        if finishing is INSTALL:
-            assert differences(installed, installed_files(node)) == [], step
-        else:
-            before.is_back()
+            assert step > 4
+            return
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        finishing = operation if step % 2 else other
+        node.node(*finishing)
+        left = differences(complete, installed(node)) if finishing is INSTALL else node.changes()
+        assert left == [], f"killed before rename {step}, then {finishing}: {left}"
         if finishing is operation:
-            reassert(node, *(UNINSTALL if operation is INSTALL else INSTALL))
-    assert step > 3
-    assert differences(installed, installed_files(node)) == [] if operation is INSTALL else before.is_back() is None
+            node.node(*other)
+    pytest.fail(f"{operation} was still killed at rename {STEPS}")
+
+
+def end(node: Wirable, number: signal.Signals, when: str, *operation: str) -> subprocess.CompletedProcess[str]:
+    """Send a signal to `reassert node …` while it is `restarting` containerd, or `probing` after that."""
+    process = subprocess.Popen(
+        node.booted.command(PROGRAM, "node", *operation), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith("restarting "):
+            break
+    else:
+        pytest.fail("it did not restart anything")
+    if when == "probing":
+        wait_for(lambda: bool(pods(node)), "a probe")
+    # Its parent is nsenter, which only waits for it.
+    [inside] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(inside), number)
+    out, error = process.communicate(timeout=90)
+    return subprocess.CompletedProcess(operation, process.returncode, out, error)
+
+
+def pods(node: Wirable) -> list[str]:
+    """Ids of what runs in Kubernetes' namespace; none while containerd does not answer."""
+    return node.booted.run("ctr", "--namespace", "k8s.io", "container", "list", "--quiet", check=False).stdout.split()
+
+
+@pytest.mark.parametrize(("number", "when"), [(KILL, "restarting"), (KILL, "probing")])
+def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signals, when: str) -> None:
+    assert end(node, number, when, "install").returncode == -number
+    code, _, problems = node.status()
+    assert code == 1
+    assert "an interrupted install of containerd: run it again to finish or undo it" in problems
+    said = node.install().stdout
+    assert said.startswith("an earlier install of containerd was interrupted; putting everything back first\n")
+    assert node.status() == (0, WIRED, [])
+    assert set(node.verified().values()) == {"protected"}
+    assert pods(node) == []
+
+
+def test_install_that_was_killed_is_undone(node: Wirable) -> None:
+    assert end(node, KILL, "probing", "install").returncode == -KILL
+    node.node("uninstall")
+    node.is_untouched()
+    node.pod_gets("runc", overridden=True)
+
+
+@pytest.mark.parametrize("repeated", ["install", "uninstall"])
+def test_uninstall_that_was_killed(node: Wirable, repeated: str) -> None:
+    node.install("--no-probe")
+    assert end(node, KILL, "restarting", "uninstall").returncode == -KILL
+    assert node.status()[0] == 1
+    node.node(repeated)
+    if repeated == "install":
+        assert node.status() == (0, WIRED, [])
+        node.pod_gets("runc")
+    else:
+        node.is_untouched()
+
+
+@pytest.mark.parametrize(("number", "when"), [(TERM, "restarting"), (INT, "probing")])
+def test_install_that_is_interrupted_puts_everything_back(node: Wirable, number: signal.Signals, when: str) -> None:
+    done = end(node, number, when, "install")
+    assert (done.returncode, done.stderr) == (1, "reassert: interrupted\nEverything is as it was before.\n")
+    node.is_untouched()
+    assert pods(node) == []
+    assert node.status()[0] == NOT_WIRED
+
+
+def test_uninstall_that_is_interrupted_puts_everything_back(node: Wirable) -> None:
+    node.install("--no-probe")
+    complete = installed(node)
+    done = end(node, TERM, "restarting", "uninstall")
+    assert (done.returncode, done.stderr) == (1, "reassert: interrupted\nEverything is as it was before.\n")
+    assert differences(complete, installed(node)) == []
+    assert node.status() == (0, WIRED, [])
+    node.pod_gets("runc")
