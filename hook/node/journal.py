@@ -117,11 +117,13 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
                 raise BlockingIOError
         except BlockingIOError:
             raise NodeError("another `reassert node` is at work on this node; wait for it") from None
-        yield
+        try:
+            yield
+        finally:
+            if os.listdir(directory) == ["lock"]:
+                os.unlink(f"{directory}/lock")
+                remove_directories([os.path.dirname(directory), directory])
     finally:
-        if os.listdir(directory) == ["lock"]:
-            os.unlink(f"{directory}/lock")
-            remove_directories([os.path.dirname(directory), directory])
         os.close(fd)
 
 

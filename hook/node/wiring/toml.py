@@ -32,13 +32,15 @@ def get(values: Any, key: Key, default: Any = None) -> Any:
 
 
 def put(values: dict[str, Any], key: Key, value: Any) -> None:
-    """Set a value in plain dictionaries, making tables on the way; None removes it."""
+    """Set a value in plain dictionaries, making tables on the way; None removes it. Raises TypeError."""
+    if value is None:
+        get(values, key[:-1], {}).pop(key[-1], None)
+        return
     for part in key[:-1]:
         values = values.setdefault(part, {})
-    if value is None:
-        values.pop(key[-1], None)
-    else:
-        values[key[-1]] = value
+        if not isinstance(values, dict):
+            raise TypeError(f"{part} is no table")
+    values[key[-1]] = value
 
 
 def edit(text: str, path: str, settings: dict[Key, Any]) -> str:

@@ -1,0 +1,138 @@
+"""A change of several files: whole, or not at all, wherever it is cut off."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hook.node import journal as journals
+from hook.node import tree
+from hook.node.errors import NodeError
+from hook.node.files import LINK, TREE, Change, State, link, look, put
+
+
+class Cut(Exception):
+    """Stands for a kill -9: nothing after it is done, no handler of ours runs."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """Files that are there already: config.toml with a mode and a time of its own, a link, a program's tree."""
+    config = tmp_path / "etc/config.toml"
+    config.parent.mkdir()
+    config.write_text("theirs\n")
+    config.chmod(0o640)
+    os.utime(config, ns=(1_000_000_000, 2_000_000_000))
+    (tmp_path / "bin").symlink_to("/usr/bin/old")
+    for place, text in (("program", "old"), ("new", "new")):
+        (tmp_path / place / "lib").mkdir(parents=True)
+        (tmp_path / place / "lib/code").write_text(text)
+    (tmp_path / "state").mkdir()
+    return tmp_path
+
+
+def changes(node: Path) -> list[Change]:
+    fingerprint = tree.prepare(str(node / "new"), str(node / "program"))
+    return [
+        (str(node / "program"), State(fingerprint.encode(), TREE)),
+        (str(node / "bin"), link("/usr/bin/new")),
+        (str(node / "made/by/us/drop-in.toml"), State(b"ours\n", mode=0o600)),
+        (str(node / "etc/config.toml"), State(b"theirs and ours\n", mode=0o640)),
+    ]
+
+
+def everything(node: Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for directory, names, files in os.walk(node):
+        for name in [*names, *files]:
+            path = Path(directory, name)
+            status = path.lstat()
+            content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+            time = status.st_mtime_ns if name == "config.toml" else 0
+            found[str(path.relative_to(node))] = (status.st_mode, content, time)
+    return found
+
+
+def steps(node: Path) -> int:
+    """How many files a whole change puts in place, its journal too."""
+    return len(changes(node)) + 1
+
+
+def run(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the change, and be cut off at the n-th rename of a file."""
+    renames = 0
+    original = os.rename
+
+    def rename(source: str, target: str) -> None:
+        nonlocal renames
+        renames += 1
+        if renames == cut:
+            raise Cut
+        original(source, target)
+
+    prepared = changes(node)
+    with monkeypatch.context() as patch:
+        patch.setattr("hook.node.files.os.rename", rename)
+        journal = journals.begin("install", "test", prepared, [], str(node / "state"))
+        journals.apply(journal)
+    journal.end(str(node / "state"))
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_cut_off_anywhere_it_is_put_back(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(node)
+    with pytest.raises(Cut):
+        run(node, cut, monkeypatch)
+    left = journals.pending(str(node / "state"))
+    assert (left is None) == (cut == 1)  # cut off before the journal is there, nothing was touched
+    if left:
+        left.undo()
+        left.undo()  # as often as it takes
+        left.end(str(node / "state"))
+    tree.discard(str(node / "program"))
+    assert everything(node) == before
+    assert journals.pending(str(node / "state")) is None
+
+
+def test_whole_it_is_there(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(node, 99, monkeypatch)
+    assert (node / "program/lib/code").read_text() == "new"
+    assert os.readlink(node / "bin") == "/usr/bin/new"
+    assert (node / "made/by/us/drop-in.toml").stat().st_mode & 0o777 == 0o600
+    assert (node / "etc/config.toml").read_text() == "theirs and ours\n"
+    assert (node / "etc/config.toml").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_journal_that_was_damaged_is_said(node: Path) -> None:
+    (node / "state/journal.json").write_text("{")
+    with pytest.raises(NodeError, match=r"journal\.json cannot be read"):
+        journals.pending(str(node / "state"))
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    directory = str(tmp_path / "lib/node")
+    with journals.locked(directory):
+        with pytest.raises(NodeError, match="another `reassert node`"), journals.locked(directory):
+            pass
+        assert os.path.isdir(directory)
+    assert not os.path.exists(tmp_path / "lib")
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(NodeError, match="neither a file nor a symbolic link"):
+        look(str(tmp_path / "fifo"))
+
+
+def test_a_state_survives_the_record(node: Path) -> None:
+    for name in ("etc/config.toml", "bin"):
+        state = look(str(node / name))
+        assert state
+        assert State.from_json(state.as_json()) == state
+        put(str(node / "copy"), state)
+        again = look(str(node / "copy"))
+        assert again
+        assert again.same(state)
+        assert state.kind == LINK or again.mtime_ns == state.mtime_ns
