@@ -65,7 +65,7 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
         edited = _tidied(text, tomlkit.dumps(document))
         if tomllib.loads(edited) == wanted:
             return edited
-    except (TOMLKitError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+    except (TOMLKitError, tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError):
         pass
     keys = ", ".join(".".join(key) for key in settings)
     raise NodeError(f"{path} cannot be edited safely, its tables are split in an unusual way; set by hand: {keys}")
