@@ -100,7 +100,14 @@ class Rewiring:
         restarts = self.restarts()
         changes = self._target.program + self._carriers + self._references + self._recorded(part)
         operation = "install" if self._target.adapters else "uninstall"
-        journal = journals.begin(operation, self.engine.name, changes, self._target.wiring.units, self._directory)
+        journal = journals.begin(
+            operation,
+            self.engine.name,
+            changes,
+            self._target.wiring.units,
+            self._directory,
+            restarts and self.engine.running(),
+        )
         restarted = False
         try:
             for path, state in changes:

@@ -263,7 +263,8 @@ def _recover() -> bool:
         return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = _engine_or_what_is_left(left.engine)
-    put_back(left, found if found.running() else None, journal.DIRECTORY)
+    restart = left.running or found.running()  # one that was interrupted while it started may not run now
+    put_back(left, found if restart else None, journal.DIRECTORY)
     return True
 
 

@@ -37,7 +37,8 @@ class Step:
 class Journal:
     """What is being done. `operation`: install or uninstall. `engine`: whose files, to be restarted after a return.
 
-    `directories`: made for it, outermost first. `units`: of systemd, started by it.
+    `directories`: made for it, outermost first. `units`: of systemd, started by it. `running`: whether the engine ran
+    when it began.
     """
 
     operation: str
@@ -45,6 +46,7 @@ class Journal:
     steps: list[Step]
     directories: list[str]
     units: list[str]
+    running: bool = False
 
     def undo(self) -> None:
         """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError."""
@@ -61,11 +63,18 @@ class Journal:
         put(f"{directory}/{_JOURNAL}", None)
 
 
-def begin(operation: str, engine: str, changes: list[Change], units: list[str], directory: str = DIRECTORY) -> Journal:
+def begin(
+    operation: str,
+    engine: str,
+    changes: list[Change],
+    units: list[str],
+    directory: str = DIRECTORY,
+    running: bool = False,
+) -> Journal:
     """Write the journal of a change that is about to be made. Raises OSError, with nothing changed."""
     steps = [Step(path, look(path), after) for path, after in changes]
     written = [path for path, after in changes if after is not None]
-    journal = Journal(operation, engine, steps, missing_directories(written), units)
+    journal = Journal(operation, engine, steps, missing_directories(written), units, running)
     data = {
         "operation": operation,
         "engine": engine,
@@ -75,6 +84,7 @@ def begin(operation: str, engine: str, changes: list[Change], units: list[str], 
         ],
         "directories": journal.directories,
         "units": units,
+        "running": running,
     }
     put(f"{directory}/{_JOURNAL}", State(json.dumps(data).encode(), mode=0o600))
     return journal
@@ -96,7 +106,7 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
     try:
         data = json.loads(Path(path).read_bytes())
         steps = [Step(s["path"], _state(s["before"]), _state(s["after"])) for s in data["steps"]]
-        return Journal(data["operation"], data["engine"], steps, data["directories"], data["units"])
+        return Journal(data["operation"], data["engine"], steps, data["directories"], data["units"], data["running"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing

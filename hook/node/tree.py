@@ -47,8 +47,19 @@ def prepare(source: str, path: str) -> str:
             os.lchown(full, 0, 0)
             if not os.path.islink(full):
                 os.chmod(full, 0o755 if os.stat(full).st_mode & 0o100 else 0o644)
-    os.sync()
+    _sync(copy)
     return fingerprint(copy)
+
+
+def _sync(path: str) -> None:
+    """Have a path's whole file system on disk, and no other: sync(2) would wait for a dead NFS server too."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), path)
+    finally:
+        os.close(fd)
 
 
 def exchange(path: str, wanted: str) -> None:

@@ -155,7 +155,7 @@ class OneContainer:
         while time.monotonic() < deadline:
             found = Process(self.pid, self._token).executed(before)
             if found is not None:
-                return found
+                return found[1]
             time.sleep(0.01)
         raise NodeError("a program executed in the container did not come up")
 

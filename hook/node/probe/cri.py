@@ -60,7 +60,14 @@ class Cri:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for a coroutine that uses `ask`."""
-        return self._loop.run_until_complete(work)
+        try:
+            return self._loop.run_until_complete(work)
+        except KeyboardInterrupt:  # the loop is still needed, to remove what was started
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            raise
 
     async def ask(self, method: str, **fields: Any) -> Any:
         """`call` for coroutines."""

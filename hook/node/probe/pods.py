@@ -7,8 +7,9 @@ only sleeps. kubelet ends pods that it does not know within seconds, so a probe 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
-import time
+import signal
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -171,28 +172,28 @@ class Pod:
 
     async def _executed(self, command: list[str]) -> list[str]:
         before = processes()
-        seconds = int(EXEC_SECONDS)
         calling = asyncio.ensure_future(
-            self._cri.ask("ExecSync", container_id=self._container, cmd=command, timeout=seconds)
+            self._cri.ask("ExecSync", container_id=self._container, cmd=command, timeout=int(EXEC_SECONDS))
         )
-        try:
-            deadline = time.monotonic() + EXEC_SECONDS
-            while True:
-                ended = calling.done()
-                found = Process(self.pid, self._token).executed(before)
-                if found is not None:
-                    return found
-                if ended:
-                    answer = calling.result()
-                    said = answer.stderr.decode(errors="replace").strip()
-                    raise NodeError(f"{command[0]} ended at once in the container ({answer.exit_code}) {said}".strip())
-                if time.monotonic() > deadline:
-                    raise NodeError(f"{command[0]}, executed in the container, did not come up")
+        found = None
+        while found is None and not calling.done():
+            found = Process(self.pid, self._token).executed(before)
+            if found is None:
                 await asyncio.sleep(0.01)
-        finally:
-            calling.cancel()
-            with suppress(asyncio.CancelledError, NodeError):
-                await calling
+        if found is not None:
+            # That ends the call too. One that is cancelled while the runtime is still starting the program makes
+            # containerd 1.7 wait for half a minute before it stops the container.
+            with suppress(ProcessLookupError):
+                os.kill(found[0], signal.SIGKILL)
+        try:
+            answer = await calling
+        except NodeError as error:
+            if found is None:
+                raise NodeError(f"{command[0]}, executed in the container, did not come up: {error}") from None
+        if found is None:
+            said = answer.stderr.decode(errors="replace").strip()
+            raise NodeError(f"{command[0]} ended at once in the container ({answer.exit_code}) {said}".strip())
+        return found[1]
 
     def remove(self) -> None:
         """Stop and remove the pod and all in it. Raises NodeError."""

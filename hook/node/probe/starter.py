@@ -118,12 +118,12 @@ class Process:
                 )
             time.sleep(0.01)
 
-    def executed(self, before: set[int]) -> list[str] | None:
-        """The environment of another process with this marker, started since `before` (`processes`); None so far."""
+    def executed(self, before: set[int]) -> tuple[int, list[str]] | None:
+        """Pid and environment of another process with this marker, started since `before`; None so far."""
         for pid in processes() - before:
             entries = environ_of(pid) or []
             if f"{MARKER}={self.token}" in entries:
-                return entries
+                return pid, entries
         return None
 
 

@@ -1,6 +1,6 @@
 """`reassert node install` and `uninstall` that are killed or interrupted: the next one finishes the job.
 
-Every single step is tried in tests/unit/node/test_change.py; here it is the frozen program on a node.
+Every single step is tried in tests/unit/node/test_journal.py; here it is the frozen program on a node.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_killed_at_each_step(node: Wirable, operation: tuple[str, ...]) -> None:
 
 
 def end(node: Wirable, number: signal.Signals, when: str, *operation: str) -> subprocess.CompletedProcess[str]:
-    """Send a signal to `reassert node …` while it is `restarting` containerd, or `probing` after that."""
+    """Send a signal to `reassert node …` while it is `restarting` containerd, `starting` or `probing` after that."""
     process = subprocess.Popen(
         node.booted.command(PROGRAM, "node", *operation), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -93,6 +93,8 @@ def end(node: Wirable, number: signal.Signals, when: str, *operation: str) -> su
             break
     else:
         pytest.fail("it did not restart anything")
+    if when == "starting":
+        wait_for(lambda: node.booted.property("containerd", "ActiveState") == "activating", "its start")
     if when == "probing":
         wait_for(lambda: bool(pods(node)), "a probe")
     # Its parent is nsenter, which only waits for it.
@@ -124,6 +126,29 @@ def test_install_that_was_killed_is_undone(node: Wirable) -> None:
     assert end(node, KILL, "probing", "install").returncode == -KILL
     node.node("uninstall")
     node.is_untouched()
+    node.pod_gets("runc", overridden=True)
+
+
+SLOW = """\
+[Service]
+Restart=no
+ExecStartPre=/bin/sh -c 'if grep -qs reassert- /etc/containerd/config.toml; then sleep 2; exit 1; fi'
+"""
+
+
+def test_install_that_was_killed_while_containerd_did_not_come_up(node: Wirable) -> None:
+    """It was running before, so it is to run again, whatever it is doing when everything is put back."""
+    drop_in = node.booted.path("/run/systemd/system/containerd.service.d/slow.conf")
+    drop_in.parent.mkdir(exist_ok=True)
+    drop_in.write_text(SLOW)
+    node.booted.run("systemctl", "daemon-reload")
+    try:
+        assert end(node, KILL, "starting", "install", "--no-probe").returncode == -KILL
+        node.node("uninstall")
+        node.is_untouched()
+    finally:
+        drop_in.unlink()
+        node.booted.run("systemctl", "daemon-reload")
     node.pod_gets("runc", overridden=True)
 
 
