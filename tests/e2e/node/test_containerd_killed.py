@@ -83,7 +83,7 @@ def test_killed_at_each_step(node: Wirable, operation: tuple[str, ...]) -> None:
 
 
 def end(node: Wirable, number: signal.Signals, when: str, *operation: str) -> subprocess.CompletedProcess[str]:
-    """Send a signal to `reassert node …` while it is `restarting` containerd, waits for it `starting`, or is `probing`."""
+    """Send a signal to `reassert node …` while it is `restarting` containerd, `starting` or `probing` after that."""
     process = subprocess.Popen(
         node.booted.command(PROGRAM, "node", *operation), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
