@@ -128,7 +128,9 @@ def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) ->
     engine = engines.engine(engines.chosen(options.engine))
     old = record.parts.get(engine.name, Part())
     choice_of_adapters = _adapters(options.adapter, engine, old)
-    scope = options.runtime_class or (None if options.default else old.runtime_class)
+    scope = options.runtime_class
+    if scope is None and not options.default:
+        scope = old.runtime_class
     put = program(prepare)
     choice = Choice(choice_of_adapters, scope, put.path, policy())
     wiring = engine.wire(choice, base_of(record, engine), old.notes)

@@ -49,8 +49,8 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
     Raises NodeError for a text that is no TOML, or where the result would not say exactly what it should.
     """
     wanted = parse(text, path)
-    document = tomlkit.parse(text)
     try:
+        document = tomlkit.parse(text)
         for key, value in settings.items():
             put(wanted, key, value)
             if value is not None:
@@ -73,7 +73,8 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
 
 def _tidied(old: str, new: str) -> str:
     """An edited text whose untouched lines are the old ones, to the last space, and whose new ones stand as others."""
-    before, after = old.splitlines(), new.splitlines()
+    before, after = (text.removesuffix("\n").split("\n") if text else [] for text in (old, new))
+    feed = "\r" if any(line.endswith("\r") for line in before) else ""
     indents = any(line.startswith((" ", "\t")) and line.lstrip().startswith("[") for line in before)
     same = SequenceMatcher(None, [line.strip() for line in before], [line.strip() for line in after], autojunk=False)
     lines: list[str] = []
@@ -81,12 +82,12 @@ def _tidied(old: str, new: str) -> str:
         if tag == "equal":
             lines += before[begin:end]
         elif tag == "replace":
-            lines += after[new_begin:new_end]
+            lines += [line.rstrip("\r") + feed for line in after[new_begin:new_end]]
         for line in after[new_begin:new_end] if tag == "insert" else []:
             if line.strip():
-                lines.append(_indentation(line.strip(), lines, indents) + line.strip())
+                lines.append(_indentation(line.strip(), lines, indents) + line.strip() + feed)
             elif not indents:
-                lines.append("")
+                lines.append(feed)
     return "\n".join(lines) + "\n"
 
 

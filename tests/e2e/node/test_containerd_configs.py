@@ -5,6 +5,7 @@ containerd does not run but where a test says so: `containerd config dump` is wh
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ import pytest
 
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.engines import CONFIG, FORMATS, SANDBOX_IMAGE, containerd_config
-from e2e.node.wired import FILES, POLICY_FILE, Wirable
+from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, Handler, containerd_config
+from e2e.node.wired import FILES, KATA, POLICY_FILE, Wirable
 
 CONF_D = "/etc/containerd/conf.d"
 DROP_IN = f"{CONF_D}/99-reassert.toml"
@@ -133,6 +134,29 @@ def test_as_the_distribution_ships_it(node: Wirable) -> None:
     assert_round_trip(node, *main_file(node), wired=DEFAULT)
 
 
+@with_every_containerd
+def test_as_containerd_prints_its_defaults(node: Wirable) -> None:
+    """`containerd config default > config.toml`, then sed, is how most nodes were set up."""
+    text = node.booted.run("containerd", "config", "default").stdout
+    write(node, CONFIG, text.replace("SystemdCgroup = false", "SystemdCgroup = true"))
+    assert_round_trip(node, *main_file(node), wired=DEFAULT)
+
+
+def test_as_few_people_write_it(node: Wirable) -> None:
+    """Other ends of lines, none at the last one, inline tables, dotted keys."""
+    plugin = "io.containerd.cri.v1.runtime" if two(node) else "io.containerd.grpc.v1.cri"
+    lines = [
+        f"version = {version(node)}",
+        "oom_score = -998 # a\u2028b",
+        f"[plugins.'{plugin}'.containerd.runtimes]",
+        'runc = {runtime_type = "io.containerd.runc.v2", options = {SystemdCgroup = false}}',
+        'crun.runtime_type = "io.containerd.runc.v2"',
+        "crun.options.BinaryName = '/usr/bin/crun' # faster",
+    ]
+    node.booted.path(CONFIG).write_bytes("\r\n".join(lines).encode())
+    assert_round_trip(node, *main_file(node))
+
+
 def test_mode_and_owner_are_kept(node: Wirable) -> None:
     config = node.booted.path(CONFIG)
     config.chmod(0o600)
@@ -241,3 +265,56 @@ def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
         )
     ]
     assert_round_trip(node, *main_file(node))
+
+
+def test_a_handlers_own_base_runtime_spec(node: Wirable) -> None:
+    """What containers start from is the administrator's, with our hook as the last one."""
+    spec = json.loads(node.booted.run("ctr", "oci", "spec").stdout)
+    spec["process"].setdefault("env", []).append("SITE=berlin")
+    spec["hooks"] = {"createRuntime": [{"path": "/usr/bin/site-hook"}]}
+    theirs = f"{CONF_D}/base.json"
+    write(node, theirs, json.dumps(spec))
+    runc = Handler(RUNC.name, RUNC.options, RUNC.comment, more=f'      base_runtime_spec = "{theirs}"\n')
+    write(node, CONFIG, containerd_config(version(node), (runc, CRUN)))
+    node.before = node.booted.snapshot()
+    node.install("--adapter", "hook")
+    specs = {key[-2]: value for key, value in dump(node).items() if key[-1] == "base_runtime_spec"}
+    ours = json.loads(node.booted.path(specs["runc"]).read_text())
+    assert "SITE=berlin" in ours["process"].pop("env")
+    spec["process"].pop("env")
+    assert ours["process"] == spec["process"]
+    [first, last] = ours["hooks"]["createRuntime"]
+    assert first["path"] == "/usr/bin/site-hook"
+    assert (last["path"], last["args"]) == ("/opt/reassert/reassert", ["reassert", "hook", "createRuntime"])
+    assert "berlin" not in node.booted.path(specs["crun"]).read_text()
+    node.node("uninstall")
+    assert node.changes() == [], "\n".join(node.changes())
+
+
+@with_every_containerd
+def test_a_new_runtime_class_is_a_copy_of_the_default_one(node: Wirable) -> None:
+    more = "      privileged_without_host_devices = true\n"
+    runc = Handler(RUNC.name, "SystemdCgroup = true", RUNC.comment, more=more)
+    write(node, CONFIG, containerd_config(version(node), (runc, CRUN)))
+    node.before = node.booted.snapshot()
+    was = dump(node)
+    node.install("--runtime-class", "guarded")
+    now = dump(node)
+    guarded = {key: now.pop(key) for key in list(now) if "guarded" in key}
+    assert now == was
+    assert guarded.pop(next(key for key in guarded if key[-1] == "BinaryName")) == "/usr/local/sbin/reassert-runc"
+    assert guarded == {
+        tuple("guarded" if part == "runc" else part for part in key): value
+        for key, value in was.items()
+        if key[-3:-1] == ("runtimes", "runc") or key[-3:-1] == ("runc", "options")
+    }
+    node.node("uninstall")
+    assert node.changes() == [], "\n".join(node.changes())
+
+
+@pytest.mark.parametrize("name", ["kata", "UPPER", "a_b", "a.b", "-a", "a" * 64, "../x", ""])
+def test_a_runtime_class_that_cannot_be(node: Wirable, name: str) -> None:
+    write(node, CONFIG, containerd_config(version(node), (RUNC, KATA)))
+    assert_refused(
+        node, "kata" if name == "kata" else f"--runtime-class {name}: ", options=(f"--runtime-class={name}",)
+    )

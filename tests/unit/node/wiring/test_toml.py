@@ -60,6 +60,12 @@ def test_a_key_that_is_absent_already_is_no_error() -> None:
     assert edit(USUAL, "f", {BINARY: None}) == USUAL
 
 
+def test_other_ends_of_lines_stay() -> None:
+    text = "# a\u2028b\r\nx = {y = 1}\nz.w = 2\r\n[t]\r\nk = 0"
+    edited = edit(text, "f", {("t", "new"): 1, ("x", "y"): 2, ("z", "w"): 3})
+    assert edited == "# a\u2028b\r\nx = {y = 2}\r\nz.w = 3\r\n[t]\r\nk = 0\nnew = 1\r\n"
+
+
 def test_what_is_no_toml_is_said_with_the_line() -> None:
     with pytest.raises(NodeError, match=r"^config\.toml: .*line 2"):
         edit('version = 2\n[plugins\nx = "', "config.toml", {BINARY: "/ours"})
