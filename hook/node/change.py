@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hook.errors import describe
+from hook.errors import ReassertError, describe
 from hook.node import journal as journals
 from hook.node import systemd, tree
 from hook.node.engine import HOOK, RUNTIME, Base, Engine, Wiring
@@ -100,18 +100,14 @@ class Rewiring:
         restarts = self.restarts()
         changes = self._target.program + self._carriers + self._references + self._recorded(part)
         operation = "install" if self._target.adapters else "uninstall"
-        journal = journals.begin(
-            operation,
-            self.engine.name,
-            changes,
-            self._target.wiring.units,
-            self._directory,
-            restarts and self.engine.running(),
-        )
+        different = [path for path, state in changes if not _same(state, look(path))]
+        running = restarts and self.engine.running()
         restarted = False
         try:
+            units = self._target.wiring.units
+            journal = journals.begin(operation, self.engine.name, changes, units, self._directory, running)
             for path, state in changes:
-                if not _same(state, look(path)) and not path.startswith(self._directory):
+                if path in different and not path.startswith(self._directory):
                     say(f"{'writing' if state else 'removing'} {path}")
             journals.apply(journal)
             if restarts:
@@ -127,10 +123,15 @@ class Rewiring:
             self._wait_for_units()
             if self.engine.running():
                 self.prove()
-        except (NodeError, OSError, KeyboardInterrupt) as error:
+            _uninterruptible()
+        except BaseException as error:
+            begun = journals.pending(self._directory)
+            if begun is not None:
+                say("that failed; putting everything back")
+                put_back(begun, self.engine if restarted else None, self._directory)
+            if not isinstance(error, (ReassertError, OSError, KeyboardInterrupt)):
+                raise
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
-            say("that failed; putting everything back")
-            put_back(journal, self.engine if restarted else None, self._directory)
             raise NodeError(f"{why}\nEverything is as it was before.") from None
         journal.end(self._directory)
         self._clean_up(say)
@@ -252,8 +253,7 @@ class Rewiring:
 
 def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
     """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # this has to end; after a kill -9, the next run does it again
+    _uninterruptible()
     journal.undo()
     tree.discard(PLACE)
     if not Record(directory).engines():
@@ -273,6 +273,12 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
                 f"the files are as they were, but {restart.title} does not come up again: {error}"
             ) from None
     journal.end(directory)
+
+
+def _uninterruptible() -> None:
+    """What follows has to end. After a kill -9, the next run does it again."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def replace_parts(record: Record, parts: dict[str, Part]) -> Change:

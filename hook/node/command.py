@@ -178,9 +178,9 @@ def _uninstall(options: argparse.Namespace) -> int:
         return 0
     with journal.locked():
         recovered = _recover()
-        _interruptible()
         names = _wired(Record(), options.engine)
         for name in names:
+            _interruptible()
             record = Record()
             rewiring = _unwiring(name, record)
             _leaving(rewiring.engine, record)
@@ -271,7 +271,7 @@ def _recover() -> bool:
 
 
 def _interruptible() -> None:
-    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back. To recover ignores them all."""
+    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back. What must end ignores them."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

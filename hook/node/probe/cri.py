@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +36,16 @@ def message(name: str, **fields: Any) -> Any:
     return _MESSAGES[name](**fields)
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that would end this program come afterwards."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 class Cri:
     """A connection. `socket`: absolute path, without a scheme. Connects at the first call."""
 
@@ -59,15 +71,12 @@ class Cri:
         return information(answer) if answer.image.id else None
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Wait for a coroutine that uses `ask`."""
-        try:
+        """Wait for a coroutine that uses `ask`.
+
+        A signal waits with it: what the engine is just making can only be removed once it is made.
+        """
+        with uninterrupted():
             return self._loop.run_until_complete(work)
-        except KeyboardInterrupt:  # the loop is still needed, to remove what was started
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            raise
 
     async def ask(self, method: str, **fields: Any) -> Any:
         """`call` for coroutines."""

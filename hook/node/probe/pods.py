@@ -11,14 +11,14 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.cri import CONTAINER as OWN
-from hook.node.probe.cri import NODE, CallFailed, Cri, information, parsed
+from hook.node.probe.cri import NODE, CallFailed, Cri, information, parsed, uninterrupted
 from hook.node.probe.starter import (
     EXEC_SECONDS,
     MARKER,
@@ -29,6 +29,7 @@ from hook.node.probe.starter import (
     Process,
     abandoned,
     new_token,
+    own,
     processes,
     scratch,
 )
@@ -68,8 +69,12 @@ class PodStarter:
         )
 
     def close(self) -> None:
-        """Let go of the socket."""
-        self._cri.close()
+        """Let go of the socket; what is left of probes that a signal cut off is removed."""
+        with uninterrupted():
+            if self._ready:
+                with suppress(NodeError):
+                    _remove_pods(self._cri, own)
+            self._cri.close()
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
         """A pod of one container. Raises NotStarted, NodeError."""
@@ -120,7 +125,7 @@ class PodStarter:
                 f"pull {self._image}"
             )
         self._command = _entrypoint(found)
-        _remove_pods(self._cri)
+        _remove_pods(self._cri, abandoned)
         self._ready = True
 
     def _cgroup_parent(self, handler: str) -> str:
@@ -197,14 +202,14 @@ class Pod:
 
     def remove(self) -> None:
         """Stop and remove the pod and all in it. Raises NodeError."""
-        _remove_pods(self._cri, self._token)
+        _remove_pods(self._cri, lambda token: token == self._token)
         shutil.rmtree(self._logs, ignore_errors=True)
 
 
-def _remove_pods(cri: Cri, token: str = "") -> None:
-    """The one with this token; without one, those that interrupted probes left. Raises NodeError."""
+def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:
+    """Probes, by their tokens. Raises NodeError."""
     for pod in cri.call("ListPodSandbox").items:
-        if LABEL not in pod.labels or (pod.labels[LABEL] != token if token else not abandoned(pod.labels[LABEL])):
+        if LABEL not in pod.labels or not which(pod.labels[LABEL]):
             continue
         try:
             cri.call("StopPodSandbox", pod_sandbox_id=pod.id)

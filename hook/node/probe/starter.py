@@ -43,6 +43,11 @@ def abandoned(token: str) -> bool:
     return not (maker.isdigit() and os.path.exists(f"/proc/{maker}"))
 
 
+def own(token: str) -> bool:
+    """Whether this process made a token."""
+    return token.startswith(f"{os.getpid()}-")
+
+
 def scratch(directory: str = "/run") -> str:
     """A new directory of root's; those that interrupted probes left go away. Raises OSError."""
     for entry in os.scandir(directory):

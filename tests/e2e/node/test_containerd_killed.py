@@ -26,6 +26,7 @@ STEPS = 40
 """More renames than either of them makes."""
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
+INTERRUPTED = "reassert: interrupted\nEverything is as it was before.\n"
 WIRED = {"crun": ["runtime"], "runc": ["runtime"]}
 
 
@@ -53,13 +54,21 @@ def installed(node: Wirable) -> Snapshot:
     return {path: entry for path, entry in everything.items() if not path.startswith("/var/lib/reassert/etc-")}
 
 
+def signalled(
+    node: Wirable, number: signal.Signals, step: int, operation: tuple[str, ...]
+) -> subprocess.CompletedProcess[str]:
+    """`reassert node …` with a signal at its n-th rename."""
+    need(run("strace", "-V", check=False).returncode == 0, "strace")
+    tracing = ["strace", "-f", "-o", "/dev/null", "-e", f"inject=rename:signal={number.name}:when={step}"]
+    return run(*tracing, *node.booted.command(PROGRAM, "node", *operation), check=False)
+
+
 @pytest.mark.parametrize("operation", [INSTALL, UNINSTALL], ids=" ".join)
 def test_killed_at_each_step(node: Wirable, operation: tuple[str, ...]) -> None:
     """Before each rename, by which every file comes into its place. Another install, or uninstall, finishes the job.
 
     Containerd is stopped: that makes no difference to the files, and its restarts take their time.
     """
-    need(run("strace", "-V", check=False).returncode == 0, "strace")
     node.booted.run("systemctl", "stop", "containerd")
     node.node(*INSTALL)
     complete = installed(node)
@@ -67,8 +76,7 @@ def test_killed_at_each_step(node: Wirable, operation: tuple[str, ...]) -> None:
     if operation is INSTALL:
         node.node(*UNINSTALL)
     for step in range(1, STEPS):
-        tracing = ["strace", "-f", "-o", "/dev/null", "-e", f"inject=rename:signal=KILL:when={step}"]
-        done = run(*tracing, *node.booted.command(PROGRAM, "node", *operation), check=False)
+        done = signalled(node, KILL, step, operation)
         if done.returncode == 0:
             assert step > 4
             return
@@ -168,17 +176,33 @@ def test_uninstall_that_was_killed(node: Wirable, repeated: str) -> None:
 @pytest.mark.parametrize(("number", "when"), [(TERM, "restarting"), (INT, "probing")])
 def test_install_that_is_interrupted_puts_everything_back(node: Wirable, number: signal.Signals, when: str) -> None:
     done = end(node, number, when, "install")
-    assert (done.returncode, done.stderr) == (1, "reassert: interrupted\nEverything is as it was before.\n")
+    assert (done.returncode, done.stderr) == (1, INTERRUPTED)
     node.is_untouched()
     assert pods(node) == []
     assert node.status()[0] == NOT_WIRED
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_install_that_is_interrupted_while_it_writes(node: Wirable, step: int) -> None:
+    """At the journal, and at one of the files."""
+    done = signalled(node, TERM, step, INSTALL)
+    assert (done.returncode, done.stderr) == (1, INTERRUPTED)
+    node.is_untouched()
+
+
+def test_uninstall_that_is_interrupted_when_nothing_refers_to_it_any_more(node: Wirable) -> None:
+    """Then there is no way back, and it goes on to its end."""
+    node.install("--no-probe")
+    done = signalled(node, TERM, 4, UNINSTALL)
+    assert (done.returncode, done.stderr) == (0, "")
+    node.is_untouched()
 
 
 def test_uninstall_that_is_interrupted_puts_everything_back(node: Wirable) -> None:
     node.install("--no-probe")
     complete = installed(node)
     done = end(node, TERM, "restarting", "uninstall")
-    assert (done.returncode, done.stderr) == (1, "reassert: interrupted\nEverything is as it was before.\n")
+    assert (done.returncode, done.stderr) == (1, INTERRUPTED)
     assert differences(complete, installed(node)) == []
     assert node.status() == (0, WIRED, [])
     node.pod_gets("runc")
