@@ -51,7 +51,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.set_defaults(run=_install)
 
     verifying = node.add_parser(
-        "verify", help="start a hostile container under each handler and say what it got; exits 0 if all are protected"
+        "verify",
+        help="start a hostile container under each handler and say what it got; exits 0 all protected, 1 not, or it "
+        "could not be tried, 3 nothing to verify (mode Audit, or no rule that covers a probe)",
     )
     _engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")

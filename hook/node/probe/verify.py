@@ -27,6 +27,9 @@ ATTEMPTS = 3
 
 PROTECTED, EXPOSED, UNTRIED = "protected", "not protected", "not tried"
 
+NOTHING = 3
+"""Exit status where nothing could be put back: neither protected nor exposed."""
+
 _OURS = re.compile(
     r"reassert: refused"
     r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
@@ -70,14 +73,22 @@ def probe(starter: Starter, handler: str) -> None:
 def verify(engine: Engine, handlers: list[Handler], policy: Policy, starter: Starter, output: str) -> int:
     """Print what a hostile container of each handler got. `output`: table or json.
 
-    Returns 0 if every handler that calls an OCI runtime is protected, else 1. Raises NothingToVerify, NodeError where
-    nothing can be tried, OSError.
+    Returns 0 if every handler that calls an OCI runtime is protected, NOTHING if the policy wants nothing of a probe,
+    else 1. Raises NodeError where no probe can be started, OSError.
     """
-    findings, others = examine(handlers, policy, starter)
+    nothing = ""
+    try:
+        findings, others = examine(handlers, policy, starter)
+    except NothingToVerify as error:
+        nothing = str(error)
+        findings, others = [Finding(handler, UNTRIED, [nothing]) for handler in handlers], {}
     if output == "json":
-        print(json.dumps(_as_json(engine, policy, findings, others), indent=2))
+        report = _as_json(engine, policy, findings, others)
+        print(json.dumps({**report, "nothingToVerify": nothing or None}, indent=2))
     else:
-        print(_table(engine, policy, findings, others))
+        print(_table(engine, policy, findings, others, nothing))
+    if nothing:
+        return NOTHING
     return 0 if _is_good(findings) else 1
 
 
@@ -103,16 +114,16 @@ def examine(
 
 def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str]]:
     if policy.missing:
-        raise NothingToVerify(f"there is nothing to verify: no node policy: {policy.missing}")
+        raise NodeError(f"no node policy: {policy.missing}")
     if policy.mode == AUDIT:
-        raise NothingToVerify(f"there is nothing to verify: the mode of {policy.path} is Audit, nothing is enforced")
+        raise NothingToVerify(f"the mode of {policy.path} is Audit, nothing is enforced")
     exclusion = excluded(policy, starter.identity)
     if exclusion:
-        raise NothingToVerify(f"there is nothing to verify: {policy.path} excludes {exclusion}")
+        raise NothingToVerify(f"{policy.path} excludes {exclusion}")
     matches, others = hostile.covering(policy, starter.identity)
     if not matches:
         why = "".join(f"; rule {name}: {reason}" for name, reason in others.items())
-        raise NothingToVerify(f"there is nothing to verify: no rule of {policy.path} covers a probe{why}")
+        raise NothingToVerify(f"no rule of {policy.path} covers a probe{why}")
     return matches, others
 
 
@@ -233,10 +244,12 @@ def _as_json(engine: Engine, policy: Policy, findings: list[Finding], others: di
     }
 
 
-def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str]) -> str:
+def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str], nothing: str) -> str:
     parts = [f"engine     {engine.title}", f"policy     {policy.path}"]
     if policy.warning:
         parts.append(f"WARNING    {policy.warning}")
+    if nothing:
+        return "\n".join([*parts, f"result     nothing to verify: {nothing}"])
     rows = []
     for finding in findings:
         handler = finding.handler

@@ -80,6 +80,21 @@ def test_pods_go_where_systemd_has_the_cgroups(docker: Docker) -> None:
     assert docker.booted.run("systemctl", "list-units", "--all", "--no-legend", "cri-containerd-*").stdout == ""
 
 
+def test_in_audit_mode_there_is_nothing_to_verify(docker: Docker) -> None:
+    audit = POLICY.replace("spec:", "spec:\n  mode: Audit")
+    docker.booted.path("/etc/reassert").mkdir(mode=0o755)
+    try:
+        docker.booted.path("/etc/reassert/policy.yaml").write_text(docker.node.placed(audit))
+        said = docker.booted.run(PROGRAM, "node", "verify", "--engine", "docker", check=False)
+    finally:
+        docker.booted.run("rm", "-r", "/etc/reassert")
+    assert (said.returncode, said.stderr) == (3, "")
+    assert said.stdout.splitlines()[-1] == (
+        "result     nothing to verify: the mode of /etc/reassert/policy.yaml is Audit, nothing is enforced"
+    )
+    assert docker.remains() == []
+
+
 def test_a_refusal_is_protection(docker: Docker) -> None:
     docker.node.write_policy(POLICY + "    onConflict: Deny\n")
     verified = docker.verify({"reassert": ["runtime"]})

@@ -213,6 +213,7 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
         ],
         "rulesNotTried": [],
         "protected": True,
+        "nothingToVerify": None,
     }
 
 
@@ -220,6 +221,18 @@ def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
     given = policy({"name": "ca", "match": {"namespaces": ["a"]}, "env": [{"name": "CA", "value": "/ca.pem"}]})
     with pytest.raises(NothingToVerify, match=r"no rule of policy.yaml covers a probe; rule ca: namespaces: the "):
         found(local(protect), given=given)
+
+
+def test_nothing_to_verify_is_neither_protected_nor_not(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    engine: Any = SimpleNamespace(title="containerd 2.1")
+    audit = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}, mode="Audit")
+    why = "the mode of policy.yaml is Audit, nothing is enforced"
+    assert verify(engine, [RUNC], audit, local(protect), "json") == 3
+    report = json.loads(capsys.readouterr().out)
+    assert (report["protected"], report["nothingToVerify"]) == (False, why)
+    assert [(entry["result"], entry["saw"]) for entry in report["handlers"]] == [("not tried", [why])]
+    assert verify(engine, [RUNC], audit, local(protect), "table") == 3
+    assert capsys.readouterr().out.endswith(f"result     nothing to verify: {why}\n")
 
 
 def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(
