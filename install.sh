@@ -8,8 +8,8 @@
 #                                     configuration is not touched
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman,
-# --adapter runtime,nri,hook,cdi, --runtime-class NAME, --no-probe. Builds the program into dist/ first where that is
-# missing or older than its sources, with what apt has.
+# --adapter runtime,nri,hook,cdi, --no-unit, --runtime-class NAME, --no-probe. Builds the program into dist/ first where
+# that is missing or older than its sources, with what apt has.
 # Exit status: 0 done, 1 failed and everything is as it was, 2 wrong usage; of --demo also 3, containers cannot run here.
 set -eu
 cd "$(dirname "$0")"
@@ -55,7 +55,7 @@ case ${1-} in
   fi
   exec "$program" node uninstall "$@"
   ;;
-"" | --engine* | --adapter* | --runtime-class* | --default | --dry-run | --no-probe)
+"" | --engine* | --adapter* | --runtime-class* | --default | --dry-run | --no-probe | --no-unit)
   build
   exec dist/reassert/reassert node install "$@"
   ;;

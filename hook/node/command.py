@@ -22,6 +22,7 @@ from hook.node.probe.proof import Proof
 from hook.node.probe.verify import verify
 from hook.node.program import PLACE, path_in_use, policy, program, seed
 from hook.node.record import Part, Record
+from hook.node.wiring.nri_unit import ELSEWHERE
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
 
@@ -78,6 +79,9 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         metavar="ADAPTER[,ADAPTER]",
         help=f"of {', '.join(ADAPTERS)} (default: what is wired already, else the engine's first: {RUNTIME})",
     )
+    parser.add_argument(
+        "--no-unit", dest="unit", action="store_false", help="with nri: others run the plugin, a DaemonSet for one"
+    )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--runtime-class", metavar="NAME", help="wire this handler only; a new one is made if it is missing"
@@ -133,14 +137,23 @@ def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) ->
     scope = options.runtime_class
     if scope is None and not options.default:
         scope = old.runtime_class
+    # As before, like the adapters, unless these are said anew.
+    unit = options.unit and (options.adapter is not None or _unit(old))
+    if not options.unit and NRI not in choice_of_adapters:
+        raise Usage("--no-unit: that is about NRI's plugin; add --adapter nri")
     put = program(prepare)
-    choice = Choice(choice_of_adapters, scope, put.path, policy())
+    choice = Choice(choice_of_adapters, scope, put.path, policy(), unit)
     wiring = engine.wire(choice, base_of(record, engine), old.notes)
     target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])
     rewiring = Rewiring(engine, record, target)
     if probe and engine.running() and rewiring.differences():
         rewiring.prove = Proof(engine, choice.policy, wiring, bool(old.adapters)).again
     return rewiring, target
+
+
+def _unit(part: Part) -> bool:
+    """Whether the plugin, if it is wired, is a service of this node."""
+    return bool(part.notes.get(ELSEWHERE, True))
 
 
 def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
@@ -243,7 +256,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     """What `node install` would change although nothing else is asked for."""
-    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy())
+    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy(), _unit(part))
     wiring = engine.wire(choice, base_of(record, engine), part.notes)
     target = Target(wiring, part.adapters, part.runtime_class)
     rewiring = Rewiring(engine, record, target)

@@ -19,12 +19,14 @@ class Choice:
     """What an administrator asked for. `adapters`: of ADAPTERS. `runtime_class`: wire this handler only; None: all.
 
     `program`: absolute path of the reassert executable that is to be called, no symbolic link. `policy`: the node's.
+    `unit`: whether NRI's plugin is a service of this node; else others run it.
     """
 
     adapters: tuple[str, ...]
     runtime_class: str | None
     program: str
     policy: Policy
+    unit: bool = True
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from hook.node.probe.starter import Starter
 from hook.node.wiring import shims, toml
 from hook.node.wiring.basespec import base_spec, reserved_env
 from hook.node.wiring.containerd_files import CRI, NRI, Files, strip
-from hook.node.wiring.nri_unit import NAME, nri_unit
+from hook.node.wiring.nri_unit import ELSEWHERE, NAME, NOT_SEEN, nri_unit
 from hook.node.wiring.toml import Key
 from hook.node.wiring.wrapper import dispatcher_for, real_of
 
@@ -60,9 +60,10 @@ class Containerd:
         """Every handler of the CRI plugin."""
         dump = self._dump()
         was = notes.get("handlers", {})
-        return [self._handler(name, table, was.get(name, {})) for name, table in sorted(_runtimes(dump).items())]
+        note = "" if notes.get(ELSEWHERE, True) else NOT_SEEN
+        return [self._handler(name, table, was.get(name, {}), note) for name, table in sorted(_runtimes(dump).items())]
 
-    def _handler(self, name: str, table: dict[str, Any], was: dict[str, str]) -> Handler:
+    def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str) -> Handler:
         kind = str(table.get("runtime_type", ""))
         if kind not in _RUNC_TYPES:
             return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
@@ -75,7 +76,7 @@ class Containerd:
         if systemd.is_active(NAME):
             wired.append(NRI_ADAPTER)
         original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
-        return Handler(name, self._runtime(original), tuple(wired))
+        return Handler(name, self._runtime(original), tuple(wired), note)
 
     def _runtime(self, binary: str) -> str:
         """The absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
@@ -140,6 +141,8 @@ class Containerd:
         configuration, changed = files.change(settings)
         wiring.references += configuration
         wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched}
+        if not choice.unit:
+            wiring.notes[ELSEWHERE] = False
         effective = {_in_dump(key, dump): value for key, value in settings.items()}
         self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
@@ -167,9 +170,11 @@ class Containerd:
         return {wanted: known[default]}, wanted
 
     def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """The plugin's unit."""
+        """The plugin's unit, unless others run it."""
         if self.version < (1, 7):
             raise NodeError(f"{self.title} has no NRI, that needs 1.7 or later; use --adapter runtime")
+        if not choice.unit:
+            return
         socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
         carriers, wiring.units = nri_unit(choice.program, socket)
         wiring.carriers += carriers

@@ -27,7 +27,7 @@ from hook.node.wiring import toml
 from hook.node.wiring.basespec import reserved_env
 from hook.node.wiring.cdifile import cdi_file
 from hook.node.wiring.daemon import arguments_of, option
-from hook.node.wiring.nri_unit import nri_unit
+from hook.node.wiring.nri_unit import ELSEWHERE, NOT_SEEN, nri_unit
 from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
 
 HOOKS = "/etc/reassert/hooks.d/crio"
@@ -97,11 +97,14 @@ class Crio:
             path, kind = _path(source, of), _kind(source)
             if path is None:
                 continue
-            note = "the default" if name == default else ""
+            notices = ["the default"] if name == default else []
+            notices += [] if notes.get(ELSEWHERE, True) else [NOT_SEEN]
             if kind != "oci":
                 found.append(Handler(name, "", hooked, f"{kind}: calls no OCI runtime; --adapter nri reaches it"))
             else:
-                found.append(Handler(name, behind(path), ((RUNTIME,) if real_of(path) else ()) + hooked, note))
+                found.append(
+                    Handler(name, behind(path), ((RUNTIME,) if real_of(path) else ()) + hooked, "; ".join(notices))
+                )
         return found
 
     def leaving(self, notes: dict[str, Any]) -> list[str]:
@@ -140,9 +143,12 @@ class Crio:
                 theirs = toml.get(values, ("crio", "runtime", "default_env"), [])
                 settings[("crio", "runtime", "default_env")] = [*theirs, *env]
         if NRI in choice.adapters:
-            socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
-            carriers, wiring.units = nri_unit(choice.program, socket)
-            wiring.carriers += carriers
+            if choice.unit:
+                socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
+                carriers, wiring.units = nri_unit(choice.program, socket)
+                wiring.carriers += carriers
+            else:
+                wiring.notes[ELSEWHERE] = False
             settings[("crio", "nri", "enable_nri")] = True
         if settings:
             text = toml.edit("# written by reassert (`reassert node`); do not edit\n", self._ours, settings)

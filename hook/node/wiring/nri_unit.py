@@ -12,6 +12,12 @@ NAME = "reassert-nri.service"
 TEMPLATE = Path(__file__).with_name(NAME)
 """packaging/systemd's, beside this module in the frozen program."""
 
+ELSEWHERE = "unit"
+"""In an engine's notes, with the value False: the plugin is run by others (`--no-unit`)."""
+
+NOT_SEEN = "the NRI plugin is run by others (--no-unit) and not seen here"
+"""What `status` says then of a handler."""
+
 _DIRECTORY = "/etc/systemd/system"
 _SOCKET = "/var/run/nri/nri.sock"
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What the NRI pods of the chart do (docs/kubernetes.md). The node's root file system is at /host.
 #
-#   nri.sh run [OPTION…]   `reassert nri OPTION…`, once the node has the program and a policy
+#   nri.sh run [OPTION…]   `reassert nri OPTION…`, once the node has the program and a policy, and no plugin of its own
 #   nri.sh probe PATTERN   0 if a line of the plugin's metrics starts with PATTERN
 #   nri.sh metrics         what the plugin serves on the loopback alone, on port 9465 of POD_IP's family
 set -eu
@@ -11,8 +11,10 @@ set -eu
 case ${1-} in
 run)
   shift
-  echo "nri.sh: starting when the node has the program and a policy"
-  until [ -x /host/opt/reassert/reassert ] && [ -e /host/etc/reassert/policy.yaml ]; do
+  echo "nri.sh: starting when the node has the program and a policy, and its own reassert-nri.service is gone"
+  # Two plugins that set one name: NRI refuses the container.
+  until [ -x /host/opt/reassert/reassert ] && [ -e /host/etc/reassert/policy.yaml ] &&
+    [ ! -e /host/etc/systemd/system/reassert-nri.service ]; do
     sleep 1
   done
   # A decision looks at the node's files (sources of mounts, device nodes, CDI specs, kubelet's checkpoint): they must

@@ -26,11 +26,17 @@ spec:
 
 
 class NodePod:
-    """Of the DaemonSet that wires nodes. `policy`: what the ConfigMap says. `values`: of the chart, `node`'s."""
+    """Of the DaemonSet that wires nodes.
 
-    def __init__(self, node: BootedNode, policy: str = POLICY, state: str = "present", **values: Any) -> None:
+    `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `values`: `node`'s.
+    """
+
+    def __init__(
+        self, node: BootedNode, policy: str = POLICY, state: str = "present", nri: bool = False, **values: Any
+    ) -> None:
         self.node = node
-        spec = find(objects({"node": values}), "DaemonSet")["spec"]["template"]["spec"]
+        found = objects({"node": values, "nri": {"enabled": nri}})
+        spec = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]
         (self._described,) = spec["containers"]
         assert spec["hostPID"]
         self.pod = node.cri.run_pod("runc", namespace="kube-system", name="reassert-node", privileged=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from unit.support import ROOT
 
-from e2e.cri.client import wait_for
+from e2e.cri.client import CriError, wait_for
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME, write_image
 from e2e.kubernetes.kubelet import ConfigMapVolume
@@ -167,7 +167,8 @@ def test_a_failure_is_said_and_not_tried_again(daemon: Any, node: BootedNode) ->
 def test_nri_in_a_pod_has_its_second_line(boot: Boot) -> None:
     """On containerd 2.1, where NRI is on: the plugin while its pod is there, the wrapper while it is not."""
     node = with_image(boot("forky"))
-    NodePod(node).wait(True)
+    pod = NodePod(node)
+    pod.wait(True)
     plugin = NriPod(node.cri, node.path)
     plugin.wait()
     assert hostile(node) == "/etc/ca.pem"
@@ -176,6 +177,20 @@ def test_nri_in_a_pod_has_its_second_line(boot: Boot) -> None:
     events = map(json.loads, node.path("/var/log/reassert/events.jsonl").read_text().splitlines())
     of_ours = [event for event in events if event.get("container", {}).get("container") == "c"]
     assert [event["adapter"] for event in of_ours] == ["nri", "runtime"]
+    # The same without the wrapper: the node's own service goes, and only then the pod's plugin comes.
+    pod.end()
+    pod = NodePod(node, adapters=["nri"])
+    pod.wait(True)
+    plugin = NriPod(node.cri, node.path)
+    assert not plugin.probe("readinessProbe")
+    pod.end()
+    NodePod(node, nri=True, adapters=["nri"]).wait(True)
+    assert node.property("reassert-nri", "LoadState") == "not-found"
+    plugin.wait()
+    assert hostile(node) == "/etc/ca.pem"
+    plugin.end()
+    with pytest.raises(CriError, match="reassert: refused"):
+        hostile(node)
 
 
 def test_with_the_adapter_nri_new_values_need_a_new_pod(boot: Boot) -> None:

@@ -198,6 +198,11 @@ def test_nri_with_its_second_line(node: Wirable) -> None:
     with pytest.raises(CriError, match="reassert"):
         assert_put_back(pod)
     pod.remove()
+    # Run by others.
+    node.install("--adapter", "nri", "--no-unit")
+    assert node.status() == (0, {name: ["hook"] if wired else [] for name, wired in WIRED.items()}, [])
+    assert "is wired already" in node.install().stdout
+    assert node.booted.property("reassert-nri", "LoadState") == "not-found"
     # From one adapter to another.
     node.install("--adapter", "runtime")
     assert node.status() == (0, WIRED, [])

@@ -114,13 +114,16 @@ def test_nodes_may_keep_their_own_policy() -> None:
 
 
 def test_what_the_node_command_is_told() -> None:
-    def arguments(**node: object) -> Any:
-        (container,) = find(objects({"node": node}), "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    def arguments(nri: bool = False, **node: object) -> Any:
+        found = objects({"node": node, "nri": {"enabled": nri}})
+        (container,) = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
         return container["args"]
 
     assert arguments() == ["--adapter=runtime", "--default"]
     told = arguments(engine="crio", adapters=["runtime", "hook"], runtimeClass="gpu")
     assert told == ["--engine=crio", "--adapter=runtime,hook", "--runtime-class=gpu"]
+    assert arguments(nri=True) == ["--adapter=runtime", "--default"]
+    assert arguments(nri=True, adapters=["nri"]) == ["--adapter=nri", "--no-unit", "--default"]
 
 
 def test_no_pod_on_the_nodes_has_a_token() -> None:

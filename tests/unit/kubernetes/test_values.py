@@ -53,7 +53,6 @@ def test_what_the_schema_refuses(values: Object, where: str) -> None:
         ({"policy": {"text": "just text"}}, "policy"),
         ({"policy": {"text": POLICY % "team-a"}}, "must exclude namespace kube-system"),
         ({"nri": {"enabled": True}, "node": {"enabled": False}}, "nri.enabled needs node.enabled"),
-        ({"nri": {"enabled": True}, "node": {"adapters": ["nri"]}}, "two NRI plugins"),
         ({"nri": {"enabled": True}, "node": {"adapters": ["hook", "cdi"]}}, "second line"),
         ({"monitoring": {"podMonitor": True}}, "needs nri.metrics"),
     ],
@@ -73,7 +72,7 @@ def test_a_namespace_that_is_not_excluded(excluded: str) -> None:
     assert "must exclude namespace security" in refusal({"policy": {"text": POLICY % excluded}}, namespace="security")
 
 
-@pytest.mark.parametrize("node", [{}, {"adapters": ["runtime", "hook"]}])
+@pytest.mark.parametrize("node", [{}, {"adapters": ["runtime", "hook"]}, {"adapters": ["nri"]}])
 def test_nri_in_a_pod_with_a_second_line(node: Object) -> None:
     kinds = [each["metadata"]["name"] for each in objects({"nri": {"enabled": True}, "node": node})]
     assert {"reassert-nri", "reassert-node"} <= set(kinds)

@@ -54,11 +54,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail "nri.enabled needs node.enabled: it puts the program, the policy and the second line on the nodes" }}
 {{- end }}
 {{- $adapters := .Values.node.adapters }}
-{{- if has "nri" $adapters }}
-{{- fail "nri.enabled and adapters: [nri] are two NRI plugins on one node, and what both set is refused: choose one" }}
-{{- end }}
-{{- if not (has "runtime" $adapters) }}
-{{- fail "nri.enabled needs a second line, since NRI fails open: add runtime to node.adapters" }}
+{{- if not (or (has "runtime" $adapters) (has "nri" $adapters)) }}
+{{- fail "nri.enabled needs a second line, since NRI fails open: add runtime or nri to node.adapters" }}
 {{- end }}
 {{- end }}
 {{- end }}

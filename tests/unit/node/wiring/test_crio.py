@@ -47,9 +47,10 @@ def answers(monkeypatch: pytest.MonkeyPatch, shown: str = "default.toml", error:
     monkeypatch.setattr(systemd, "command", command)
 
 
-def wire(*adapters: str, runtime_class: str | None = None) -> tuple[Crio, Wiring]:
+def wire(*adapters: str, runtime_class: str | None = None, unit: bool = True) -> tuple[Crio, Wiring]:
     engine = Crio()
-    return engine, engine.wire(Choice(adapters, runtime_class, PROGRAM, policy(RULE)), lambda path: None, {})
+    choice = Choice(adapters, runtime_class, PROGRAM, policy(RULE), unit)
+    return engine, engine.wire(choice, lambda path: None, {})
 
 
 def drop_in(wiring: Wiring) -> dict[str, Any]:
@@ -112,6 +113,10 @@ def test_nri_is_switched_on_and_brings_the_hook(drop_ins: Path) -> None:
     assert drop_in(wiring)["crio"]["nri"] == {"enable_nri": True}
     assert HOOKS in drop_in(wiring)["crio"]["runtime"]["hooks_dir"]
     assert wiring.units == ["reassert-nri.service"]
+    engine, others = wire(NRI, unit=False)
+    assert drop_in(others) == drop_in(wiring)
+    assert (others.units, len(others.carriers)) == ([], 1)
+    assert "run by others" in engine.handlers(others.notes)[0].note
 
 
 def test_named_handler_only(drop_ins: Path, tmp_path: Path) -> None:
