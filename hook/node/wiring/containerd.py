@@ -183,7 +183,7 @@ class Containerd:
         """Our own drop-in goes whole; of other files, our settings."""
         if path.startswith(SPECS) or os.path.basename(path).startswith("99-reassert"):
             return None
-        return strip(path, content.decode(), notes.get("settings", [])).encode()
+        return toml.encode(strip(path, toml.decode(content), notes.get("settings", [])))
 
     # -- doing it
 

@@ -112,14 +112,12 @@ class Files:
     def _state(self, path: str, text: str) -> State:
         """The file with another text, and the owner and mode that it has."""
         base = self._base(path)
-        return base.with_content(text.encode()) if base else State(text.encode())
+        content = toml.encode(text)
+        return base.with_content(content) if base else State(content)
 
     def _read(self, path: str) -> str:
         state = self._base(os.path.realpath(path))
-        try:
-            return state.content.decode() if state else ""
-        except UnicodeDecodeError as error:
-            raise NodeError(f"{path} is not UTF-8: {error}") from None
+        return toml.decode(state.content) if state else ""
 
     def _absolute(self, pattern: str) -> str:
         """As containerd resolves it: from the main file's directory."""

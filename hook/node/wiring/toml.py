@@ -13,11 +13,24 @@ from hook.node.errors import NodeError
 
 Key = tuple[str, ...]
 
+_MARK = "\ufeff"
+"""A byte order mark: containerd 1.x passes over it, tomllib does not."""
+
+
+def decode(content: bytes) -> str:
+    """A file's text. Bytes that are no UTF-8 are kept: containerd 1.x does not mind them in a comment."""
+    return content.decode("utf-8", "surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    """What `decode` read."""
+    return text.encode("utf-8", "surrogateescape")
+
 
 def parse(text: str, path: str) -> dict[str, Any]:
     """The values of a TOML text. Raises NodeError with path and line."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.removeprefix(_MARK))
     except tomllib.TOMLDecodeError as error:
         raise NodeError(f"{path}: {error}; nothing was changed") from None
 
@@ -49,6 +62,8 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
     Raises NodeError for a text that is no TOML, or where the result would not say exactly what it should.
     """
     wanted = parse(text, path)
+    mark = _MARK if text.startswith(_MARK) else ""
+    text = text.removeprefix(_MARK)
     try:
         document = tomlkit.parse(text)
         for key, value in settings.items():
@@ -64,7 +79,7 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
                     _remove(document, key[:depth])
         edited = _tidied(text, tomlkit.dumps(document))
         if tomllib.loads(edited) == wanted:
-            return edited
+            return mark + edited
     except (TOMLKitError, tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError):
         pass
     keys = ", ".join(".".join(key) for key in settings)
@@ -83,12 +98,32 @@ def _tidied(old: str, new: str) -> str:
             lines += before[begin:end]
         elif tag == "replace":
             lines += [line.rstrip("\r") + feed for line in after[new_begin:new_end]]
-        for line in after[new_begin:new_end] if tag == "insert" else []:
-            if line.strip():
-                lines.append(_indentation(line.strip(), lines, indents) + line.strip() + feed)
-            elif not indents:
-                lines.append(feed)
+        next_is_table = "".join(before[end : end + 1]).lstrip().startswith("[")
+        if tag == "delete" and (next_is_table or end == len(before)):  # tomlkit takes what follows a table for its own
+            kept = _of_the_next(before[begin:end])
+            lines += kept[1:] if kept and not (kept[0].strip() or "".join(lines[-1:]).strip()) else kept
+        elif tag == "insert":
+            held = _of_the_next(lines) if next_is_table else []
+            lines = lines[: len(lines) - len(held)]
+            for line in after[new_begin:new_end]:
+                if line.strip():
+                    lines.append(_indentation(line.strip(), lines, indents) + line.strip() + feed)
+                elif not indents and not (lines and held and not lines[-1].strip()):
+                    lines.append(feed)
+            if held and not (lines[-1].strip() or held[0].strip()):
+                lines.pop()
+            lines += held
     return "\n".join(lines) + "\n"
+
+
+def _of_the_next(lines: list[str]) -> list[str]:
+    """The last of these lines that belong to a table whose header comes next: the comment above it, blank lines."""
+    start = len(lines)
+    while start and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    while start and not lines[start - 1].strip():
+        start -= 1
+    return lines[start:]
 
 
 def _indentation(line: str, lines: list[str], indents: bool) -> str:

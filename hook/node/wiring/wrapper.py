@@ -40,10 +40,15 @@ def real_of(path: str) -> str | None:
             if MARK.encode() not in file.read(256):
                 return None
             file.seek(0)
-            last = file.read().decode("utf-8", "surrogateescape").splitlines()[-1]
+            lines = file.read().decode("utf-8", "surrogateescape").splitlines()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
-    return shlex.split(last)[1]  # `exec REAL "$@"`, hook.adapters.dispatcher
+    last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.adapters.dispatcher
+    try:
+        words = shlex.split(last[0]) if last else []
+    except ValueError:  # edited since
+        words = []
+    return words[1] if len(words) > 1 else None
 
 
 def pass_through(real: str) -> State:

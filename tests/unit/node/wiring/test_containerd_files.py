@@ -10,7 +10,7 @@ import pytest
 from hook.node.errors import NodeError
 from hook.node.files import look
 from hook.node.wiring.containerd_files import Files, strip
-from hook.node.wiring.toml import Key
+from hook.node.wiring.toml import Key, decode, encode
 
 BINARY = ("containerd", "runtimes", "runc", "options", "BinaryName")
 
@@ -31,6 +31,16 @@ def test_1_is_edited_in_place(tmp_path: Path) -> None:
     assert "# mine\n" in written[str(main)]
     edited = written[str(main)] + "\n[debug]\nlevel = 'info'\n"  # somebody adds something
     assert strip(str(main), edited, notes) == "version = 2\n# mine\n\n[debug]\nlevel = 'info'\n"
+
+
+def test_bytes_that_are_no_utf_8_come_and_go_as_they_are(tmp_path: Path) -> None:
+    main = tmp_path / "config.toml"
+    main.write_bytes(b"version = 2\n# caf\xe9\n")
+    files = Files(str(main), 1, [], look)
+    [(_, state)], notes = files.change({(*files.cri(), *BINARY): "/ours"})
+    assert state is not None
+    assert b"# caf\xe9\n" in state.content
+    assert encode(strip(str(main), decode(state.content), notes)).rstrip() == main.read_bytes().rstrip()
 
 
 def test_1_without_a_file_gets_one_of_version_2(tmp_path: Path) -> None:

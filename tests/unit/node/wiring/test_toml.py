@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.node.errors import NodeError
-from hook.node.wiring.toml import Key, edit, get, put
+from hook.node.wiring.toml import Key, decode, edit, encode, get, put
 
 RUNTIMES: Key = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
 BINARY = (*RUNTIMES, "runc", "options", "BinaryName")
@@ -42,6 +42,7 @@ def test_only_the_lines_concerned_change() -> None:
         '        BinaryName = "/ours"',
         '        BinaryName = "/ours-too"   # from /usr/bin',
     ]
+    assert edited.index(added[1]) < edited.index("# for batch jobs") < edited.index("crun]")  # whose comment it is
     left = [line for line in USUAL.splitlines() if line not in edited.splitlines()]
     assert left == ['        BinaryName = "crun"   # from /usr/bin']
 
@@ -64,6 +65,21 @@ def test_other_ends_of_lines_stay() -> None:
     text = "# a\u2028b\r\nx = {y = 1}\nz.w = 2\r\n[t]\r\nk = 0"
     edited = edit(text, "f", {("t", "new"): 1, ("x", "y"): 2, ("z", "w"): 3})
     assert edited == "# a\u2028b\r\nx = {y = 2}\r\nz.w = 3\r\n[t]\r\nk = 0\nnew = 1\r\n"
+
+
+def test_a_comment_stays_with_the_table_below_it() -> None:
+    text = "[a]\nx = 1\n# of a\n\n# of b\n[b]\ny = 1\n"
+    assert edit(text, "f", {("a", "z"): 2}) == "[a]\nx = 1\n# of a\nz = 2\n\n# of b\n[b]\ny = 1\n"
+    below = edit(text, "f", {("a", "c", "z"): 2})
+    assert below == "[a]\nx = 1\n# of a\n\n[a.c]\nz = 2\n\n# of b\n[b]\ny = 1\n"
+    assert edit(below, "f", {("a", "c", "z"): None}) == text
+    assert edit("x = 1\n[c]\nz = 2\n# the end\n", "f", {("c", "z"): None}) == "x = 1\n# the end\n"
+
+
+def test_what_containerd_passes_over_is_no_error_and_stays() -> None:
+    """A byte order mark, and bytes that are no UTF-8 in a comment."""
+    content = b"\xef\xbb\xbf# caf\xe9\n[t]\nk = 0\n"
+    assert encode(edit(decode(content), "f", {("t", "new"): 1})) == content + b"new = 1\n"
 
 
 def test_what_is_no_toml_is_said_with_the_line() -> None:

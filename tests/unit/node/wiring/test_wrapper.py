@@ -42,6 +42,14 @@ def test_dispatcher_is_named_after_its_runtime_and_calls_it(tmp_path: Path, dire
     assert subprocess.check_output([path, "state", "x"], text=True) == f"{real} state x\n"
 
 
+@pytest.mark.parametrize("text", ["\n\n", "# a note\n", "exec 'unbalanced\n", "exec\n"])
+def test_one_that_somebody_edited_is_still_read(tmp_path: Path, text: str) -> None:
+    real = runtime(tmp_path)
+    path, state = dispatcher_for(real, PROGRAM, {})
+    put(path, state.with_content(state.content + text.encode()))
+    assert real_of(path) in (real, None)
+
+
 def test_two_runtimes_of_one_name_get_two_dispatchers(tmp_path: Path, directory: Path) -> None:
     taken: dict[str, str] = {}
     one, other = runtime(tmp_path / "a"), runtime(tmp_path / "b")
