@@ -21,6 +21,8 @@ def describe(error: BaseException) -> str:
     """One line for any error: our own as they are, `FILE: No space left on device`, else with its type."""
     if isinstance(error, ReassertError):
         return str(error)
+    if isinstance(error, OSError) and not error.strerror and error.args and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])  # shutil.Error: (source, target, why) of every file of a tree
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"internal error, please report it: {type(error).__name__}: {error}"

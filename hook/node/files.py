@@ -104,8 +104,7 @@ def put(path: str, state: State | None) -> None:
 
 def _replace(path: str, state: State) -> None:
     temporary = temporary_name(path)
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
+    remove_temporary(path)
     try:
         if state.kind == LINK:
             os.symlink(state.content.decode(), temporary)
@@ -113,9 +112,11 @@ def _replace(path: str, state: State) -> None:
         else:
             _write(temporary, state)
         os.rename(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # write(2) does not know where: a full disk
+            error.filename = path
         raise
 
 
@@ -123,6 +124,13 @@ def temporary_name(path: str) -> str:
     """Where `put` prepares a file; what an interrupted one leaves there is nobody's."""
     directory, name = os.path.split(path)
     return f"{directory}/.{name}.reassert-new"
+
+
+def remove_temporary(path: str) -> None:
+    """Remove what an interrupted `put` left. A read-only file system, which cannot have any, is no error."""
+    temporary = temporary_name(path)
+    if os.path.lexists(temporary):
+        os.unlink(temporary)
 
 
 def missing_directories(paths: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.node.errors import NodeError
-from hook.node.files import Change, State, look, missing_directories, put, temporary_name
+from hook.node.files import Change, State, look, missing_directories, put, remove_temporary
 from hook.system import make_directory
 
 DIRECTORY = "/var/lib/reassert/node"
@@ -51,8 +51,7 @@ class Journal:
     def undo(self) -> None:
         """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError."""
         for step in reversed(self.steps):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(temporary_name(step.path))
+            remove_temporary(step.path)
             if not _is(step.path, step.before):
                 os.makedirs(os.path.dirname(step.path), exist_ok=True)
                 put(step.path, step.before)

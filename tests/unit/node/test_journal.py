@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from hook.errors import describe
 from hook.node import journal as journals
 from hook.node import tree
 from hook.node.errors import NodeError
@@ -136,3 +139,36 @@ def test_a_state_survives_the_record(node: Path) -> None:
         assert again
         assert again.same(state)
         assert state.kind == LINK or again.mtime_ns == state.mtime_ns
+
+
+def test_a_file_system_that_cannot_be_written_has_nothing_to_be_put_back(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/usr/local is read-only, say: unlink(2) says so before it says that there is no such file."""
+    before = everything(node)
+    journal = journals.begin("install", "test", [(str(node / "bin"), link("/usr/bin/new"))], [], str(node / "state"))
+    monkeypatch.setattr("hook.node.files.os.unlink", _read_only)
+    journal.undo()
+    monkeypatch.undo()
+    journal.end(str(node / "state"))
+    assert everything(node) == before
+
+
+def _read_only(path: str) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("hook.node.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        put(str(tmp_path / "file"), State(b"x"))
+    assert describe(failed.value) == f"{tmp_path}/file: No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tree_that_cannot_be_copied_is_one_line() -> None:
+    why = [(f"/a/{number}", f"/b/{number}", "[Errno 28] No space left on device: '/b'") for number in range(100)]
+    assert describe(shutil.Error(why)) == "[Errno 28] No space left on device: '/b'"
