@@ -66,7 +66,8 @@ class Rewiring:
         self._base = base_of(record, engine)
         self._old = record.parts.get(engine.name, Part())
         references = [(path, state) for path, state in target.wiring.references if state is not None]
-        self._references = references + self._given_back({path for path, _ in references})
+        self._returned = self._given_back({path for path, _ in references})
+        self._references = references + self._returned
         backups = [(f"{directory}/before{path}", self._base(path)) for path, _ in references]
         self._carriers = [(path, state) for path, state in backups if state] + target.wiring.carriers
         kept = {path for path, _ in self._carriers + references}
@@ -87,8 +88,11 @@ class Rewiring:
         return [(path, state) for path, state in wanted if not _same(state, look(path))]
 
     def restarts(self) -> bool:
-        """Whether the engine has to read its configuration again."""
-        return any(not _same(state, look(path)) for path, state in self._references)
+        """Whether the engine has to read its configuration again.
+
+        It has to where a file is given back that somebody put back already: nobody knows what it has read.
+        """
+        return bool(self._returned) or any(not _same(state, look(path)) for path, state in self._references)
 
     def make(self, say: Say) -> bool:
         """Do it. Returns whether anything changed. Raises NodeError, with everything as it was before."""
@@ -254,7 +258,12 @@ class Rewiring:
 def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
     """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
     _uninterruptible()
-    journal.undo()
+    try:
+        journal.undo()
+    except OSError as error:
+        raise NodeError(
+            f"not everything could be put back: {describe(error)}; mend that, then run `reassert node uninstall`"
+        ) from None
     tree.discard(PLACE)
     if not Record(directory).engines():
         compiler.clear()

@@ -144,6 +144,8 @@ def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) ->
     put = program(prepare)
     choice = Choice(choice_of_adapters, scope, put.path, policy(), unit)
     wiring = engine.wire(choice, base_of(record, engine), old.notes)
+    if choice.policy.warning:
+        wiring.remarks.append(choice.policy.warning)
     target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])
     rewiring = Rewiring(engine, record, target)
     if probe and engine.running() and rewiring.differences():
@@ -158,10 +160,10 @@ def _unit(part: Part) -> bool:
 
 def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
     """In the order of ADAPTERS. The NRI plugin brings the verifying hook with it: it fails open without."""
-    names = text.split(",") if text else old.adapters or [engine.adapters[0]]
+    names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
     for name in names:
         if name not in ADAPTERS:
-            raise Usage(f"--adapter {name}: one of {', '.join(ADAPTERS)} is meant")
+            raise Usage(f"--adapter {name!r}: {', '.join(ADAPTERS)} are known, with commas between them")
         if name not in engine.adapters:
             raise NodeError(f"{engine.title} cannot be wired by {name}; it can by {', '.join(engine.adapters)}")
     if NRI in names:
@@ -172,10 +174,11 @@ def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
 def _verify(options: argparse.Namespace) -> int:
     _root()
     found = engines.engine(engines.chosen(options.engine))
-    handlers = found.handlers(Record().parts.get(found.name, Part()).notes)
+    part = Record().parts.get(found.name, Part())
+    handlers = found.handlers(part.notes)
     starter = found.starter()
     try:
-        return verify(found, handlers, policy(), starter, options.output)
+        return verify(found, handlers, policy(seeded=not part.adapters), starter, options.output)
     finally:
         starter.close()
 
@@ -256,13 +259,17 @@ def _status(options: argparse.Namespace) -> int:
 
 def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     """What `node install` would change although nothing else is asked for."""
-    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy(), _unit(part))
+    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy(seeded=False), _unit(part))
     wiring = engine.wire(choice, base_of(record, engine), part.notes)
     target = Target(wiring, part.adapters, part.runtime_class)
     rewiring = Rewiring(engine, record, target)
-    paths = [path for path, _ in rewiring.differences()]
+    # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
+    paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
     restart = f", which restarts {engine.title}" if rewiring.restarts() else ""
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
+    if not os.access(choice.program, os.X_OK):
+        found.append(f"{engine.name}: {choice.program} is gone, so no container starts: run `reassert node install`")
+    found += [f"{engine.name}: {choice.policy.warning}"] if choice.policy.warning else []
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
         found.append(f"{engine.name}: {engine.title} does not run")

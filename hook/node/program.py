@@ -53,21 +53,31 @@ def program(prepare: bool = True) -> Program:
 
 
 def seed() -> list[Change]:
-    """A first policy, where the node has none."""
-    return [] if os.path.lexists(store.SOURCE) else [(store.SOURCE, State(_seed_text()))]
+    """A first policy, where the node has none, and none of one that somebody deleted is in force either."""
+    there = os.path.lexists(store.SOURCE) or _is_compiled()
+    return [] if there else [(store.SOURCE, State(_seed_text()))]
 
 
-def policy() -> Policy:
-    """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all."""
-    if not os.path.lexists(store.SOURCE):
-        return compile_bytes(store.SOURCE, _seed_text()).policy()
-    if not os.path.exists(store.store_path(store.SOURCE, store.STORE)):  # to look at a node leaves nothing there
+def policy(seeded: bool = True) -> Policy:
+    """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all.
+
+    `seeded`: whether a node without one would get the first one.
+    """
+    if not _is_compiled():  # to look at a node leaves nothing there
+        if not os.path.lexists(store.SOURCE):
+            if not seeded:
+                raise NodeError(f"every container is refused: there is no {store.SOURCE}; `reassert node install`")
+            return compile_bytes(store.SOURCE, _seed_text()).policy()
         trusted(store.SOURCE)
         return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
     found = store.load()
     if found.missing:
         raise NodeError(f"every container would be refused: {found.missing}; see `reassert policy check`")
     return found
+
+
+def _is_compiled() -> bool:
+    return os.path.exists(store.store_path(store.SOURCE, store.STORE))
 
 
 def path_in_use() -> str:

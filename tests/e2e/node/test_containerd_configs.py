@@ -318,3 +318,30 @@ def test_a_runtime_class_that_cannot_be(node: Wirable, name: str) -> None:
     assert_refused(
         node, "kata" if name == "kata" else f"--runtime-class {name}: ", options=(f"--runtime-class={name}",)
     )
+
+
+def test_what_somebody_breaks_is_said(node: Wirable) -> None:
+    node.install()
+    for path, said in (
+        (
+            "/opt/reassert/reassert",
+            "/opt/reassert/reassert is gone, so no container starts: run `reassert node install`",
+        ),
+        (POLICY_FILE, f"every container is refused: there is no {POLICY_FILE}; `reassert node install`"),
+        ("/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-runc out of date: run `reassert node install`"),
+    ):
+        here = node.booted.path(path)
+        content = here.read_bytes()
+        here.rename(f"{here}.away")
+        assert (node.status()[0], node.status()[2][0]) == (1, f"containerd: {said}")
+        here.with_name(f"{here.name}.away").rename(here)
+        here.write_bytes(content + b"\n" if "sbin" in path else content)
+    assert "reassert-runc out of date" in node.status()[2][0]
+    node.install()
+    assert node.status()[2][0].endswith(" does not run")
+
+
+def test_an_empty_variable_is_not_the_default(node: Wirable) -> None:
+    done = node.install("--adapter", "", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("reassert: --adapter '': runtime, nri, ")
