@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.node import systemd
-from hook.node.engine import HOOK, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engine import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.engine import NRI as NRI_ADAPTER
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
@@ -20,6 +20,8 @@ from hook.node.probe.pods import PodStarter
 from hook.node.probe.starter import Starter
 from hook.node.wiring import shims, toml
 from hook.node.wiring.basespec import base_spec, reserved_env
+from hook.node.wiring.cdifile import PATH as CDI_FILE
+from hook.node.wiring.cdifile import cdi_file
 from hook.node.wiring.containerd_files import CRI, NRI, Files, strip
 from hook.node.wiring.nri_unit import ELSEWHERE, NAME, NOT_SEEN, nri_unit
 from hook.node.wiring.toml import Key
@@ -39,8 +41,9 @@ class Containerd:
     """The containerd of this node, its configuration read by itself (`containerd config dump`)."""
 
     name = "containerd"
-    adapters: tuple[str, ...] = (RUNTIME, NRI_ADAPTER, HOOK)
+    adapters: tuple[str, ...] = (RUNTIME, NRI_ADAPTER, HOOK, CDI)
     service = "containerd.service"
+    verb = "restart"
 
     def __init__(self) -> None:
         """Raises NodeError where it is not installed, or its configuration is broken."""
@@ -115,9 +118,9 @@ class Containerd:
         # The wrapper sets env itself, and for those whom a rule concerns only.
         env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
         taken: dict[str, str] = {}
-        chosen, created = self._chosen(dump, choice, notes)
+        chosen, created = self._chosen(dump, choice, notes) if choice.adapters != (CDI,) else ({}, None)
         for name, table in chosen.items():
-            old = notes.get("handlers", {}).get(name) or _current(table)
+            old = notes.get("handlers", {}).get(name) or _current(table, notes)
             was[name] = old
             runtime = ("containerd", "runtimes", name)
             if name == created or not files.define((*runtime,)):
@@ -138,9 +141,15 @@ class Containerd:
             self._nri(dump, choice, wiring)
         if switched:
             settings[*NRI, "disable"] = False
-        configuration, changed = files.change(settings)
+        enabled = False
+        if CDI in choice.adapters:
+            self._cdi(dump, choice, wiring)
+            enabled = bool(notes.get("cdi")) or not toml.get(dump, (*_cri(dump), "enable_cdi"), False)
+        if enabled:
+            settings[*files.cri(), "enable_cdi"] = True
+        configuration, changed = files.change(settings) if settings else ([], [])
         wiring.references += configuration
-        wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched}
+        wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched, "cdi": enabled}
         if not choice.unit:
             wiring.notes[ELSEWHERE] = False
         effective = {_in_dump(key, dump): value for key, value in settings.items()}
@@ -178,6 +187,16 @@ class Containerd:
         socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
         carriers, wiring.units = nri_unit(choice.program, socket)
         wiring.carriers += carriers
+
+    def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
+        """The CDI spec, where containerd looks for one."""
+        if self.version < (1, 7):
+            raise NodeError(f"{self.title} has no CDI, that needs 1.7 or later; use --adapter runtime")
+        path, state = cdi_file(choice.policy, choice.program)
+        directories = toml.get(dump, (*_cri(dump), "cdi_spec_dirs"), [])
+        if os.path.dirname(CDI_FILE) not in map(os.path.normpath, directories):
+            raise NodeError(f"{self._config}: cdi_spec_dirs has no {os.path.dirname(CDI_FILE)}; add it")
+        wiring.carriers.append((path, state))
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """Our own drop-in goes whole; of other files, our settings."""
@@ -280,6 +299,8 @@ class Containerd:
         runtimes.pop(notes.get("created") or "", None)
         if notes.get("nri"):
             toml.put(expected, (*NRI, "disable"), True)
+        if notes.get("cdi"):
+            toml.put(expected, (*_cri(dump), "enable_cdi"), False)
         runtimes.update(deepcopy(new))
         for key, value in settings.items():
             toml.put(expected, key, value)
@@ -287,10 +308,11 @@ class Containerd:
 
 
 def _version() -> tuple[int, int, int]:
-    text = systemd.command(["containerd", "--version"]).stdout
-    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", text)
+    done = systemd.command(["containerd", "--version"])
+    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
     if found is None:
-        raise NodeError(f"`containerd --version` says {text.strip()!r}, which is no version")
+        said = " ".join((done.stdout + done.stderr).split())
+        raise NodeError(f"`containerd --version` says {said!r}, which is no version")
     major, minor, patch = map(int, found.groups())
     if (major, minor) < (1, 6):
         raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
@@ -315,9 +337,13 @@ def _imports(dump: dict[str, Any]) -> list[str]:
     return [str(item) for item in dump.get("imports") or [] if item != os.devnull]
 
 
-def _current(table: dict[str, Any]) -> dict[str, str]:
-    binary = str(toml.get(table, ("options", "BinaryName"), ""))
-    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": str(table.get("base_runtime_spec", ""))}
+def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
+    """What a handler has without us. It may be a copy of one that is wired, and then has what that one had."""
+    binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
+    if _is_our_spec(spec):
+        of = os.path.basename(spec).removesuffix(".json")
+        spec = str(toml.get(notes, ("handlers", of, "base_runtime_spec"), ""))
+    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": spec}
 
 
 def _own_values(table: dict[str, Any]) -> dict[Key, Any]:

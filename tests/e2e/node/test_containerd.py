@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS
 from e2e.node.wired import FILES, POLICY, POLICY_FILE, Wirable, assert_put_back, usual_config
+from hook.adapters.cdi import KIND
 
 RUNC_TYPE = ("crun", "nvidia", "runc")
 WIRED = {"crun": ["runtime"], "kata": [], "nvidia": ["runtime"], "runc": ["runtime"]}
@@ -176,6 +178,25 @@ def test_the_hook_alone_refuses(node: Wirable) -> None:
     with pytest.raises(CriError, match="NVIDIA_VISIBLE_DEVICES"):
         assert_put_back(pod)
     pod.remove()
+    # A copy of a handler that is wired already.
+    node.install("--no-probe", "--runtime-class", "guarded")
+    assert node.status() == (0, {**{key: [] for key in WIRED}, "guarded": ["hook"]}, [])
+    spec = json.loads(node.booted.path("/etc/reassert/base-runtime-spec/guarded.json").read_text())
+    assert len(spec["hooks"]["createRuntime"]) == 1
+
+
+def test_a_cdi_device_carries_a_rule_to_who_asks_for_it(node: Wirable) -> None:
+    node.install("--adapter", "cdi")
+    assert node.status() == (0, {key: [] for key in WIRED}, [])
+    pod = node.hostile_pod("runc")
+    asked = pod.run(annotations={"cdi.k8s.io/test": ",".join(f"{KIND}={rule}" for rule in ("company-ca", "gpu"))})
+    assert "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt" in asked.environ()
+    assert "company.crt" in asked.exec("/bin/ls", "/etc/ssl")
+    pod.remove()
+    pid = node.pid()
+    node.node("uninstall")
+    assert (node.pid() == pid) == (node.booted.suite == "forky")  # CDI is on there, and nothing was configured
+    assert node.changes() == []
 
 
 @with_every_containerd
