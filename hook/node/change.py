@@ -106,6 +106,8 @@ class Rewiring:
         operation = "install" if self._target.adapters else "uninstall"
         different = [path for path, state in changes if not _same(state, look(path))]
         running = restarts and self.engine.running()
+        if running and self.engine.service and systemd.is_masked(self.engine.service):
+            raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
         restarted = False
         try:
             units = self._target.wiring.units
@@ -120,7 +122,7 @@ class Rewiring:
                 restarted = self.engine.running()
             self._start_units(moved)
             if restarted:
-                say(f"restarting {self.engine.title}")
+                say(f"{self.engine.verb}ing {self.engine.title}")
                 self.engine.restart()
             elif restarts:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
@@ -158,10 +160,12 @@ class Rewiring:
             if unit not in self._target.wiring.units:
                 systemd.run("stop", unit)
         changes: list[Change] = [(path, self._replaced(path)) for path in reversed(self._stale)]
-        left = [path for path, state in changes if state is not None and self._record.owned(path)]
+        users = {path: self.engine.users(path) for path, _ in changes if real_of(path)}
+        left = [path for path, number in users.items() if number]
         for path in left:
-            users = self.engine.users(path)
-            say(f"{users} running containers still call {path}: it stays and passes through to {real_of(path)}")
+            if not self._record.elsewhere(path, self.engine.name):
+                calling = f"{users[path]} running containers still call {path}"
+                say(f"{calling}: it stays and passes through to {real_of(path)}")
         part = self._new_part(left, self._record.parts[self.engine.name].directories)
         if self._is_last():
             changes += self._program_removed()
@@ -169,6 +173,9 @@ class Rewiring:
             directories = [path for p in (self._old, self._record.parts.get(PROGRAM, Part())) for path in p.directories]
             if self._is_last():
                 self._record.parts.pop(PROGRAM, None)
+            for other in set(self._record.engines()) - {self.engine.name}:  # they may have files in ours
+                theirs = self._record.parts[other]
+                theirs.directories = sorted({*theirs.directories, *directories})
             changes += self._recorded(part)
             journal = journals.begin("clean-up", self.engine.name, changes, [], self._directory)
             journals.apply(journal)
@@ -185,7 +192,7 @@ class Rewiring:
         if self._record.elsewhere(path, self.engine.name):
             return look(path)
         real = real_of(path)
-        if real and self.engine.users(path):
+        if real and (self.engine.users(path) or self._record.elsewhere(path, self.engine.name, wired=False)):
             return pass_through(real)
         return self._base(path)
 

@@ -67,13 +67,14 @@ class Engine(Protocol):
     """One engine of this node.
 
     `name`: as --engine takes it. `title`: with its version. `adapters`: that it can be wired with, the default first.
-    `service`: its systemd unit, "" where it has no daemon.
+    `service`: its systemd unit, "" where it has no daemon. `verb`: what `restart` does, for people: restart or reload.
     """
 
     name: str
     title: str
     adapters: tuple[str, ...]
     service: str
+    verb: str
 
     def handlers(self, notes: dict[str, Any]) -> list[Handler]:
         """Every handler that it knows, as configured now. `notes`: of the last Wiring, {} without one."""

@@ -70,9 +70,10 @@ class Record:
         """The entry of a path, whoever's."""
         return next((part.files[path] for part in self.parts.values() if path in part.files), None)
 
-    def elsewhere(self, path: str, owner: str) -> bool:
-        """Whether another owner needs the path too."""
-        return any(path in part.files for name, part in self.parts.items() if name != owner)
+    def elsewhere(self, path: str, owner: str, wired: bool = True) -> bool:
+        """Whether another owner that is `wired` needs the path too; or one that is not, for its running containers."""
+        others = [part for name, part in self.parts.items() if name != owner and bool(part.adapters) == wired]
+        return any(path in part.files for part in others)
 
     def change(self) -> Change:
         """What is to be on disk."""

@@ -31,6 +31,11 @@ def main_pid(unit: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def is_masked(unit: str) -> bool:
+    """Whether an administrator has forbidden every start of a unit."""
+    return available() and "masked" in _systemctl("show", "--property=LoadState", "--value", unit).stdout
+
+
 def run(verb: str, *units: str) -> None:
     """A verb that must succeed: restart, enable, … Raises NodeError with the last lines of the unit's journal."""
     done = _systemctl(verb, *units)

@@ -58,6 +58,7 @@ class Crio:
     name = "crio"
     adapters: tuple[str, ...] = (RUNTIME, NRI, HOOK, CDI)
     service = "crio.service"
+    verb = "restart"
 
     def __init__(self) -> None:
         """Raises NodeError where it cannot be called."""

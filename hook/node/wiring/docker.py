@@ -41,6 +41,7 @@ class Docker:
     name = "docker"
     adapters: tuple[str, ...] = (RUNTIME, CDI)
     service = "docker.service"
+    verb = "reload"
 
     def __init__(self) -> None:
         """Raises NodeError where it is not installed."""

@@ -51,6 +51,7 @@ class Podman:
     name = "podman"
     adapters: tuple[str, ...] = (RUNTIME, HOOK, CDI)
     service = ""
+    verb = "restart"
 
     def __init__(self) -> None:
         """Raises NodeError where it cannot be called, or is too old."""

@@ -14,6 +14,7 @@ class Removed:
 
     adapters: tuple[str, ...] = ()
     service = ""
+    verb = "restart"
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -227,3 +227,15 @@ def test_status_tells_what_is_wired(docker: Docker) -> None:
         "crun-debug": ("/usr/bin/crun", ["runtime"]),
         "reassert": ("/usr/sbin/runc", ["runtime"]),
     }
+
+
+def test_one_dispatcher_for_two_engines_goes_with_the_last(docker: Docker) -> None:
+    node = docker.node
+    before = node.snapshot()
+    for engine in ("containerd", "docker"):
+        node.run(REASSERT, "node", "install", "--no-probe", "--engine", engine)
+    node.run(REASSERT, "node", "uninstall", "--engine", "containerd")
+    assert docker.probe() == WANTED
+    said = node.run(REASSERT, "node", "uninstall").stdout
+    assert "running containers" not in said
+    assert differences(before, node.snapshot()) == []
