@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         print("reassert: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print_to_nobody()
         return 1
     except Usage as error:
         print(f"reassert: {error}", file=sys.stderr)
@@ -56,7 +56,16 @@ def main(arguments: list[str]) -> int:
         return 1
     except (ReassertError, OSError) as error:
         print(f"reassert: {describe(error)}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is a full disk, and the interpreter would complain of it once more
+            print_to_nobody()
         return 1
+
+
+def print_to_nobody() -> None:
+    """Standard output cannot be written; what is still to be printed goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:

@@ -24,5 +24,6 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and not error.strerror and error.args and isinstance(error.args[0], list):
         return str(error.args[0][0][-1])  # shutil.Error: (source, target, why) of every file of a tree
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        path = error.filename2 or error.filename  # of a link or a new name, that one
+        return f"{path}: {error.strerror}" if path else error.strerror
     return f"internal error, please report it: {type(error).__name__}: {error}"

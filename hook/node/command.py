@@ -12,6 +12,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from hook.cli import print_to_nobody
 from hook.errors import ReassertError, Usage
 from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
@@ -110,9 +111,9 @@ def _install(options: argparse.Namespace) -> int:
         finally:
             tree.discard(PLACE)
     for remark in target.wiring.remarks:
-        print(f"Note: {remark}")
+        _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
-    print(
+    _say(
         f"{rewiring.engine.title} is wired ({adapters})."
         if changed
         else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
@@ -123,9 +124,13 @@ def _install(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     rewiring, _ = _prepared(options, probe=False, prepare=False)
     print(_shown(rewiring.differences()) or "Nothing to change.")
-    if rewiring.restarts():
-        print(f"{rewiring.engine.title} would be restarted; running containers stay.")
+    _restart(rewiring)
     return 0
+
+
+def _restart(rewiring: Rewiring) -> None:
+    if rewiring.restarts():
+        print(f"{rewiring.engine.title} would be {rewiring.engine.verb}ed; running containers stay.")
 
 
 def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target]:
@@ -187,12 +192,12 @@ def _uninstall(options: argparse.Namespace) -> int:
     _root()
     if options.dry_run:
         record = Record()
-        changes = [
-            change for name in _wired(record, options.engine) for change in _unwiring(name, record).differences()
-        ]
+        rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
+        changes = [change for rewiring in rewirings for change in rewiring.differences()]
         print(_shown(changes) or "Nothing is wired; nothing to change.")
-        for name in _wired(record, options.engine):
-            _leaving(_unwiring(name, record).engine, record)
+        for rewiring in rewirings:
+            _restart(rewiring)
+            _leaving(rewiring.engine, record)
         return 0
     with journal.locked():
         recovered = _recover()
@@ -203,11 +208,11 @@ def _uninstall(options: argparse.Namespace) -> int:
             rewiring = _unwiring(name, record)
             _leaving(rewiring.engine, record)
             rewiring.make(_say)
-            print(f"{rewiring.engine.title} is as it was before reassert.")
+            _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
             if recovered:
                 compiler.clear()
-            print("Nothing is wired; nothing was changed.")
+            _say("Nothing is wired; nothing was changed.")
     return 0
 
 
@@ -265,7 +270,7 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     rewiring = Rewiring(engine, record, target)
     # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
-    restart = f", which restarts {engine.title}" if rewiring.restarts() else ""
+    restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
     if not os.access(choice.program, os.X_OK):
         found.append(f"{engine.name}: {choice.program} is gone, so no container starts: run `reassert node install`")
@@ -308,7 +313,11 @@ def _root() -> None:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """Whether anybody can read it must not decide about a change: `… | head`, a lost ssh, a full disk."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        print_to_nobody()
 
 
 def _shown(changes: list[Change]) -> str:

@@ -111,3 +111,20 @@ def test_reader_that_went_away_is_no_traceback(source: Path) -> None:
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_full_disk_behind_stdout_is_one_line(source: Path) -> None:
+    command = [sys.executable, "-m", "hook", "policy", "check", str(source)]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "reassert: No space left on device\n")
+
+
+def test_a_change_of_a_node_goes_on_though_nobody_reads(tmp_path: Path) -> None:
+    """`install | head -1` must neither end half-way nor leave out going back."""
+    code = "from hook.node.command import _say; _say('a'); _say('b'); open('done', 'w')"
+    with open("/dev/full", "w") as full:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=full)
+    assert result.returncode == 0
+    assert (tmp_path / "done").exists()

@@ -95,7 +95,7 @@ class Cri:
             raise NodeError(f"{self.socket}: no answer to {method.partition('/')[2]} within {SECONDS:.0f} s") from None
         except (StreamTerminatedError, OSError) as error:
             reason = describe(error) if isinstance(error, OSError) else str(error)
-            raise NodeError(f"{self.socket}: {reason}") from None
+            raise NodeError(f"{self.socket}: {reason}; does the engine run?") from None
 
 
 def information(answer: Any) -> dict[str, Any]:
