@@ -125,7 +125,8 @@ def _env_denial(edit: SetEnv | UnsetEnv) -> Denial:
 # -- mounts
 
 
-def near(reserved: list[str]) -> Callable[[str], bool]:
+@lru_cache(64)
+def near(reserved: tuple[str, ...]) -> Callable[[str], bool]:
     """Tells whether a mount's destination lies at, below or above one of these cleaned paths.
 
     No other can be in the way of what is reserved there, since NRI sorts mounts.
@@ -133,6 +134,7 @@ def near(reserved: list[str]) -> Callable[[str], bool]:
     here = set(reserved).union(*map(paths.parents, reserved))
     below = tuple(path.rstrip("/") + "/" for path in reserved)
 
+    @lru_cache(256)
     def is_near(destination: str) -> bool:
         path = clean(destination)
         return path in here or path.startswith(below)
