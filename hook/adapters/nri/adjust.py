@@ -86,7 +86,7 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
 
 def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Denial]:
     """Why an edit does not come true, if it does not. `final`: `predicted_mounts`."""
-    if isinstance(edit, SetEnv | UnsetEnv):
+    if isinstance(edit, (SetEnv, UnsetEnv)):
         return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
     if isinstance(edit, PlaceMount):
         why = f"is in the way of the reserved {edit.name}, and NRI cannot take it away"
