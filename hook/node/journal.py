@@ -94,7 +94,8 @@ def apply(journal: Journal) -> None:
     """Make the change, in the order of its steps. Raises OSError; then `undo` puts back what was done."""
     for path in journal.directories:
         with suppress(FileExistsError):
-            os.mkdir(path, 0o755)
+            os.mkdir(path)
+            os.chmod(path, 0o755)  # noqa: S103  # whatever the umask: others than root read what is put there too
     for step in journal.steps:
         if not _is(step.path, step.after):
             put(step.path, step.after)

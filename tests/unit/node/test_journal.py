@@ -105,6 +105,16 @@ def test_whole_it_is_there(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (node / "etc/config.toml").stat().st_mode & 0o777 == 0o640
 
 
+def test_directories_are_for_all_to_read_whatever_the_umask(node: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        drop_in = str(node / "made/by/us/drop-in.toml")
+        journals.apply(journals.begin("install", "test", [(drop_in, State(b"ours"))], [], str(node / "state")))
+    finally:
+        os.umask(before)
+    assert {(node / path).stat().st_mode & 0o777 for path in ("made", "made/by", "made/by/us")} == {0o755}
+
+
 def test_a_journal_that_was_damaged_is_said(node: Path) -> None:
     (node / "state/journal.json").write_text("{")
     with pytest.raises(NodeError, match=r"journal\.json cannot be read"):
