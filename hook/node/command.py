@@ -20,7 +20,7 @@ from hook.node.errors import NodeError
 from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.probe.proof import Proof
 from hook.node.probe.verify import verify
-from hook.node.program import PLACE, path_in_use, policy, program, seed
+from hook.node.program import path_in_use, policy, program, seed
 from hook.node.record import Part, Record
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
@@ -102,7 +102,7 @@ def _install(options: argparse.Namespace) -> int:
                 compiler.clear()
             raise
         finally:
-            tree.discard(PLACE)
+            _tidy()
     for remark in target.wiring.remarks:
         print(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
@@ -190,6 +190,7 @@ def _uninstall(options: argparse.Namespace) -> int:
             if recovered:
                 compiler.clear()
             print("Nothing is wired; nothing was changed.")
+        _tidy()
     return 0
 
 
@@ -261,13 +262,17 @@ def _recover() -> bool:
     """Put back what an interrupted run left half done; whether there was something. Raises NodeError."""
     left = journal.pending()
     if left is None:
-        tree.discard(PLACE)
         return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = _engine_or_what_is_left(left.engine)
     restart = left.running or found.running()  # one that was interrupted while it started may not run now
     put_back(left, found if restart else None, journal.DIRECTORY)
     return True
+
+
+def _tidy() -> None:
+    if journal.pending() is None:  # else going back needs what lies there
+        tree.tidy()
 
 
 def _interruptible() -> None:
