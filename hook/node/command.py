@@ -20,7 +20,7 @@ from hook.node.errors import NodeError
 from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.probe.proof import Proof
 from hook.node.probe.verify import verify
-from hook.node.program import path_in_use, policy, program, seed
+from hook.node.program import lay_out, path_in_use, policy, program, seed
 from hook.node.record import Part, Record
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
@@ -49,6 +49,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to prove it")
     install.set_defaults(run=_install)
+
+    layout = node.add_parser("layout", help="for makers of packages: the program's files as an upgrade needs them")
+    layout.add_argument("directory", metavar="DIRECTORY")
+    layout.add_argument("place", metavar="PLACE", help="where a node will have that directory")
+    layout.set_defaults(run=_layout)
 
     verifying = node.add_parser(
         "verify", help="start a hostile container under each handler and say what it got; exits 0 if all are protected"
@@ -111,6 +116,11 @@ def _install(options: argparse.Namespace) -> int:
         if changed
         else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
     )
+    return 0
+
+
+def _layout(options: argparse.Namespace) -> int:
+    lay_out(options.directory, options.place)
     return 0
 
 

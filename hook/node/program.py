@@ -66,6 +66,11 @@ def _only_roots(path: str) -> None:
             raise NodeError(f"{path} is not a directory that only root can write to; mend or remove it")
 
 
+def lay_out(directory: str, place: str) -> None:
+    """Put the running program below a directory as it is to be at `place`, for a package. Raises NodeError, OSError."""
+    tree.lay_out(_own_tree(), directory, place)
+
+
 def installed(path: str) -> bool:
     """Whether an executable that is to be called is the one that `program` puts in place."""
     return path == f"{PLACE}/reassert"

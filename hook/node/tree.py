@@ -16,6 +16,7 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
+from hook.adapters.dispatcher import START, start_text
 from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"
@@ -119,6 +120,14 @@ def place(path: str, content: str) -> None:
         raise NodeError(f"{ASIDE} is not the program that was to be put at {path}; run the same command again")
     shutil.rmtree(path, ignore_errors=True)  # left there by an earlier version, which exchanged trees
     os.rename(ASIDE, path)
+
+
+def lay_out(source: str, directory: str, place: str) -> None:
+    """Copy a program's tree below a directory that will be at `place`, for a package, with `start` and the link."""
+    name = name_of(fingerprint(source, laid_out=True))
+    copy(source, f"{directory}/{name}")
+    Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))
+    os.symlink(f"{name}/reassert", f"{directory}/reassert")
 
 
 def tidy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -96,3 +97,10 @@ def test_place_that_others_can_write_is_refused(opt: Opt) -> None:
     opt.place.symlink_to("elsewhere")
     with pytest.raises(NodeError, match="is not a directory that only root can write to"):
         program()
+
+
+def test_package_has_the_same_layout(opt: Opt, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    tree.lay_out(str(opt.frozen("first")), str(tmp_path / "root"), str(opt.place))
+    assert (tmp_path / "root/start").read_text() == (opt.place / "start").read_text()
+    assert os.readlink(tmp_path / "root/reassert") == os.readlink(opt.place / "reassert")
