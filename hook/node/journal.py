@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.node.errors import NodeError
-from hook.node.files import Change, State, look, missing_directories, put, temporary_name
+from hook.node.files import TREE, Change, State, look, missing_directories, put, temporary_name
 from hook.system import make_directory
 
 DIRECTORY = "/var/lib/reassert/node"
@@ -49,11 +49,16 @@ class Journal:
     running: bool = False
 
     def undo(self) -> None:
-        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError."""
+        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError.
+
+        But not a new program's tree, from which starts may be under way: `tree.tidy` does, and the caller then removes
+        `directories` once more.
+        """
         for step in reversed(self.steps):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(temporary_name(step.path))
-            if not _is(step.path, step.before):
+            new_tree = step.before is None and step.after is not None and step.after.kind == TREE
+            if not new_tree and not _is(step.path, step.before):
                 os.makedirs(os.path.dirname(step.path), exist_ok=True)
                 put(step.path, step.before)
         remove_directories(self.directories)
@@ -94,7 +99,8 @@ def apply(journal: Journal) -> None:
     """Make the change, in the order of its steps. Raises OSError; then `undo` puts back what was done."""
     for path in journal.directories:
         with suppress(FileExistsError):
-            os.mkdir(path, 0o755)
+            os.mkdir(path)
+            os.chmod(path, 0o755)  # noqa: S103  # whatever the umask: others than root read what is put there too
     for step in journal.steps:
         if not _is(step.path, step.after):
             put(step.path, step.after)
