@@ -207,7 +207,7 @@ def _absolute(path: str) -> str:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.adapters.dispatcher import dispatcher, library_of
+    from hook.adapters.dispatcher import dispatcher
 
     own = _own(options)
     extra = [
@@ -217,7 +217,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
     ]
     for path in (options.real, *extra[1::2]):
         _absolute(path)
-    sys.stdout.write(dispatcher(options.real, own, extra, library_of(own)))
+    sys.stdout.write(dispatcher(options.real, own, extra))
     return 0
 
 

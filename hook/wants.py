@@ -155,7 +155,7 @@ class Wants:
                     continue
                 reserved.append(mount)
                 first = wanted.setdefault(mount.destination, (rule, mount, origin))
-                if not same_mount(first[1], mount):
+                if first[1] is not mount and not same_mount(first[1], mount):
                     other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
                     self._deny(rule.name, "mount", f"wants another mount at {mount.destination} than {other}")
         if not wanted:
@@ -220,11 +220,12 @@ class Wants:
 
     def _annotations(self) -> None:
         """Keys that only a device plugin may set, unless one did, with this very value."""
-        if self._container.facts.allocation_problem:
+        rules = [rule for rule in self._rules if rule.annotations]
+        if not rules or self._container.facts.allocation_problem:
             return
         allocated = {key: value for allocation in self._allocations() for key, value in allocation.annotations.items()}
         for key, value in self._container.annotations.items():
-            for rule in self._rules:
+            for rule in rules:
                 if any(glob_match(name, key) for name in rule.annotations) and allocated.get(key) != value:
                     edit = DropAnnotation(rule.name, key, value)
                     self.edits.append(edit)

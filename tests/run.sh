@@ -35,7 +35,7 @@ if [ $# -eq 0 ]; then
   "$venv/bin/ruff" format --check .
   "$venv/bin/ruff" check .
   "$venv/bin/mypy"
-  set -- tests
+  set -- --numprocesses=3 --dist=loadfile tests # most of the time they wait for a node to boot or an engine to start
 fi
 
 # crun refuses cgroup v1 with a v2 tree beside it, as some virtual machines have it: in a mount namespace of its own

@@ -22,9 +22,9 @@ VERSION = "0.5.0"
 def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
     """A CDI spec with a device for each rule that is the same for every container.
 
-    `program`: absolute path of reassert, no symbolic link. Left out are rules with `match`, which a device cannot
-    weigh, and of the others what a CDI spec cannot say: absent names, values of files and of device plugins. The hook
-    verifies those too. Raises ReassertError where nothing is left.
+    `program`: as in `oci_hook`. Left out are rules with `match`, which a device cannot weigh, and of the others what a
+    CDI spec cannot say: absent names, values of files and of device plugins. The hook verifies those too. Raises
+    ReassertError where nothing is left.
     """
     if policy.missing:
         raise ReassertError(policy.missing)

@@ -15,32 +15,27 @@ _SCRIPT = """#!/bin/sh
 {mark}: only verbs that start a process cost more than this shell
 for argument; do
   case $argument in
-  {verbs}){rootless}{environment}
-    exec {command} runtime --real {real}{extra} -- "$@" ;;
+  {verbs}){rootless}
+    {starting}
+    exec "$reassert" runtime --real {real}{extra} -- "$@" ;;
   esac
 done
 exec {real} "$@"
 """
 
-# PyInstaller's bootloader would set this by itself and then start itself a second time, so that the dynamic linker
-# sees it (docs/performance.md). If a bootloader does not recognise it, it does just that. `hook.start` undoes it.
-_STARTED = """
-    export _PYI_ARCHIVE_FILE={reassert} _PYI_PARENT_PROCESS_LEVEL=0
-    export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\""""
-
 START = "start"
-"""A file that a package puts beside its link `reassert`: it sets all of that, and $reassert, for the version that is
-installed. To replace it is one step, where to replace a program file by file is many (packaging/deb/build.sh)."""
+"""A file beside an installed program's link `reassert`, `start_text` of the version that is there. To replace it is one
+step, where to replace a program file by file is many (hook.node.tree)."""
 
 NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
 """In sh: whether root here is an ordinary user of the node (user_namespaces(7)), as with podman without root."""
 
 
-def dispatcher(real: str, reassert: str, extra: list[str], library: str = "", rootless: bool = False) -> str:
+def dispatcher(real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False) -> str:
     """The POSIX sh script for a real runtime. `extra`: more options for `reassert runtime`.
 
-    `library`: the directory of the frozen program's libraries, where `reassert` is frozen and no symbolic link.
-    `rootless`: ordinary users get the real runtime; they can neither read what is decided by nor be held to it.
+    `installed`: as `starting` takes it. `rootless`: ordinary users get the real runtime; they can neither read what is
+    decided by nor be held to it.
 
     An argument that merely looks like a verb only costs time: `reassert runtime` reads the command line properly.
     Raises ReassertError for a real runtime that cannot be one.
@@ -52,30 +47,43 @@ def dispatcher(real: str, reassert: str, extra: list[str], library: str = "", ro
     with open(real, "rb") as file:
         if MARK.encode() in file.read(256):
             raise ReassertError(f"{real} is a dispatcher of reassert itself and would call itself for ever")
-    environment, command = "", shlex.quote(reassert)
-    start = os.path.dirname(reassert) + "/" + START
-    if os.path.isfile(start):
-        environment, command = f"\n    . {shlex.quote(start)}", '"$reassert"'
-    elif library:
-        environment = _STARTED.format(reassert=command, library=shlex.quote(library))
     return _SCRIPT.format(
         mark=MARK,
         rootless=f"\n    {NOT_ROOTS} && break" if rootless else "",
-        environment=environment,
         verbs=" | ".join(EDITING_VERBS),
-        command=command,
+        starting=starting(reassert, installed).replace("\n", "\n    "),
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
 
 
-def library_of(program: str) -> str:
-    """The directory of a program's libraries, if this process is frozen and the program's path is a real one; else "".
+def starting(program: str, installed: bool = False) -> str:
+    """In sh, before a script executes "$reassert": what sets that variable and what the program needs.
 
-    The program may be another copy than this one, or one that is yet to be put there.
+    `program`: its path; behind a link with `start` beside it, that says it. `installed`: it will be so.
     """
-    known = hasattr(sys, "_MEIPASS") and program == os.path.realpath(program)
-    return os.path.dirname(program) + "/lib" if known else ""  # contents_directory in packaging/reassert.spec
+    start = os.path.dirname(program) + "/" + START
+    if installed or os.path.isfile(start):
+        return f". {shlex.quote(start)}"
+    if hasattr(sys, "_MEIPASS") and program == os.path.realpath(program):  # this program, or a copy of it
+        return _started(program)
+    return f"reassert={shlex.quote(program)}"
+
+
+def start_text(program: str) -> str:
+    """What `start` holds for a frozen program. `program`: its executable's real path."""
+    return f"# Read by dispatchers: this version, and what spares its bootloader a restart.\n{_started(program)}\n"
+
+
+def _started(program: str) -> str:
+    # PyInstaller's bootloader would set this by itself and then start itself a second time, so that the dynamic linker
+    # sees it (docs/performance.md). If a bootloader does not recognise it, it does just that. `hook.start` undoes it.
+    library = shlex.quote(os.path.dirname(program) + "/lib")  # contents_directory in packaging/reassert.spec
+    return (
+        f"reassert={shlex.quote(program)}\n"
+        'export _PYI_ARCHIVE_FILE="$reassert" _PYI_PARENT_PROCESS_LEVEL=0\n'
+        f'export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
+    )
 
 
 def lasting(program: str) -> str:

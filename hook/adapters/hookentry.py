@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hook.adapters.dispatcher import library_of
 from hook.adapters.hook import STAGES
 
 SECONDS = 30
@@ -14,15 +13,13 @@ SECONDS = 30
 def oci_hook(program: str, stage: str, flags: tuple[str, ...] = ()) -> dict[str, Any]:
     """An entry of `hooks` in the OCI runtime-spec (config.md, "POSIX-platform Hooks").
 
-    `program`: absolute path of reassert, no symbolic link. `flags`: those of `reassert hook`; none is all of its work.
-    `env` is never empty: without one, runc before 1.3 hands over the container's own (CVE-2025-23266).
+    `program`: absolute path of reassert, as it lasts over upgrades: an engine may not read the entry again for months.
+    `flags`: those of `reassert hook`; none is all of its work. `env` is never empty: without one, runc before 1.3 hands
+    over the container's own (CVE-2025-23266).
     """
     if stage not in STAGES:
         raise ValueError(stage)
     env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-    library = library_of(program)
-    if library:  # spares the bootloader's restart, docs/performance.md
-        env += [f"_PYI_ARCHIVE_FILE={program}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={library}"]
     return {"path": program, "args": ["reassert", "hook", *flags, stage], "env": env, "timeout": SECONDS}
 
 

@@ -17,8 +17,8 @@ from hook.node.engine import HOOK, RUNTIME, Base, Engine, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, look, missing_directories
 from hook.node.journal import DIRECTORY, Journal
-from hook.node.program import PLACE
 from hook.node.record import PROGRAM, Owned, Part, Record
+from hook.node.tree import PLACE
 from hook.node.wiring.wrapper import pass_through, real_of
 from hook.policy import compiler
 
@@ -185,7 +185,6 @@ class Rewiring:
             journal.end(self._directory)
         if self._old.units != self._target.wiring.units and systemd.available():
             systemd.run("daemon-reload")
-        tree.discard(PLACE)
 
     def _replaced(self, path: str) -> State | None:
         """What becomes of a carrier that is not needed: nothing, or what was there, or a pass-through while in use."""
@@ -242,13 +241,15 @@ class Rewiring:
 
     def _program_part(self) -> Part:
         old = self._record.parts.get(PROGRAM, Part())
-        files = dict(old.files)
+        directories = [*old.directories, *([PLACE] if PLACE in old.files else [])]  # an earlier version's, as a whole
+        kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{PLACE}/")}
+        files: dict[str, Owned] = {}
         for path, state in self._target.program:
-            now = self._base(path)
-            before = None if now is None or now.kind == TREE else now
             if state is not None:
-                files[path] = Owned(files[path].before if path in files else before, state.sha256())
-        return replace(old, files=files, directories=sorted({*old.directories, *missing_directories(list(files))}))
+                before = None if path.startswith(f"{PLACE}/") else self._base(path)
+                files[path] = Owned(kept[path].before if path in kept else before, state.sha256())
+        files = {**files, **{path: owned for path, owned in kept.items() if path not in files}}
+        return replace(old, files=files, directories=sorted({*directories, *missing_directories(list(files))}))
 
     # -- units
 
@@ -271,7 +272,6 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
         raise NodeError(
             f"not everything could be put back: {describe(error)}; mend that, then run `reassert node uninstall`"
         ) from None
-    tree.discard(PLACE)
     if not Record(directory).engines():
         compiler.clear()
     if systemd.available() and journal.units:
@@ -288,6 +288,8 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
             raise NodeError(
                 f"the files are as they were, but {restart.title} does not come up again: {error}"
             ) from None
+    tree.tidy()
+    journals.remove_directories(journal.directories)
     journal.end(directory)
 
 

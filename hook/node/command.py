@@ -21,7 +21,7 @@ from hook.node.errors import NodeError
 from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.probe.proof import Proof
 from hook.node.probe.verify import verify
-from hook.node.program import PLACE, path_in_use, policy, program, seed
+from hook.node.program import lay_out, path_in_use, policy, program, seed
 from hook.node.record import Part, Record
 from hook.node.wiring.nri_unit import ELSEWHERE
 from hook.node.wiring.removed import Removed
@@ -51,6 +51,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to prove it")
     install.set_defaults(run=_install)
+
+    layout = node.add_parser("layout", help="for makers of packages: the program's files as an upgrade needs them")
+    layout.add_argument("directory", metavar="DIRECTORY")
+    layout.add_argument("place", metavar="PLACE", help="where a node will have that directory")
+    layout.set_defaults(run=_layout)
 
     verifying = node.add_parser(
         "verify",
@@ -109,7 +114,7 @@ def _install(options: argparse.Namespace) -> int:
                 compiler.clear()
             raise
         finally:
-            tree.discard(PLACE)
+            _tidy()
     for remark in target.wiring.remarks:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
@@ -118,6 +123,11 @@ def _install(options: argparse.Namespace) -> int:
         if changed
         else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
     )
+    return 0
+
+
+def _layout(options: argparse.Namespace) -> int:
+    lay_out(options.directory, options.place)
     return 0
 
 
@@ -213,6 +223,7 @@ def _uninstall(options: argparse.Namespace) -> int:
             if recovered:
                 compiler.clear()
             _say("Nothing is wired; nothing was changed.")
+        _tidy()
     return 0
 
 
@@ -288,13 +299,17 @@ def _recover() -> bool:
     """Put back what an interrupted run left half done; whether there was something. Raises NodeError."""
     left = journal.pending()
     if left is None:
-        tree.discard(PLACE)
         return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = _engine_or_what_is_left(left.engine)
     restart = left.running or found.running()  # one that was interrupted while it started may not run now
     put_back(left, found if restart else None, journal.DIRECTORY)
     return True
+
+
+def _tidy() -> None:
+    if journal.pending() is None:  # else going back needs what lies there
+        tree.tidy()
 
 
 def _interruptible() -> None:

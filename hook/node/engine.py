@@ -18,8 +18,8 @@ ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
 class Choice:
     """What an administrator asked for. `adapters`: of ADAPTERS. `runtime_class`: wire this handler only; None: all.
 
-    `program`: absolute path of the reassert executable that is to be called, no symbolic link. `policy`: the node's.
-    `unit`: whether NRI's plugin is a service of this node; else others run it.
+    `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
+    the node's. `unit`: whether NRI's plugin is a service of this node; else others run it.
     """
 
     adapters: tuple[str, ...]

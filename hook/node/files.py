@@ -90,10 +90,10 @@ def look(path: str) -> State | None:
 def put(path: str, state: State | None) -> None:
     """Make it so, at once (temporary file, fsync, rename) and durably. The directory must exist.
 
-    A tree must have been prepared (`tree.prepare`). Raises NodeError, OSError.
+    A tree must lie aside (`tree.prepare`), and does so when it is taken away. Raises NodeError, OSError.
     """
     if (state and state.kind == TREE) or os.path.isdir(path):
-        tree.exchange(path, state.content.decode() if state else "")
+        tree.place(path, state.content.decode() if state else "")
     elif state is None:
         with suppress(FileNotFoundError):
             os.unlink(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.node.errors import NodeError
-from hook.node.files import Change, State, look, missing_directories, put, remove_temporary
+from hook.node.files import TREE, Change, State, look, missing_directories, put, remove_temporary
 from hook.system import make_directory
 
 DIRECTORY = "/var/lib/reassert/node"
@@ -49,10 +49,15 @@ class Journal:
     running: bool = False
 
     def undo(self) -> None:
-        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError."""
+        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError.
+
+        But not a new program's tree, from which starts may be under way: `tree.tidy` does, and the caller then removes
+        `directories` once more.
+        """
         for step in reversed(self.steps):
             remove_temporary(step.path)
-            if not _is(step.path, step.before):
+            new_tree = step.before is None and step.after is not None and step.after.kind == TREE
+            if not new_tree and not _is(step.path, step.before):
                 os.makedirs(os.path.dirname(step.path), exist_ok=True)
                 put(step.path, step.before)
         remove_directories(self.directories)
@@ -93,7 +98,8 @@ def apply(journal: Journal) -> None:
     """Make the change, in the order of its steps. Raises OSError; then `undo` puts back what was done."""
     for path in journal.directories:
         with suppress(FileExistsError):
-            os.mkdir(path, 0o755)
+            os.mkdir(path)
+            os.chmod(path, 0o755)  # noqa: S103  # whatever the umask: others than root read what is put there too
     for step in journal.steps:
         if not _is(step.path, step.after):
             put(step.path, step.after)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.adapters.dispatcher import lasting
+from hook.adapters.dispatcher import START, lasting, start_text
 from hook.node import tree
 from hook.node.errors import NodeError
-from hook.node.files import TREE, Change, State, link, look
+from hook.node.files import TREE, Change, State, link
+from hook.node.tree import PLACE
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Policy
 from hook.system import trusted
 
-PLACE = "/opt/reassert"
 COMMAND = "/usr/local/bin/reassert"
 
 _SEED = Path(__file__).with_name("policy.yaml")
@@ -37,19 +38,42 @@ class Program:
 def program(prepare: bool = True) -> Program:
     """How to put the running program in place. Nothing is touched yet.
 
-    `prepare`: make a copy beside its place, without which the change cannot be made, only be told. Raises NodeError
-    where the running program is not the frozen one.
+    `prepare`: have a copy ready, without which the change cannot be made, only be told. Raises NodeError where the
+    running program is not the frozen one, or others than root can write where it is to be.
     """
     here = _own_tree()
     changes: list[Change] = []
     if not here.startswith(_PACKAGED):
-        if here == PLACE or (os.path.isdir(PLACE) and tree.fingerprint(PLACE) == tree.fingerprint(here)):
-            changes.append((PLACE, look(PLACE)))
-        else:
-            wanted = tree.prepare(here, PLACE) if prepare else tree.fingerprint(here)
-            changes.append((PLACE, State(wanted.encode(), TREE)))
-        changes.append((COMMAND, link(f"{PLACE}/reassert")))
+        _only_roots(PLACE)
+        content = tree.fingerprint(here, laid_out=True)
+        directory = tree.directory_of(content)
+        if prepare and not os.path.isdir(directory):
+            tree.prepare(here)
+        executable = f"{directory}/reassert"
+        changes += [
+            (directory, State(content.encode(), TREE)),
+            (f"{PLACE}/{START}", State(start_text(executable).encode())),
+            (f"{PLACE}/reassert", link(os.path.relpath(executable, PLACE))),
+            (COMMAND, link(f"{PLACE}/reassert")),
+        ]
     return Program(path_in_use(), changes)
+
+
+def _only_roots(path: str) -> None:
+    if os.path.lexists(path):
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+            raise NodeError(f"{path} is not a directory that only root can write to; mend or remove it")
+
+
+def lay_out(directory: str, place: str) -> None:
+    """Put the running program below a directory as it is to be at `place`, for a package. Raises NodeError, OSError."""
+    tree.lay_out(_own_tree(), directory, place)
+
+
+def installed(path: str) -> bool:
+    """Whether an executable that is to be called is the one that `program` puts in place."""
+    return path == f"{PLACE}/reassert"
 
 
 def seed() -> list[Change]:

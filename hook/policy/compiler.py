@@ -13,7 +13,6 @@ from hook import __version__
 from hook.container.paths import clean
 from hook.errors import ReassertError, describe
 from hook.jsontext import encode
-from hook.policy.check import check_meaning, check_rules, check_shape, well_formed
 from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, STORE, file_key, store_path
@@ -55,6 +54,8 @@ class Compiled:
 
 def compile_bytes(path: str, content: bytes) -> Compiled:
     """Check a policy file and compile it. Raises PolicyInvalid with all that is wrong."""
+    from hook.policy.check import check_meaning, check_rules, check_shape, well_formed  # jsonschema takes longest
+
     source = parse(path, content)
     rules = {number: _rule(rule) for number, rule in well_formed(source.rules(), "rule")}
     problems = [*check_shape(source), *check_meaning(source), *check_rules(source, rules)]

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
 
     from hook.policy.model import Policy, Rule
 
+    Seen = str | tuple[str, ...] | dict[str, str] | None
+
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
 """Operators of a Kubernetes label selector (apimachinery, meta/v1 LabelSelectorOperator)."""
 
@@ -42,18 +44,25 @@ def _fits(part: str, text: str, at: int) -> bool:
 class Verdict:
     """One condition of a rule held against a container: `met` is True, False, or None where it cannot be known."""
 
-    __slots__ = ("_wanted", "field", "met", "seen")
+    __slots__ = ("_seen", "_wanted", "field", "met")
 
-    def __init__(self, field: str, wanted: "list[Any]", seen: str, met: "bool | None") -> None:
+    def __init__(self, field: str, wanted: "list[Any]", seen: "Seen", met: "bool | None") -> None:
         self.field = field
         self._wanted = wanted
-        self.seen = seen
+        self._seen = seen
         self.met = met
 
     @property
     def wanted(self) -> str:
         """The condition in words; a start does not need them."""
         return _say(self.field, self._wanted)
+
+    @property
+    def seen(self) -> str:
+        """The container in the same words."""
+        if isinstance(self._seen, dict):
+            return ",".join(f"{key}={value}" for key, value in self._seen.items())
+        return "|".join(self._seen) if isinstance(self._seen, tuple) else self._seen or "unknown"
 
 
 class Match:
@@ -82,6 +91,7 @@ def select(policy: "Policy", who: Identity) -> "list[Match]":
 def judge(rule: "Rule", who: Identity) -> "list[Verdict]":
     """Each condition of a rule held against a container."""
     verdicts: list[Verdict] = []
+    seen: Seen
     for field, wanted in rule.conditions.items():
         if field == "namespaces":
             met = _pod_only(who, _any_glob(wanted, who.namespace))
@@ -91,11 +101,11 @@ def judge(rule: "Rule", who: Identity) -> "list[Verdict]":
         elif field == "images":
             met, seen = _any_glob(wanted, who.image), who.image
         elif field == "containerTypes":
-            met, seen = _types(wanted, who.types), "|".join(who.types)
+            met, seen = _types(wanted, who.types), who.types
         else:
             met = _pod_only(who, _selects(wanted, who.labels))
-            seen = None if who.labels is None else ",".join(f"{k}={v}" for k, v in who.labels.items())
-        verdicts.append(Verdict(field, wanted, "unknown" if seen is None else seen, met))
+            seen = who.labels
+        verdicts.append(Verdict(field, wanted, seen, met))
     return verdicts
 
 

@@ -38,16 +38,9 @@ program=$root/usr/lib/reassert
 # Containers start while dpkg replaces files one by one, and a start reads many, its own executable twice. So every content
 # has a directory of its own, which dpkg fills first; then one rename each, of `start` and of the symbolic link, leads
 # from the old version to the new one; then the old one's files go (postrm).
-content=$(cd "$DIST/reassert" && find . -type f | sort | xargs -d '\n' sha256sum | sha256sum | cut -c 1-12)
 install -d "$program"
-cp -r "$DIST/reassert/." "$program/$content"
-ln -s "$content/reassert" "$program/reassert"
-cat > "$program/start" << END
-# Read by dispatchers (/usr/local/sbin/reassert-*): this version, and what spares its bootloader a restart.
-reassert=/usr/lib/reassert/$content/reassert
-export _PYI_ARCHIVE_FILE=\$reassert _PYI_PARENT_PROCESS_LEVEL=0
-export LD_LIBRARY_PATH=/usr/lib/reassert/$content/lib"\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
-END
+"$DIST/reassert/reassert" node layout "$program" /usr/lib/reassert
+content=$(dirname "$(readlink "$program/reassert")")
 mkdir -p "$root/usr/bin"
 ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 

@@ -86,7 +86,7 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
 
 def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Denial]:
     """Why an edit does not come true, if it does not. `final`: `predicted_mounts`."""
-    if isinstance(edit, SetEnv | UnsetEnv):
+    if isinstance(edit, (SetEnv, UnsetEnv)):
         return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
     if isinstance(edit, PlaceMount):
         why = f"is in the way of the reserved {edit.name}, and NRI cannot take it away"
@@ -125,7 +125,8 @@ def _env_denial(edit: SetEnv | UnsetEnv) -> Denial:
 # -- mounts
 
 
-def near(reserved: list[str]) -> Callable[[str], bool]:
+@lru_cache(64)
+def near(reserved: tuple[str, ...]) -> Callable[[str], bool]:
     """Tells whether a mount's destination lies at, below or above one of these cleaned paths.
 
     No other can be in the way of what is reserved there, since NRI sorts mounts.
@@ -133,6 +134,7 @@ def near(reserved: list[str]) -> Callable[[str], bool]:
     here = set(reserved).union(*map(paths.parents, reserved))
     below = tuple(path.rstrip("/") + "/" for path in reserved)
 
+    @lru_cache(256)
     def is_near(destination: str) -> bool:
         path = clean(destination)
         return path in here or path.startswith(below)

@@ -85,6 +85,7 @@ class Decider:
         except Exception as error:  # whatever it is, the policy says what a container gets then
             return self._failed(case, describe(error))
         text = f"reassert: refused {case.who}: {refusal}" if refusal else ""
+        case.clock.stop()
         return Reply(payload, text, lambda: self._tell(case, decided))
 
     def _decide(self, case: _Case, pod: Any, container: Any) -> tuple[Plan, Container]:
@@ -123,6 +124,7 @@ class Decider:
             self.report.container(audit.error_event(case.event(), message, let_through))
 
         text = "" if let_through else f"reassert: refused {case.who or case.container_id}: {message}"
+        case.clock.stop()
         return Reply(b"", text, tell)
 
     def too_late(self, container_id: str) -> Reply:
@@ -175,7 +177,7 @@ def _mounts(mounts: Any, matches: list[Match], facts: Facts) -> list[dict[str, o
     reserved = [mount.destination for rule in rules for mount in rule.mounts]
     if any(MOUNTS in rule.allocations for rule in rules):
         reserved += [clean(path) for allocation in facts.allocations for _, path, _ in allocation.mounts]
-    is_near = near(reserved)
+    is_near = near(tuple(reserved))
     return [
         {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
         for mount in mounts

@@ -16,7 +16,6 @@ from hook.node.engine import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.engine import NRI as NRI_ADAPTER
 from hook.node.errors import NodeError
 from hook.node.files import Change, State
-from hook.node.probe.pods import PodStarter
 from hook.node.probe.starter import Starter
 from hook.node.wiring import shims, toml
 from hook.node.wiring.basespec import base_spec, reserved_env
@@ -231,6 +230,8 @@ class Containerd:
 
     def starter(self) -> Starter:
         """Probes as pods, of the sandbox image that the configuration names."""
+        from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
+
         dump = self._dump()
         image = toml.get(dump, _PINNED) or toml.get(dump, (*CRI[2], "sandbox_image"))
         return PodStarter(self.name, self._address, str(image))

@@ -21,7 +21,6 @@ from hook.node import systemd
 from hook.node.engine import CDI, HOOK, NRI, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.files import State
-from hook.node.probe.pods import PodStarter
 from hook.node.probe.starter import Starter
 from hook.node.wiring import toml
 from hook.node.wiring.basespec import reserved_env
@@ -242,6 +241,8 @@ class Crio:
 
     def starter(self) -> Starter:
         """Probes as pods."""
+        from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
+
         crio = self._effective(ours=True)["crio"]
         systemd_cgroups = crio["runtime"]["cgroup_manager"] == "systemd"
         return PodStarter("cri-o", str(crio["api"]["listen"]), str(crio["image"]["pause_image"]), systemd_cgroups)

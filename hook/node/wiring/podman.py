@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hook.adapters.dispatcher import MARK, NOT_ROOTS
+from hook.adapters.dispatcher import MARK, NOT_ROOTS, starting
 from hook.adapters.hook import PRECREATE
 from hook.adapters.hookentry import hooks_d
 from hook.node import systemd
@@ -23,6 +23,7 @@ from hook.node.errors import NodeError
 from hook.node.files import Change, State
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
+from hook.node.program import installed
 from hook.node.wiring import toml
 from hook.node.wiring.cdifile import cdi_file
 from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
@@ -231,8 +232,11 @@ def _is_runc_like(name: str) -> bool:
 def _hook_files(program: str) -> list[Change]:
     """The hooks.d file for the stage precreate, and the script that it calls: ordinary users' containers pass."""
     entry = hooks_d(program, PRECREATE)
-    command = shlex.join([program, *entry["hook"]["args"][1:]])
-    script = f"#!/bin/sh\n{MARK}: what ordinary users run passes as it is\n{NOT_ROOTS} && exec cat\nexec {command}\n"
+    arguments = shlex.join(entry["hook"]["args"][1:])
+    script = (
+        f"#!/bin/sh\n{MARK}: what ordinary users run passes as it is\n{NOT_ROOTS} && exec cat\n"
+        f'{starting(program, installed(program))}\nexec "$reassert" {arguments}\n'
+    )
     entry["hook"].update(path=HOOK_SCRIPT, args=[HOOK_SCRIPT])
     return [
         (HOOK_SCRIPT, State(script.encode(), mode=0o755)),

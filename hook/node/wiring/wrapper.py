@@ -6,9 +6,10 @@ import os
 import shlex
 from pathlib import Path
 
-from hook.adapters.dispatcher import MARK, dispatcher, library_of
+from hook.adapters.dispatcher import MARK, dispatcher
 from hook.node.errors import NodeError
 from hook.node.files import State
+from hook.node.program import installed
 
 DIRECTORY = "/usr/local/sbin"
 
@@ -29,7 +30,7 @@ def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: boo
         path = stem + (f"-{number}" if number > 1 else "")
         if taken.get(path, real) == real and (not os.path.lexists(path) or real_of(path) == real):
             taken[path] = real
-            return path, State(dispatcher(real, program, [], library_of(program), rootless).encode(), mode=0o755)
+            return path, State(dispatcher(real, program, [], installed(program), rootless).encode(), mode=0o755)
         number += 1
 
 

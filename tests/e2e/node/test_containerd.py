@@ -81,7 +81,7 @@ def test_a_plan_changes_nothing(node: Wirable) -> None:
     node.install()
     first = node.booted.snapshot()
     planned = node.node("uninstall", "--dry-run")
-    assert "/opt/reassert: removed" in planned.stdout
+    assert "/opt/reassert/reassert: removed" in planned.stdout
     assert node.booted.snapshot() == first
     assert node.pid() != pid
 

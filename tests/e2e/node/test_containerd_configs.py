@@ -331,11 +331,11 @@ def test_what_somebody_breaks_is_said(node: Wirable) -> None:
         ("/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-runc out of date: run `reassert node install`"),
     ):
         here = node.booted.path(path)
-        content = here.read_bytes()
         here.rename(f"{here}.away")
         assert (node.status()[0], node.status()[2][0]) == (1, f"containerd: {said}")
         here.with_name(f"{here.name}.away").rename(here)
-        here.write_bytes(content + b"\n" if "sbin" in path else content)
+    dispatcher = node.booted.path("/usr/local/sbin/reassert-runc")
+    dispatcher.write_bytes(dispatcher.read_bytes() + b"\n")
     assert "reassert-runc out of date" in node.status()[2][0]
     node.install()
     assert node.status()[2][0].endswith(" does not run")

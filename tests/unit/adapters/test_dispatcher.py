@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters.dispatcher import dispatcher, lasting
+from hook.adapters.dispatcher import dispatcher, lasting, start_text
 from hook.errors import ReassertError
 from unit.support import reassert
 
@@ -103,7 +103,7 @@ def test_command_prints_a_script_that_says_only_what_is_not_the_default() -> Non
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_packages_start_file_says_what_to_run(shell: str, tmp_path: Path) -> None:
+def test_a_start_file_says_what_to_run(shell: str, tmp_path: Path) -> None:
     """The dispatcher names no version, so it goes on working with the next one."""
     directory = tmp_path / "it's a $dir"
     (directory / "one").mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_a_packages_start_file_says_what_to_run(shell: str, tmp_path: Path) -> N
     (directory / "one/first").symlink_to(program(directory / "first"))
     (directory / "start").write_text("reassert=${0%/*}/one/first\n")
     script = directory / "reassert-runc"
-    script.write_text(dispatcher(real, str(directory / "reassert"), [], "/ignored"))
+    script.write_text(dispatcher(real, str(directory / "reassert"), []))
     command = [*(["busybox", "sh"] if shell == "busybox" else [shell]), str(script)]
     first = subprocess.run([*command, "create", "a b"], capture_output=True, text=True)
     assert json.loads(first.stdout) == ["first", "runtime", "--real", real, "--", "create", "a b"]
@@ -121,6 +121,21 @@ def test_a_packages_start_file_says_what_to_run(shell: str, tmp_path: Path) -> N
     assert json.loads(second.stdout)[0] == "second"
     other = subprocess.run([*command, "kill"], capture_output=True, text=True)
     assert json.loads(other.stdout) == ["runc", "kill"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("theirs", ["", "/theirs"])
+def test_a_start_file_goes_before_the_engines_libraries(shell: str, theirs: str, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.write_text(start_text("/it's a $dir/reassert"))
+    command = [*(["busybox", "sh"] if shell == "busybox" else [shell]), "-euc", f". '{start}'; printenv"]
+    done = subprocess.run(command, env={"PATH": "/bin", "LD_LIBRARY_PATH": theirs}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line for line in done.stdout.splitlines() if line.startswith(("_PYI", "LD_"))} == {
+        "_PYI_ARCHIVE_FILE=/it's a $dir/reassert",
+        "_PYI_PARENT_PROCESS_LEVEL=0",
+        f"LD_LIBRARY_PATH=/it's a $dir/lib{':' if theirs else ''}{theirs}",
+    }
 
 
 def test_engines_call_a_package_by_the_link_that_lasts(tmp_path: Path) -> None:

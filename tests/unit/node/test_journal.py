@@ -13,33 +13,41 @@ from hook.errors import describe
 from hook.node import journal as journals
 from hook.node import tree
 from hook.node.errors import NodeError
-from hook.node.files import LINK, TREE, Change, State, link, look, put
+from hook.node.files import LINK, Change, State, link, look, put
+from hook.node.program import program
+from unit.node.opt import Opt
 
 
 class Cut(Exception):
     """Stands for a kill -9: nothing after it is done, no handler of ours runs."""
 
 
+@pytest.fixture(params=["an earlier one", "none"])
+def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Opt:
+    """Where the program goes, with an earlier one in place or without."""
+    opt = Opt(tmp_path / "opt", monkeypatch)
+    if request.param != "none":
+        opt.install("old")
+    opt.frozen("new")
+    return opt
+
+
 @pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """Files that are there already: config.toml with a mode and a time of its own, a link, a program's tree."""
+def node(tmp_path: Path, opt: Opt) -> Path:
+    """Files that are there already: config.toml with a mode and a time of its own, a link, a program."""
     config = tmp_path / "etc/config.toml"
     config.parent.mkdir()
     config.write_text("theirs\n")
     config.chmod(0o640)
     os.utime(config, ns=(1_000_000_000, 2_000_000_000))
     (tmp_path / "bin").symlink_to("/usr/bin/old")
-    for place, text in (("program", "old"), ("new", "new")):
-        (tmp_path / place / "lib").mkdir(parents=True)
-        (tmp_path / place / "lib/code").write_text(text)
     (tmp_path / "state").mkdir()
     return tmp_path
 
 
 def changes(node: Path) -> list[Change]:
-    fingerprint = tree.prepare(str(node / "new"), str(node / "program"))
     return [
-        (str(node / "program"), State(fingerprint.encode(), TREE)),
+        *program(prepare=True).changes,
         (str(node / "bin"), link("/usr/bin/new")),
         (str(node / "made/by/us/drop-in.toml"), State(b"ours\n", mode=0o600)),
         (str(node / "etc/config.toml"), State(b"theirs and ours\n", mode=0o640)),
@@ -58,13 +66,12 @@ def everything(node: Path) -> dict[str, object]:
     return found
 
 
-def steps(node: Path) -> int:
-    """How many files a whole change puts in place, its journal too."""
-    return len(changes(node)) + 1
+RENAMES = 8
+"""The journal and what `changes` says, but for the command's link where that is there already."""
 
 
-def run(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the change, and be cut off at the n-th rename of a file."""
+def run(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make the change, and be cut off at the n-th rename of a file. Returns how many there were."""
     renames = 0
     original = os.rename
 
@@ -81,9 +88,10 @@ def run(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
         journal = journals.begin("install", "test", prepared, [], str(node / "state"))
         journals.apply(journal)
     journal.end(str(node / "state"))
+    return renames
 
 
-@pytest.mark.parametrize("cut", range(1, 5))
+@pytest.mark.parametrize("cut", range(1, RENAMES))
 def test_cut_off_anywhere_it_is_put_back(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything(node)
     with pytest.raises(Cut):
@@ -93,19 +101,31 @@ def test_cut_off_anywhere_it_is_put_back(node: Path, cut: int, monkeypatch: pyte
     if left:
         left.undo()
         left.undo()  # as often as it takes
+        tree.tidy()
+        journals.remove_directories(left.directories)
         left.end(str(node / "state"))
-    tree.discard(str(node / "program"))
+    tree.tidy()
     assert everything(node) == before
     assert journals.pending(str(node / "state")) is None
 
 
-def test_whole_it_is_there(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(node, 99, monkeypatch)
-    assert (node / "program/lib/code").read_text() == "new"
+def test_whole_it_is_there(node: Path, opt: Opt, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(node, 99, monkeypatch) in (RENAMES - 1, RENAMES)
+    assert opt.in_place() == "new"
     assert os.readlink(node / "bin") == "/usr/bin/new"
     assert (node / "made/by/us/drop-in.toml").stat().st_mode & 0o777 == 0o600
     assert (node / "etc/config.toml").read_text() == "theirs and ours\n"
     assert (node / "etc/config.toml").stat().st_mode & 0o777 == 0o640
+
+
+def test_directories_are_for_all_to_read_whatever_the_umask(node: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        drop_in = str(node / "made/by/us/drop-in.toml")
+        journals.apply(journals.begin("install", "test", [(drop_in, State(b"ours"))], [], str(node / "state")))
+    finally:
+        os.umask(before)
+    assert {(node / path).stat().st_mode & 0o777 for path in ("made", "made/by", "made/by/us")} == {0o755}
 
 
 def test_a_journal_that_was_damaged_is_said(node: Path) -> None:

@@ -134,8 +134,8 @@ def test_a_path_where_nothing_may_be_mounted(removes: bool) -> None:
     + [(path, False) for path in ("/etc/sslx", "/etc/pki", "/etcetera")],
 )
 def test_only_what_lies_at_below_or_above_a_reserved_path_matters(destination: str, wanted: bool) -> None:
-    assert near(["/etc/ssl", "/data"])(destination) is wanted
-    assert near([])(destination) is False
+    assert near(("/etc/ssl", "/data"))(destination) is wanted
+    assert near(())(destination) is False
 
 
 def test_the_message_has_what_was_asked_and_nothing_else() -> None:

@@ -1,0 +1,106 @@
+"""Programs side by side in one place, of which one is called."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hook.node import tree
+from hook.node.errors import NodeError
+from hook.node.files import look
+from hook.node.program import program
+from unit.node.opt import Opt
+
+
+@pytest.fixture
+def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:
+    """With a program in place."""
+    opt = Opt(tmp_path / "opt", monkeypatch)
+    opt.install("first")
+    return opt
+
+
+def changed() -> list[str]:
+    """Paths that an installation of the running program would change."""
+    return [path for path, state in program(prepare=False).changes if state and not state.same(look(path))]
+
+
+def test_same_content_changes_nothing(opt: Opt) -> None:
+    assert changed() == []
+    (opt.frozen("first") / "lib/code").chmod(0o600)  # under another umask
+    assert changed() == []
+    assert opt.place.stat().st_mode & 0o022 == 0
+
+
+def test_another_content_takes_its_place_and_the_first_one_goes(opt: Opt) -> None:
+    opt.install("second")
+    assert opt.in_place() == "second"
+    tree.tidy()
+    assert opt.names() == {"reassert", "start"}
+    assert changed() == []
+
+
+def test_what_runs_stays_until_it_has_ended(opt: Opt) -> None:
+    executable = (opt.place / "reassert").resolve()
+    shutil.copy("/bin/sleep", executable)
+    with subprocess.Popen([executable, "60"]) as running:
+        opt.install("second")
+        tree.tidy()
+        assert executable.exists()
+        running.kill()
+    tree.tidy()
+    assert opt.names() == {"reassert", "start"}
+
+
+def test_damaged_program_is_replaced_beside_it(opt: Opt) -> None:
+    code = (opt.place / "reassert").resolve().parent / "lib/code"
+    code.chmod(0o666)
+    assert len(changed()) == 3  # the directory, `start`, the link
+    opt.install("first")
+    assert code.exists()
+    tree.tidy()
+    assert opt.in_place() == "first"
+    assert not code.exists()
+    assert changed() == []
+
+
+def test_earlier_layout(opt: Opt) -> None:
+    """Once the frozen program lay in the place as it comes."""
+    shutil.rmtree(opt.place)
+    shutil.copytree(opt.frozen("first"), opt.place)
+    (opt.place / "lib/base_library.zip").mkdir()
+    tree.tidy()
+    assert (opt.place / "lib").exists()
+    opt.install("second")
+    tree.tidy()
+    assert opt.in_place() == "second"
+    assert opt.names() == {"reassert", "start"}
+
+
+def test_what_is_not_ours_stays(opt: Opt) -> None:
+    (opt.place / "lib").mkdir()
+    (opt.place / "README").touch()
+    opt.install("second")
+    tree.tidy()
+    assert opt.names() == {"reassert", "start", "lib", "README"}
+
+
+def test_place_that_others_can_write_is_refused(opt: Opt) -> None:
+    opt.place.chmod(0o775)
+    with pytest.raises(NodeError, match="is not a directory that only root can write to"):
+        program()
+    opt.place.rename(opt.place.parent / "elsewhere")
+    opt.place.symlink_to("elsewhere")
+    with pytest.raises(NodeError, match="is not a directory that only root can write to"):
+        program()
+
+
+def test_package_has_the_same_layout(opt: Opt, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    tree.lay_out(str(opt.frozen("first")), str(tmp_path / "root"), str(opt.place))
+    assert (tmp_path / "root/start").read_text() == (opt.place / "start").read_text()
+    assert os.readlink(tmp_path / "root/reassert") == os.readlink(opt.place / "reassert")
