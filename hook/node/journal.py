@@ -127,6 +127,8 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
                 raise BlockingIOError
         except BlockingIOError:
             raise NodeError("another `reassert node` is at work on this node; wait for it") from None
+        with suppress(FileNotFoundError):  # of a change that was cut off before its journal was there
+            os.unlink(temporary_name(f"{directory}/{_JOURNAL}"))
         try:
             yield
         finally:
