@@ -73,6 +73,9 @@ class Rewiring:
         kept = {path for path, _ in self._carriers + references}
         gone = {path for path, _ in self._references}
         self._stale = [path for path in self._old.files if path not in kept | gone]
+        others = [part for name, part in record.parts.items() if name != engine.name]
+        needed = {unit for part in others for unit in part.units}.union(target.wiring.units)
+        self._stale_units = [unit for unit in self._old.units if unit not in needed]
 
     def _given_back(self, kept: set[str]) -> list[Change]:
         """Files that the engine reads and that are not to be ours any longer; the last one written is the first."""
@@ -82,7 +85,7 @@ class Rewiring:
     def differences(self) -> list[Change]:
         """What would change on disk, in order: what carries it, what refers to it, what nobody needs any more."""
         wanted = self._target.program + self._carriers + self._references
-        wanted += [(path, self._replaced(path)) for path in self._stale]
+        wanted += [(path, self._replaced(path, self._users(path))) for path in self._stale]
         if self._is_last():
             wanted += self._program_removed()
         return [(path, state) for path, state in wanted if not _same(state, look(path))]
@@ -96,7 +99,7 @@ class Rewiring:
 
     def make(self, say: Say) -> bool:
         """Do it. Returns whether anything changed. Raises NodeError, with everything as it was before."""
-        part = self._new_part(self._stale, self._old.directories)
+        part = self._new_part(self._stale, self._old.directories, self._stale_units)
         if not self.differences() and part == self._old:
             return False
         # A new program matters to a resident plugin, and only to that.
@@ -156,17 +159,16 @@ class Rewiring:
 
     def _clean_up(self, say: Say) -> None:
         """Remove stale carriers, and the program with the last engine. Nothing here can break a container start."""
-        for unit in self._old.units:
-            if unit not in self._target.wiring.units:
-                systemd.run("stop", unit)
-        changes: list[Change] = [(path, self._replaced(path)) for path in reversed(self._stale)]
-        users = {path: self.engine.users(path) for path, _ in changes if real_of(path)}
-        left = [path for path, number in users.items() if number]
+        for unit in self._stale_units if systemd.available() else []:
+            systemd.run("stop", unit)
+        users = {path: self._users(path) for path in reversed(self._stale)}
+        changes: list[Change] = [(path, self._replaced(path, count)) for path, count in users.items()]
+        left = [path for path, count in users.items() if count]
         for path in left:
             if not self._record.elsewhere(path, self.engine.name):
                 calling = f"{users[path]} running containers still call {path}"
                 say(f"{calling}: it stays and passes through to {real_of(path)}")
-        part = self._new_part(left, self._record.parts[self.engine.name].directories)
+        part = self._new_part(left, self._record.parts[self.engine.name].directories, [])
         if self._is_last():
             changes += self._program_removed()
         if changes or part != self._record.parts.get(self.engine.name):
@@ -182,18 +184,22 @@ class Rewiring:
             journals.remove_directories(sorted(directories))
             if self._is_last():
                 compiler.clear()
+            if self._stale_units and systemd.available():
+                systemd.run("daemon-reload")
             journal.end(self._directory)
-        if self._old.units != self._target.wiring.units and systemd.available():
-            systemd.run("daemon-reload")
 
-    def _replaced(self, path: str) -> State | None:
+    def _replaced(self, path: str, users: int) -> State | None:
         """What becomes of a carrier that is not needed: nothing, or what was there, or a pass-through while in use."""
         if self._record.elsewhere(path, self.engine.name):
             return look(path)
         real = real_of(path)
-        if real and (self.engine.users(path) or self._record.elsewhere(path, self.engine.name, wired=False)):
+        if real and (users or self._record.elsewhere(path, self.engine.name, wired=False)):
             return pass_through(real)
         return self._base(path)
+
+    def _users(self, path: str) -> int:
+        """Running containers of this engine that still call a dispatcher."""
+        return self.engine.users(path) if real_of(path) else 0
 
     def _is_last(self) -> bool:
         """Whether no engine is wired after this."""
@@ -211,8 +217,8 @@ class Rewiring:
 
     # -- the record
 
-    def _new_part(self, also: list[str], directories: list[str]) -> Part:
-        """The engine's entry in the record when all is done. `also`: files of the old one that are still there."""
+    def _new_part(self, also: list[str], directories: list[str], units: list[str]) -> Part:
+        """The engine's entry in the record. `also`, `units`: files and units of the old one that are still there."""
         wiring = self._target.wiring
         references = [(path, state) for path, state in wiring.references if state is not None]
         files = {path: self._old.files[path] for path in also if path in self._old.files}
@@ -226,7 +232,7 @@ class Rewiring:
             files,
             [path for path, _ in references],
             sorted({*directories, *made}) if files else [],
-            wiring.units,
+            [*wiring.units, *units],
             wiring.notes,
         )
 

@@ -132,6 +132,7 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
                 raise BlockingIOError
         except BlockingIOError:
             raise NodeError("another `reassert node` is at work on this node; wait for it") from None
+        remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was cut off before its journal was there
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -238,8 +239,12 @@ class Containerd:
 
     def users(self, path: str) -> int:
         """Bundles of running containers whose shim was told to call this runtime."""
-        state = str(self._dump().get("state", "/run/containerd"))
-        return shims.users(path, state)
+        return shims.users(path, self._state)
+
+    @cached_property
+    def _state(self) -> str:
+        """Where containerd keeps its bundles; no setting of ours moves that."""
+        return str(self._dump().get("state", "/run/containerd"))
 
     # -- containerd itself
 

@@ -32,7 +32,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.path(POLICY_FILE).write_text(POLICY)
     wirable = Wirable(booted, booted.snapshot())
     yield wirable
-    wirable.node("uninstall")
+    wirable.take_out()
     booted.path(POLICY_FILE).write_text(POLICY)
     assert wirable.changes() == []
 
@@ -65,7 +65,7 @@ def test_every_handler_is_wired_and_proved(node: Wirable) -> None:
 
 
 def test_a_second_install_changes_nothing(node: Wirable) -> None:
-    node.install()
+    node.install("--no-probe")
     first, pid = node.booted.snapshot(), node.pid()
     again = node.install()
     assert "nothing to change, nothing was restarted" in again.stdout
@@ -78,7 +78,7 @@ def test_a_plan_changes_nothing(node: Wirable) -> None:
         assert 'BinaryName = "/usr/local/sbin/reassert-runc"' in planned.stdout
         assert "would be restarted" in planned.stdout
     assert node.changes() == []
-    node.install()
+    node.install("--no-probe")
     first = node.booted.snapshot()
     planned = node.node("uninstall", "--dry-run")
     assert "/opt/reassert/reassert: removed" in planned.stdout
@@ -91,7 +91,7 @@ def test_containers_outlive_what_started_them(node: Wirable) -> None:
     node.booted.wait_for_cri()
     old = node.booted.cri.run_pod("crun")
     older = old.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
-    node.install()
+    node.install("--no-probe")
     assert "NVIDIA_VISIBLE_DEVICES=all" in older.exec_environ()  # it was not there when that one started
     pod = node.hostile_pod("crun")
     container = pod.run()
@@ -106,11 +106,11 @@ def test_containers_outlive_what_started_them(node: Wirable) -> None:
 
 
 def test_what_an_administrator_edits_meanwhile_stays(node: Wirable) -> None:
-    node.install()
+    node.install("--no-probe")
     text = node.config()
     node.config(text.replace("Changes go through the platform team.", "Ask Mary."))
     assert node.status()[0] == 0
-    node.install()
+    node.install("--no-probe")
     assert node.status() == (0, WIRED, [])
     node.node("uninstall")
     assert "Ask Mary." in node.config()
@@ -132,7 +132,7 @@ def test_a_file_that_somebody_put_back_may_not_have_been_read_yet(node: Wirable)
 
 
 def test_a_handler_that_came_later_is_a_way_around_until_the_next_install(node: Wirable) -> None:
-    node.install()
+    node.install("--no-probe")
     plugin = "io.containerd.cri.v1.runtime" if node.booted.suite == "forky" else "io.containerd.grpc.v1.cri"
     late = f'\n[plugins."{plugin}".containerd.runtimes.late]\n  runtime_type = "io.containerd.runc.v2"\n'
     late += f'[plugins."{plugin}".containerd.runtimes.late.options]\n  BinaryName = "runc"\n'
@@ -143,7 +143,7 @@ def test_a_handler_that_came_later_is_a_way_around_until_the_next_install(node: 
     assert (code, wired["late"]) == (1, [])
     assert "out of date: run `reassert node install`" in problems[0]
     assert node.verified()["late"] == "not protected"
-    node.install()
+    node.install("--no-probe")
     assert node.status()[:2] == (0, {**WIRED, "late": ["runtime"]})
     assert node.verified()["late"] == "protected"
     node.node("uninstall")
@@ -153,16 +153,16 @@ def test_a_handler_that_came_later_is_a_way_around_until_the_next_install(node: 
 
 
 def test_one_runtime_class_alone(node: Wirable) -> None:
-    node.install("--runtime-class", "guarded")
+    node.install("--runtime-class", "guarded", "--no-probe")
     code, wired, _ = node.status()
     assert (code, wired) == (0, {**{key: [] for key in WIRED}, "guarded": ["runtime"]})
     for handler, overridden in (("guarded", False), ("runc", True)):
         pod = node.hostile_pod(handler)
         assert_put_back(pod, overridden)
         pod.remove()
-    node.install("--runtime-class", "crun")
+    node.install("--runtime-class", "crun", "--no-probe")
     assert node.status()[:2] == (0, {**{key: [] for key in WIRED}, "crun": ["runtime"]})
-    node.install("--default")
+    node.install("--default", "--no-probe")
     assert node.status()[:2] == (0, WIRED)
     for name, why in (("kata", "calls no runc"), ("No_Class", "DNS label")):
         refused = node.install("--runtime-class", name, check=False)
@@ -171,7 +171,7 @@ def test_one_runtime_class_alone(node: Wirable) -> None:
 
 
 def test_the_hook_alone_refuses(node: Wirable) -> None:
-    node.install("--adapter", "hook")
+    node.install("--adapter", "hook", "--no-probe")
     assert node.status()[:2] == (0, {name: ["hook"] if wired else [] for name, wired in WIRED.items()})
     assert node.verified()["crun"] == "protected"
     pod = node.hostile_pod("runc")
@@ -220,7 +220,7 @@ def test_nri_with_its_second_line(node: Wirable) -> None:
     assert "/etc/reassert/base-runtime-spec/crun.json" in problems[0]
     assert "which restarts containerd" in problems[0]
     pid = node.pid()
-    node.install()
+    node.install("--no-probe")
     assert node.pid() != pid
     assert node.status()[0] == 0
     # The plugin away: refused.
@@ -236,6 +236,6 @@ def test_nri_with_its_second_line(node: Wirable) -> None:
     assert "is wired already" in node.install().stdout
     assert node.booted.property("reassert-nri", "LoadState") == "not-found"
     # From one adapter to another.
-    node.install("--adapter", "runtime")
+    node.install("--adapter", "runtime", "--no-probe")
     assert node.status() == (0, WIRED, [])
     assert node.booted.property("reassert-nri", "LoadState") == "not-found"

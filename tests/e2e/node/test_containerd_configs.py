@@ -16,7 +16,7 @@ import pytest
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, Handler, containerd_config
-from e2e.node.wired import FILES, KATA, POLICY_FILE, Wirable
+from e2e.node.wired import FILES, KATA, PACKAGED, POLICY_FILE, Wirable, package
 
 CONF_D = "/etc/containerd/conf.d"
 DROP_IN = f"{CONF_D}/99-reassert.toml"
@@ -28,6 +28,7 @@ Dump = dict[tuple[str, ...], Any]
 @pytest.fixture(scope="module", params=["trixie", "forky"])
 def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
     node = module_boot(request.param, files=FILES)
+    package(node)
     node.run("systemctl", "stop", "containerd")
     return node
 
@@ -35,9 +36,9 @@ def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
 @pytest.fixture
 def node(booted: BootedNode) -> Iterator[Wirable]:
     """A node without reassert and with a usual configuration."""
-    wirable = Wirable(booted, booted.snapshot())
+    wirable = Wirable(booted, booted.snapshot(), PACKAGED)
     yield wirable
-    wirable.node("uninstall")
+    wirable.take_out()
     booted.run("rm", "-r", "/etc/containerd")
     booted.path(CONFIG).parent.mkdir()
     booted.path(CONFIG).write_text(containerd_config(FORMATS[booted.suite]))
@@ -285,7 +286,7 @@ def test_a_handlers_own_base_runtime_spec(node: Wirable) -> None:
     assert ours["process"] == spec["process"]
     [first, last] = ours["hooks"]["createRuntime"]
     assert first["path"] == "/usr/bin/site-hook"
-    assert (last["path"], last["args"]) == ("/opt/reassert/reassert", ["reassert", "hook", "createRuntime"])
+    assert (last["path"], last["args"]) == (PACKAGED, ["reassert", "hook", "createRuntime"])
     assert "berlin" not in node.booted.path(specs["crun"]).read_text()
     node.node("uninstall")
     assert node.changes() == [], "\n".join(node.changes())

@@ -28,14 +28,15 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     config = booted.path(CONFIG).read_text()
     wirable = Wirable(booted, booted.snapshot())
     yield wirable
-    wirable.node("uninstall")
+    wirable.take_out()
     for path in (WRAPPER, DROP_IN, SITE):
         booted.path(path).unlink(missing_ok=True)
     if booted.path(SITE).parent.exists():
         booted.path(SITE).parent.rmdir()
     booted.path(POLICY_FILE).write_text(POLICY)
     booted.run("systemctl", "daemon-reload")
-    wirable.reconfigure(config)
+    if wirable.config() != config:
+        wirable.reconfigure(config)
 
 
 def write(node: Wirable, path: str, text: str, mode: int = 0o644) -> None:

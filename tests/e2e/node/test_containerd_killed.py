@@ -1,6 +1,6 @@
-"""`reassert node install` and `uninstall` that are killed or interrupted: the next one finishes the job.
+"""`reassert node install` and `uninstall`, killed or interrupted while containerd runs: the next one finishes the job.
 
-Every single step is tried in tests/unit/node/test_journal.py; here it is the frozen program on a node.
+What a kill leaves in files, step by step, is tried in test_killed.py.
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from e2e.cri.client import wait_for
+from e2e.node import killed
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
 from e2e.node.files import Snapshot, differences
 from e2e.node.wired import FILES, NOT_WIRED, PROGRAM, Wirable
-from e2e.support import need, run
 
 INSTALL, UNINSTALL = ("install", "--no-probe"), ("uninstall",)
-STEPS = 40
-"""More renames than either of them makes."""
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 INTERRUPTED = "reassert: interrupted\nEverything is as it was before.\n"
@@ -41,7 +38,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     wirable = Wirable(booted, booted.snapshot())
     written = booted.path(CONFIG).stat().st_mtime_ns
     yield wirable
-    wirable.node("uninstall")
+    wirable.take_out()
     booted.run("systemctl", "start", "containerd")
     booted.wait_for_cri()
     wirable.is_untouched()
@@ -54,46 +51,19 @@ def installed(node: Wirable) -> Snapshot:
     return {path: entry for path, entry in everything.items() if not path.startswith("/var/lib/reassert/etc-")}
 
 
-def signalled(
-    node: Wirable, number: signal.Signals, step: int, operation: tuple[str, ...]
-) -> subprocess.CompletedProcess[str]:
-    """`reassert node …` with a signal at its n-th rename."""
-    need(run("strace", "-V", check=False).returncode == 0, "strace")
-    tracing = ["strace", "-f", "-o", "/dev/null", "-e", f"inject=rename:signal={number.name}:when={step}"]
-    return run(*tracing, *node.booted.command(PROGRAM, "node", *operation), check=False)
+def interrupted(node: Wirable, step: int, operation: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """`reassert node …` with a SIGTERM at its n-th rename."""
+    return killed.signalled(node.booted, TERM, "rename", step, PROGRAM, "node", *operation)
 
 
-@pytest.mark.parametrize("operation", [INSTALL, UNINSTALL], ids=" ".join)
-def test_killed_at_each_step(node: Wirable, operation: tuple[str, ...]) -> None:
-    """Before each rename, by which every file comes into its place. Another install, or uninstall, finishes the job.
-
-    Containerd is stopped: that makes no difference to the files, and its restarts take their time.
-    """
-    node.booted.run("systemctl", "stop", "containerd")
-    node.node(*INSTALL)
-    complete = installed(node)
-    other = UNINSTALL if operation is INSTALL else INSTALL
-    if operation is INSTALL:
-        node.node(*UNINSTALL)
-    for step in range(1, STEPS):
-        done = signalled(node, KILL, step, operation)
-        if done.returncode == 0:
-            assert step > 4
-            return
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        finishing = operation if step % 2 else other
-        node.node(*finishing)
-        left = differences(complete, installed(node)) if finishing is INSTALL else node.changes()
-        assert left == [], f"killed before rename {step}, then {finishing}: {left}"
-        if finishing is operation:
-            node.node(*other)
-    pytest.fail(f"{operation} was still killed at rename {STEPS}")
-
-
-def end(node: Wirable, number: signal.Signals, when: str, *operation: str) -> subprocess.CompletedProcess[str]:
+def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> subprocess.CompletedProcess[str]:
     """Send a signal to `reassert node …` while it is `restarting` containerd, `starting` or `probing` after that."""
+    options = [] if when == "probing" or operation == "uninstall" else ["--no-probe"]
     process = subprocess.Popen(
-        node.booted.command(PROGRAM, "node", *operation), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        node.booted.command(PROGRAM, "node", operation, *options),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stdout
     for line in process.stdout:
@@ -105,9 +75,7 @@ def end(node: Wirable, number: signal.Signals, when: str, *operation: str) -> su
         wait_for(lambda: node.booted.property("containerd", "ActiveState") == "activating", "its start")
     if when == "probing":
         wait_for(lambda: bool(pods(node)), "a probe")
-    # Its parent is nsenter, which only waits for it.
-    [inside] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(inside), number)
+    os.kill(killed.inside(process), number)
     out, error = process.communicate(timeout=90)
     return subprocess.CompletedProcess(operation, process.returncode, out, error)
 
@@ -123,7 +91,7 @@ def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signa
     code, _, problems = node.status()
     assert code == 1
     assert "an interrupted install of containerd: run it again to finish or undo it" in problems
-    said = node.install().stdout
+    said = node.install("--no-probe").stdout
     assert said.startswith("an earlier install of containerd was interrupted; putting everything back first\n")
     assert node.status() == (0, WIRED, [])
     assert set(node.verified().values()) == {"protected"}
@@ -151,7 +119,7 @@ def test_install_that_was_killed_while_containerd_did_not_come_up(node: Wirable)
     drop_in.write_text(SLOW)
     node.booted.run("systemctl", "daemon-reload")
     try:
-        assert end(node, KILL, "starting", "install", "--no-probe").returncode == -KILL
+        assert end(node, KILL, "starting", "install").returncode == -KILL
         node.node("uninstall")
         node.is_untouched()
     finally:
@@ -185,7 +153,7 @@ def test_install_that_is_interrupted_puts_everything_back(node: Wirable, number:
 @pytest.mark.parametrize("step", [1, 4])
 def test_install_that_is_interrupted_while_it_writes(node: Wirable, step: int) -> None:
     """At the journal, and at one of the files."""
-    done = signalled(node, TERM, step, INSTALL)
+    done = interrupted(node, step, INSTALL)
     assert (done.returncode, done.stderr) == (1, INTERRUPTED)
     node.is_untouched()
 
@@ -193,7 +161,7 @@ def test_install_that_is_interrupted_while_it_writes(node: Wirable, step: int) -
 def test_uninstall_that_is_interrupted_when_nothing_refers_to_it_any_more(node: Wirable) -> None:
     """Then there is no way back, and it goes on to its end."""
     node.install("--no-probe")
-    done = signalled(node, TERM, 4, UNINSTALL)
+    done = interrupted(node, 4, UNINSTALL)
     assert (done.returncode, done.stderr) == (0, "")
     node.is_untouched()
 

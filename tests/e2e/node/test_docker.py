@@ -10,11 +10,12 @@ import pytest
 
 from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE, write_images
+from e2e.node import killed
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
+from e2e.node.wired import PACKAGED, package
 
-REASSERT = "/src/reassert/dist/reassert/reassert"
 DAEMON_JSON = "/etc/docker/daemon.json"
 ADMINISTRATORS = """{
     "log-level": "warn",
@@ -81,13 +82,14 @@ def node(module_boot: Boot) -> BootedNode:
     """A node with docker, a policy, and a daemon.json."""
     files = {DAEMON_JSON: ADMINISTRATORS, "/etc/reassert/policy.yaml": POLICY}
     node = module_boot("bookworm", files=files, docker=True, images=False)
+    package(node)
     for archive in write_images(node.directory):
         node.run("docker", "load", "--input", str(archive))
     return node
 
 
 def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:
-    done = node.run(REASSERT, "node", *arguments, "--engine", "docker", check=check)
+    done = node.run(PACKAGED, "node", *arguments, "--engine", "docker", check=check)
     return done.stdout + done.stderr
 
 
@@ -219,6 +221,34 @@ def test_later_edits_of_an_administrator_survive_uninstall(docker: Docker) -> No
     assert docker.info()["Runtimes"]["crun"]["path"] == "/usr/bin/crun"
 
 
+def beside_a_reload(steps: list[killed.Step]) -> list[killed.Step]:
+    """Of an operation: the last change of daemon.json, before which dockerd may have read another one, and its end."""
+    [*_, last] = [step for step in steps if f', "{DAEMON_JSON}"' in step.arguments]
+    end = next(step for step in steps if step.name == "unlink" and "/journal.json" in step.arguments)
+    return [last, end]
+
+
+@pytest.mark.parametrize("operation", ["install", "uninstall"])
+def test_killed_beside_a_reload_the_next_tells_dockerd_too(docker: Docker, operation: str) -> None:
+    """The files, step by step, are tried in test_killed.py."""
+    options = {"install": ["--no-probe"], "uninstall": []}
+    other = "uninstall" if operation == "install" else "install"
+    command = [PACKAGED, "node", operation, "--engine", "docker", *options[operation]]
+    was = docker.runtimes()
+    reassert(docker.node, other, *options[other])
+    for step in beside_a_reload(killed.steps(docker.node, *command)):
+        for finishing in (operation, other):
+            reassert(docker.node, other, *options[other])
+            killed.kill(docker.node, step, *command)
+            said = reassert(docker.node, finishing, *options[finishing])
+            assert f"an earlier {operation} of docker was interrupted" in said
+            found = docker.info()["DefaultRuntime"], docker.runtimes()
+            if finishing == "uninstall":
+                assert found == ("runc", was), step
+            else:
+                assert (found[0], found[1]["crun"]) == ("reassert", "/usr/local/sbin/reassert-crun"), step
+
+
 def test_status_tells_what_is_wired(docker: Docker) -> None:
     reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))["engines"]["docker"]["handlers"]
@@ -233,9 +263,9 @@ def test_one_dispatcher_for_two_engines_goes_with_the_last(docker: Docker) -> No
     node = docker.node
     before = node.snapshot()
     for engine in ("containerd", "docker"):
-        node.run(REASSERT, "node", "install", "--no-probe", "--engine", engine)
-    node.run(REASSERT, "node", "uninstall", "--engine", "containerd")
+        node.run(PACKAGED, "node", "install", "--no-probe", "--engine", engine)
+    node.run(PACKAGED, "node", "uninstall", "--engine", "containerd")
     assert docker.probe() == WANTED
-    said = node.run(REASSERT, "node", "uninstall").stdout
+    said = node.run(PACKAGED, "node", "uninstall").stdout
     assert "running containers" not in said
     assert differences(before, node.snapshot()) == []

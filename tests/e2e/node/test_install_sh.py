@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.wired import POLICY_FILE, Wirable
 from e2e.support import TOP
@@ -9,8 +12,12 @@ from e2e.support import TOP
 INSTALL = "/src/reassert/install.sh"
 
 
-def test_in_and_out_again(boot: Boot) -> None:
-    booted = boot("bookworm")
+@pytest.fixture(scope="module")
+def booted(module_boot: Boot) -> BootedNode:
+    return module_boot("bookworm")
+
+
+def test_in_and_out_again(booted: BootedNode) -> None:
     node = Wirable(booted, booted.snapshot())
     installed = booted.run("sh", INSTALL)
     assert "is wired (runtime)." in installed.stdout
@@ -32,8 +39,7 @@ def test_in_and_out_again(boot: Boot) -> None:
     assert node.changes() == []
 
 
-def test_wrong_usage(boot: Boot) -> None:
-    booted = boot("trixie", images=False)
+def test_wrong_usage(booted: BootedNode) -> None:
     for wrong in (["--frobnicate"], ["--demo", "x"]):
         refused = booted.run("sh", INSTALL, *wrong, check=False)
         assert refused.returncode == 2

@@ -11,8 +11,8 @@ from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
+from e2e.node.wired import PACKAGED, package
 
-REASSERT = "/src/reassert/dist/reassert/reassert"
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 POLICY = """\
 apiVersion: reassert/v1
@@ -60,13 +60,14 @@ def node(module_boot: Boot) -> BootedNode:
     """A node with podman and a policy."""
     files = {"/etc/reassert/policy.yaml": POLICY, "/etc/company/company.crt": "company\n"}
     node = module_boot("bookworm", files=files, images=False)
+    package(node)
     for archive in write_images(node.directory):
         node.run("podman", "load", "--input", str(archive))
     return node
 
 
 def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:
-    done = node.run(REASSERT, "node", *arguments, "--engine", "podman", check=check)
+    done = node.run(PACKAGED, "node", *arguments, "--engine", "podman", check=check)
     return done.stdout + done.stderr
 
 
