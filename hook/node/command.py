@@ -10,8 +10,6 @@ import signal
 from types import FrameType
 from typing import Any
 
-from tabulate import tabulate
-
 from hook.cli import print_to_nobody
 from hook.errors import ReassertError, Usage
 from hook.node import engines, journal, systemd, tree
@@ -357,6 +355,8 @@ def _diff(path: str, before: State | None, after: State | None) -> str:
 
 
 def _as_table(rows: list[tuple[Engine, Handler]], problems: list[str]) -> str:
+    from tabulate import tabulate  # brings importlib.metadata
+
     cells = [
         (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
         for engine, handler in rows

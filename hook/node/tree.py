@@ -47,10 +47,22 @@ def fingerprint(path: str, laid_out: bool = False) -> str:
             mode = os.lstat(full).st_mode
             if laid_out and not link:
                 mode = mode & ~0o7777 | _mode(mode)
-            content = os.readlink(full).encode() if link else Path(full).read_bytes()
-            entry = f"{os.path.relpath(full, path)} {mode:o} {hashlib.sha256(content).hexdigest()}\n"
+            content = hashlib.sha256(os.readlink(full).encode()).hexdigest() if link else _sha256(full)
+            entry = f"{os.path.relpath(full, path)} {mode:o} {content}\n"
             digest.update(entry.encode())
     return digest.hexdigest()
+
+
+_known: dict[tuple[int, int, int], str] = {}
+
+
+def _sha256(path: str) -> str:
+    """Of a file's content, read once as long as nobody writes to it: a command looks at a tree several times."""
+    status = os.stat(path)
+    key = status.st_dev, status.st_ino, status.st_ctime_ns
+    if key not in _known:
+        _known[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return _known[key]
 
 
 def _mode(mode: int) -> int:

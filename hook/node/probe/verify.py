@@ -8,8 +8,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 
-from tabulate import tabulate
-
 from hook.container.model import Container, Facts
 from hook.edits import Edit, PlaceMount, SetEnv
 from hook.errors import describe
@@ -250,6 +248,8 @@ def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict
         parts.append(f"WARNING    {policy.warning}")
     if nothing:
         return "\n".join([*parts, f"result     nothing to verify: {nothing}"])
+    from tabulate import tabulate  # brings importlib.metadata
+
     rows = []
     for finding in findings:
         handler = finding.handler
