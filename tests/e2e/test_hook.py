@@ -353,7 +353,7 @@ def test_a_bad_state_is_refused_in_one_line(node: Node, name: str) -> None:
     assert node.logged()[-1]["event"] == "container.error"
 
 
-@pytest.mark.parametrize("pid", [None, 0, -1, 2**40, "1", os.getpid()])
+@pytest.mark.parametrize("pid", [None, 0, -1, 2**40, "1", pytest.param(os.getpid(), id="own")])
 def test_a_state_without_a_running_process_is_refused_in_one_line(
     node: Node, bundle: Bundle, pid: int | str | None
 ) -> None:
