@@ -25,20 +25,15 @@ DRIFTED = "container.drifted"
 class Clock:
     """When an adapter began, for an event's time and duration."""
 
-    __slots__ = ("_monotonic", "_stopped", "started")
+    __slots__ = ("_monotonic", "started")
 
     def __init__(self) -> None:
         self.started = time.time_ns()
         self._monotonic = time.monotonic_ns()
-        self._stopped = 0
-
-    def stop(self) -> None:
-        """It has been decided; what is logged of it later takes no part."""
-        self._stopped = time.monotonic_ns()
 
     def milliseconds(self) -> float:
-        """Since the adapter began, until it was stopped."""
-        return round(((self._stopped or time.monotonic_ns()) - self._monotonic) / 1e6, 3)
+        """Since the adapter began."""
+        return round((time.monotonic_ns() - self._monotonic) / 1e6, 3)
 
 
 def container_event(

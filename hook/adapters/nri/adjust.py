@@ -44,9 +44,10 @@ class Adjustment:
         self.devices: list[dict[str, Any]] = []
         self.annotations: list[str] = []
 
-    def message(self) -> Any:
-        """As NRI's ContainerAdjustment."""
-        made = messages.get("ContainerAdjustment")()
+    def response(self) -> Any:
+        """As NRI's CreateContainerResponse."""
+        response = messages.get("CreateContainerResponse")()
+        made = response.adjust
         for name, value in self.env.items():
             made.env.add(key=name, value=value)
         for mount in self.mounts:
@@ -59,7 +60,7 @@ class Adjustment:
             added = made.linux.devices.add(**{key: device[key] for key in ("path", "type", "major", "minor")})
             for key, field in _DEVICE_FIELDS:
                 getattr(added, field).value = device[key]
-        return made
+        return response
 
 
 def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Denial]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hook import audit
-from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, clean, near, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
@@ -81,11 +81,10 @@ class Decider:
             refusal = decided.refusal()
             payload = b""
             if decided.edits and not refusal and not decided.audit_only():
-                payload = ttrpc.serialize(messages.get("CreateContainerResponse")(adjust=adjustment.message()))
+                payload = ttrpc.serialize(adjustment.response())
         except Exception as error:  # whatever it is, the policy says what a container gets then
             return self._failed(case, describe(error))
         text = f"reassert: refused {case.who}: {refusal}" if refusal else ""
-        case.clock.stop()
         return Reply(payload, text, lambda: self._tell(case, decided))
 
     def _decide(self, case: _Case, pod: Any, container: Any) -> tuple[Plan, Container]:
@@ -124,7 +123,6 @@ class Decider:
             self.report.container(audit.error_event(case.event(), message, let_through))
 
         text = "" if let_through else f"reassert: refused {case.who or case.container_id}: {message}"
-        case.clock.stop()
         return Reply(b"", text, tell)
 
     def too_late(self, container_id: str) -> Reply:

@@ -7,7 +7,6 @@ thread takes over the reading, and in the end the answer is an error, which refu
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from hook.adapters.nri.creation import Decider, Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
 from hook.errors import describe
+from hook.system import say
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
@@ -34,10 +34,6 @@ REGISTRATION = 8.0
 
 DEADLINE = 1.5
 """Seconds within which we answer; the runtime's default limit is 2."""
-
-LULL, BEHIND = 0.005, 8
-"""What has been answered is told of when no request came for so many seconds, or of so many at once: a request that
-waits holds up every other creation on the node (NRI asks one by one), an event in the log nobody."""
 
 THREADS = 64
 """Requests that may be stuck at once. With more, nobody reads on and the runtime's limit decides."""
@@ -146,7 +142,6 @@ class Plugin:
             else:
                 answered = self._answer(job, messages.get("Empty"))
             if answered:
-                self._report.catch_up()
                 self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
         except OSError as error:
             self._end(describe(error))
@@ -161,7 +156,6 @@ class Plugin:
                     self._end("the runtime closed the connection")
                     return
                 self._take(*taken)
-            self._report.catch_up()
         except Violation as error:
             self._violated(str(error))
         except OSError as error:
@@ -171,8 +165,6 @@ class Plugin:
 
     def _next(self) -> tuple[int, ttrpc.Message] | None:
         while not self._waiting:
-            if self._report.behind() and (self._report.behind() >= BEHIND or not self._is_asked()):
-                self._catch_up()
             data = self._socket.recv(1 << 16)
             if not data:
                 return None
@@ -181,21 +173,6 @@ class Plugin:
                 if assembler is not None:  # others are not ours; the runtime ignores such frames too
                     self._waiting.extend((stream, message) for message in assembler.feed(payload))
         return self._waiting.popleft()
-
-    def _is_asked(self) -> bool:
-        """Whether a request comes right after the one before."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(LULL * 1000))
-
-    def _catch_up(self) -> None:
-        """Tell of the containers that have been answered. Where the log hangs, another thread reads on meanwhile."""
-        job = self._job = Job(0, "log", DEADLINE)
-        job.claim()
-        try:
-            self._report.catch_up()
-        finally:
-            self._done(job)
 
     def _take(self, stream: int, message: ttrpc.Message) -> None:
         if stream == RUNTIME:
@@ -209,14 +186,11 @@ class Plugin:
         try:
             self._serve(job, request)
         finally:
-            self._done(job)
-
-    def _done(self, job: Job) -> None:
-        with self._lock:
-            if self._job is job:
-                self._job = None
-            elif job in self._stuck:
-                self._stuck.remove(job)
+            with self._lock:
+                if self._job is job:
+                    self._job = None
+                elif job in self._stuck:
+                    self._stuck.remove(job)
 
     def _send(self, stream: int, data: bytes) -> None:
         with self._sending:
@@ -252,9 +226,11 @@ class Plugin:
             data = ttrpc.answer(job.stream, reply.payload)
         if not self._send_once(job, data):
             return False
-        self._report.later(job.container, reply.tell)
-        if reply.refusal:
-            self._report.catch_up()
+        try:
+            reply.tell()
+        except Exception as error:  # no reason to leave the runtime
+            self._report.metrics.error("log")
+            say(f"no event for {job.container}: {describe(error)}")
         return True
 
     def _answer(self, job: Job, make: Callable[[], Any]) -> bool:
@@ -302,7 +278,6 @@ class Plugin:
         """Once, whoever notices first."""
         if not self._ending.acquire(blocking=False):
             return
-        self._report.catch_up()
         if not logged:
             self._report.plugin(DISCONNECTED, "warning", message)
         self._closed.set()

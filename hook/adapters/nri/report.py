@@ -6,16 +6,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from hook import audit
 from hook.adapters.nri.metrics import NoMetrics
-from hook.errors import describe
 from hook.jsontext import encode
-from hook.system import say, timestamp
+from hook.system import timestamp
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION, RELIEVED = "nri.connected", "nri.disconnected", "nri.violation", "nri.slow"
@@ -35,31 +33,9 @@ class Report:
         self.events = events
         self.metrics = metrics
         self._lines: deque[str] = deque()
-        self._untold: deque[tuple[str, Callable[[], None]]] = deque()
         renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record))
         self._log = structlog.wrap_logger(_Lines(self), processors=[renderer])
         threading.Thread(target=self._print, name="log", daemon=True).start()
-
-    def later(self, container_id: str, tell: Callable[[], None]) -> None:
-        """Keep what is to be told of a container that has been answered, until `catch_up`."""
-        self._untold.append((container_id, tell))
-
-    def behind(self) -> int:
-        """How many are to be told of."""
-        return len(self._untold)
-
-    def catch_up(self) -> None:
-        """Tell it. The log may hang, and so may this."""
-        while self._untold:
-            try:
-                container_id, tell = self._untold.popleft()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                tell()
-            except Exception as error:  # no reason to leave the runtime
-                self.metrics.error("log")
-                say(f"no event for {container_id}: {describe(error)}")
 
     def container(self, event: dict[str, Any]) -> None:
         """An event about a container (hook.audit): to the event log and to standard output."""
@@ -97,11 +73,8 @@ class Report:
                 self._lines.popleft()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Give the log and standard output a moment to take what is to be said."""
+        """Give standard output a moment to take what was said."""
         deadline = time.monotonic() + seconds
-        telling = threading.Thread(target=self.catch_up, name="last", daemon=True)
-        telling.start()
-        telling.join(seconds)
         while self._lines and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -116,8 +116,6 @@ class Running:
         """The Response about a container, once the plugin has told of it too, which it does after its answer."""
         response = self.peer.call("CreateContainer", create_request(env, **fields))
         self.peer.call("StateChange", messages.get("Empty")())
-        wait_until(lambda: not self.decider.report.behind())
-        self.peer.call("StateChange", messages.get("Empty")())
         return response
 
     def logged(self) -> list[dict[str, Any]]:

@@ -145,7 +145,7 @@ def test_the_message_has_what_was_asked_and_nothing_else() -> None:
     adjustment.devices = [
         {"path": "/dev/d", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "uid": 0, "gid": 0}
     ]
-    message = adjustment.message()
+    message = adjustment.response().adjust
     assert [(entry.key, entry.value) for entry in message.env] == [("A", "1")]
     assert [mount.destination for mount in message.mounts] == ["-/x"]
     [device] = message.linux.devices

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import threading
 import time
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from hook.adapters.nri import messages
-from hook.adapters.nri import plugin as nri_plugin
 from hook.adapters.nri.mux import PLUGIN, frames
 from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.support import document
@@ -151,32 +149,6 @@ def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:
         assert plugin.metric("reassert_errors_total", kind="deadline") is None
         plugin.decider.report.events = str(plugin.events)
         os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))  # lets the threads go
-
-
-def answered(plugin: Running, count: int) -> None:
-    for _ in range(count):
-        assert env(plugin.peer.call("CreateContainer", create_request(["GPU=all"]))) == {"GPU": "void"}
-
-
-@pytest.mark.parametrize("end", ["one more", "closed", "terminated"])
-def test_what_was_answered_is_told_of_without_a_lull_too(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    monkeypatch.setattr(nri_plugin, "LULL", 60)
-    with running(root_dir, POLICY) as plugin:
-        answered(plugin, nri_plugin.BEHIND - 1)
-        assert edited(plugin) == 0
-        if end == "one more":
-            answered(plugin, 1)
-        elif end == "closed":
-            plugin.peer.socket.shutdown(socket.SHUT_RDWR)
-        else:
-            plugin.decider.report.close()
-        wait_until(lambda: edited(plugin) == nri_plugin.BEHIND - (end != "one more"))
-
-
-def edited(plugin: Running) -> int:
-    return [line["event"] for line in plugin.logged()].count("container.edited")
 
 
 def test_with_ignore_a_slow_decision_lets_the_container_through(root_dir: Path) -> None:
