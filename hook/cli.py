@@ -17,7 +17,7 @@ from hook.errors import ReassertError, Usage, describe
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid
-from hook.system import Untrusted, trusted
+from hook.system import Untrusted, print_to_nobody, trusted
 
 _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
 _NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
@@ -61,11 +61,6 @@ def main(arguments: list[str]) -> int:
         except OSError:  # it is a full disk, and the interpreter would complain of it once more
             print_to_nobody()
         return 1
-
-
-def print_to_nobody() -> None:
-    """Standard output cannot be written; what is still to be printed goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:

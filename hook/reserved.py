@@ -4,7 +4,7 @@ Part of the start path: builtins only.
 """
 
 from hook.edits import SetEnv, UnsetEnv, name_of, values_of
-from hook.policy.match import glob_match
+from hook.policy.glob import glob_match
 
 
 class Reserved:

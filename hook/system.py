@@ -187,6 +187,11 @@ def say(text: str) -> None:
         pass
 
 
+def print_to_nobody() -> None:
+    """Standard output cannot be written; what is still to be printed goes nowhere."""
+    posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)
+
+
 def timestamp(nanoseconds: int) -> str:
     """RFC 3339 in UTC with microseconds, from nanoseconds since the epoch."""
     t = time.gmtime(nanoseconds // 1_000_000_000)

@@ -7,7 +7,7 @@ plugin allocated is wanted like a rule's own entries, whoever the vendor is.
 from hook.container.model import Container
 from hook.container.paths import clean, is_below, parents
 from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, values_of
-from hook.policy.match import glob_match
+from hook.policy.glob import glob_match
 from hook.policy.model import DEVICES, ENV, KEEP, MOUNTS, Env, Mount, Rule
 from hook.reserved import Reserved
 

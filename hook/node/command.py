@@ -10,7 +10,6 @@ import signal
 from types import FrameType
 from typing import Any
 
-from hook.cli import print_to_nobody
 from hook.errors import ReassertError, Usage
 from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
@@ -24,6 +23,7 @@ from hook.node.record import Part, Record
 from hook.node.wiring.nri_unit import ELSEWHERE
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
+from hook.system import print_to_nobody
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""

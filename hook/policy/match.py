@@ -1,6 +1,7 @@
 """Which rules a container matches, and what could not be known. Part of the start path: builtins only."""
 
 from hook.container.identity import Identity
+from hook.policy.glob import glob_match
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,33 +13,6 @@ if TYPE_CHECKING:
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
 """Operators of a Kubernetes label selector (apimachinery, meta/v1 LabelSelectorOperator)."""
-
-
-def glob_match(pattern: str, text: str) -> bool:
-    """Whole-text match; `*` stands for any characters, `/` too, `?` for exactly one. Case counts."""
-    if "*" not in pattern and "?" not in pattern:
-        return pattern == text
-    first, *rest = pattern.split("*")
-    if not rest:
-        return len(pattern) == len(text) and _fits(pattern, text, 0)
-    last = rest.pop()
-    end = len(text) - len(last)
-    if end < len(first) or not _fits(first, text, 0) or not _fits(last, text, end):
-        return False
-    at = len(first)
-    for part in rest:
-        while not (at + len(part) <= end and _fits(part, text, at)):
-            at += 1
-            if at + len(part) > end:
-                return False
-        at += len(part)
-    return True
-
-
-def _fits(part: str, text: str, at: int) -> bool:
-    if "?" not in part:
-        return text.startswith(part, at)
-    return all(want in ("?", text[at + offset]) for offset, want in enumerate(part))
 
 
 class Verdict:

@@ -5,7 +5,7 @@ its namespace could match: a thousand rules cost a container little more than on
 """
 
 from hook.jsontext import parse
-from hook.policy.match import glob_match
+from hook.policy.glob import glob_match
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

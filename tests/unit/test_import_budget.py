@@ -37,6 +37,7 @@ MODULES = {
     "hook.jsontext",
     "hook.plan",
     "hook.policy",
+    "hook.policy.glob",
     "hook.policy.match",
     "hook.policy.model",
     "hook.policy.store",

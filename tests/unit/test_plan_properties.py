@@ -14,7 +14,7 @@ from hook.container.spec import Spec
 from hook.edits import name_of
 from hook.plan import plan
 from hook.policy.compiler import compile_bytes
-from hook.policy.match import glob_match
+from hook.policy.glob import glob_match
 from hook.policy.model import Policy
 from hook.policy.source import PolicyInvalid
 from unit.support import POD, config, document

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hook.container.identity import TYPES, Identity
-from hook.policy.match import Match, excluded, glob_match, judge, select
+from hook.policy.glob import glob_match
+from hook.policy.match import Match, excluded, judge, select
 from unit.support import POD, policy, rule
 
 UNSEEN = Identity("ambiguous", None)
