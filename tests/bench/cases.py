@@ -121,6 +121,7 @@ def verbs(bench: Bench) -> None:
             bench.measure(
                 f"{verb}, 30 kB",
                 # mypy infers no type for a lambda with a default
+                # mypy cannot infer a lambda whose defaults bind the loop's variables
                 {name: lambda c=c, v=verb, r=rest: c.call(v, c.id, *r) for name, c in containers.items()},  # type: ignore[misc]
             )
         bench.measure("exec, 30 kB", {name: _exec(container) for name, container in containers.items()})
@@ -209,6 +210,7 @@ def compile_policy(bench: Bench) -> None:
     """What one change of the policy costs, once."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
     # mypy infers no type for a lambda with a default
+    # mypy cannot infer a lambda whose defaults bind the loop's variables
     actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]
     bench.measure("compile a policy of", actions, max(bench.rounds // 6, 6), base="")
 
@@ -278,6 +280,7 @@ def floor(bench: Bench) -> None:
         "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
         "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
         # mypy infers no type for a lambda with a default
+        # mypy cannot infer a lambda whose defaults bind the loop's variables
         **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]
         "python3 -I -S": lambda: timed([python, "-I", "-S", main, "runtime", "--help"]),
         "python3 -I -S, no code": lambda: timed([python, "-I", "-S", "-c", "pass"], ENVIRONMENT),

@@ -36,6 +36,7 @@ def main(pid: str, request: str) -> int:
             for handler in handlers:
                 probe(starter, handler.name)
             return 0
+        # Of the engine only the title is asked for.
         return verify(SimpleNamespace(title="engine"), handlers, policy, starter, "json")  # type: ignore[arg-type]
     except (ReassertError, OSError) as error:
         print(error, file=sys.stderr)
