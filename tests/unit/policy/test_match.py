@@ -118,6 +118,22 @@ def test_unknown_condition_counts_as_met_unless_the_rule_skips(match: dict[str, 
     assert not applies({**match, "ifUnknown": "Skip"}, UNSEEN)
 
 
+@pytest.mark.parametrize(
+    ("match", "known", "seen"),
+    [
+        ({"namespaces": ["a"]}, {"namespace": "team-a"}, "team-a"),
+        ({"namespaces": ["a"]}, {}, "unknown"),
+        ({"containerTypes": ["init"]}, {"types": ("container", "init")}, "container|init"),
+        ({"podSelector": {"matchLabels": {"a": "b"}}}, {"labels": {"tier": "web", "x": "y"}}, "tier=web,x=y"),
+        ({"podSelector": {"matchLabels": {"a": "b"}}}, {"labels": {}}, ""),
+        ({"podSelector": {"matchLabels": {"a": "b"}}}, {}, "unknown"),
+    ],
+)
+def test_what_was_seen_is_said(match: dict[str, Any], known: dict[str, Any], seen: str) -> None:
+    [verdict] = judge(rule(match=match), pod(**known))
+    assert verdict.seen == seen
+
+
 def test_condition_that_fails_is_not_saved_by_one_that_is_unknown() -> None:
     assert not applies({"namespaces": ["other"], "podSelector": {"matchLabels": {"a": "b"}}}, POD)
 
