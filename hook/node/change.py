@@ -15,8 +15,9 @@ from hook.node import journal as journals
 from hook.node import systemd, tree
 from hook.node.engine import HOOK, RUNTIME, Base, Engine, Wiring
 from hook.node.errors import NodeError
-from hook.node.files import TREE, Change, State, look, missing_directories
+from hook.node.files import TREE, Change, State, look, missing_directories, put
 from hook.node.journal import DIRECTORY, Journal
+from hook.node.probe.proof import clear
 from hook.node.record import PROGRAM, Owned, Part, Record
 from hook.node.tree import PLACE
 from hook.node.wiring.wrapper import pass_through, real_of
@@ -137,7 +138,7 @@ class Rewiring:
             begun = journals.pending(self._directory)
             if begun is not None:
                 say("that failed; putting everything back")
-                put_back(begun, self.engine if restarted else None, self._directory)
+                put_back(begun, self.engine, restarted, self._directory, say)
             if not isinstance(error, (ReassertError, OSError, KeyboardInterrupt)):
                 raise
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
@@ -166,8 +167,7 @@ class Rewiring:
         left = [path for path, count in users.items() if count]
         for path in left:
             if not self._record.elsewhere(path, self.engine.name):
-                calling = f"{users[path]} running containers still call {path}"
-                say(f"{calling}: it stays and passes through to {real_of(path)}")
+                say(_still_called(path, users[path]))
         part = self._new_part(left, self._record.parts[self.engine.name].directories, [])
         if self._is_last():
             changes += self._program_removed()
@@ -269,11 +269,18 @@ class Rewiring:
             systemd.wait_active(unit)
 
 
-def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
+def put_back(journal: Journal, engine: Engine, restart: bool, directory: str, say: Say) -> None:
     """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
     _uninterruptible()
+    trouble = None
     try:
         journal.undo()
+        if restart:
+            try:
+                engine.restart()
+            except NodeError as error:
+                trouble = error
+        _remove_new(journal, engine, directory, say)
     except OSError as error:
         raise NodeError(
             f"not everything could be put back: {describe(error)}; mend that, then run `reassert node uninstall`"
@@ -287,16 +294,39 @@ def put_back(journal: Journal, restart: Engine | None, directory: str) -> None:
                 systemd.run("restart", "--no-block", unit)
             elif systemd.is_active(unit):
                 systemd.run("stop", unit)
-    if restart is not None:
-        try:
-            restart.restart()
-        except NodeError as error:
-            raise NodeError(
-                f"the files are as they were, but {restart.title} does not come up again: {error}"
-            ) from None
+    if trouble is not None:
+        raise NodeError(f"the files are as they were, but {engine.title} does not come up again: {trouble}")
     tree.tidy()
     journals.remove_directories(journal.directories)
     journal.end(directory)
+
+
+def _remove_new(journal: Journal, engine: Engine, directory: str, say: Say) -> None:
+    """Programs that came with a change; not what containers call that were started meanwhile. Raises OSError."""
+    try:
+        clear(engine)
+    except NodeError as error:
+        say(f"Note: what an interrupted probe left in {engine.name} is still there: {error}")
+    record = Record(directory)
+    part = record.parts.setdefault(engine.name, Part())
+    for path in reversed(journal.new()):
+        real = real_of(path)
+        users = engine.users(path) if real else 0
+        state = pass_through(real) if real and users else None
+        if state:
+            say(_still_called(path, users))
+            part.files[path] = Owned(None, state.sha256())
+            made = [directory for directory in journal.directories if path.startswith(f"{directory}/")]
+            part.directories = sorted({*part.directories, *made})
+        if not _same(state, look(path)):
+            put(path, state)
+    path, wanted = record.change()
+    if not _same(wanted, look(path)):
+        put(path, wanted)
+
+
+def _still_called(path: str, users: int) -> str:
+    return f"{users} running containers still call {path}: it stays and passes through to {real_of(path)}"
 
 
 def _uninterruptible() -> None:

@@ -103,6 +103,7 @@ def _install(options: argparse.Namespace) -> int:
     compiled = os.path.lexists(store.STORE)
     with journal.locked():
         _recover()
+        _clear_probes()
         _interruptible()
         try:
             rewiring, target = _prepared(options, probe=options.probe)
@@ -186,6 +187,7 @@ def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
+    engines.clear_probes()  # what cannot be done comes up again when a probe is started
     found = engines.engine(engines.chosen(options.engine))
     part = Record().parts.get(found.name, Part())
     handlers = found.handlers(part.notes)
@@ -209,6 +211,7 @@ def _uninstall(options: argparse.Namespace) -> int:
         return 0
     with journal.locked():
         recovered = _recover()
+        _clear_probes()
         names = _wired(Record(), options.engine)
         for name in names:
             _interruptible()
@@ -301,8 +304,13 @@ def _recover() -> bool:
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = _engine_or_what_is_left(left.engine)
     restart = left.running or found.running()  # one that was interrupted while it started may not run now
-    put_back(left, found if restart else None, journal.DIRECTORY)
+    put_back(left, found, restart, journal.DIRECTORY, _say)
     return True
+
+
+def _clear_probes() -> None:
+    for problem in engines.clear_probes():
+        _say(f"Note: {problem}")
 
 
 def _tidy() -> None:

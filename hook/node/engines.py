@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
+from hook.errors import ReassertError
 from hook.node import systemd
 from hook.node.engine import Engine
 from hook.node.errors import NodeError
+from hook.node.probe.proof import clear
+from hook.node.probe.starter import traces
 from hook.node.wiring.containerd import Containerd
 from hook.node.wiring.crio import Crio
 from hook.node.wiring.docker import Docker
@@ -46,6 +50,20 @@ def chosen(name: str | None) -> str:
     if not found:
         raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
     raise NodeError(f"this node has {' and '.join(found)}, and kubelet does not say which it uses; name one: --engine")
+
+
+def clear_probes() -> list[str]:
+    """Remove what interrupted probes left in any engine. Returns what could not be done."""
+    left = traces()
+    problems = []
+    for name in installed() if left else []:
+        try:
+            clear(engine(name))
+        except ReassertError as error:
+            problems.append(f"what an interrupted probe left in {name} is still there: {error}")
+    for path in left if not problems else []:
+        shutil.rmtree(path, ignore_errors=True)
+    return problems
 
 
 def _kubelets_engine() -> str:

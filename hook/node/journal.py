@@ -32,6 +32,14 @@ class Step:
     before: State | None
     after: State | None
 
+    def brings_program(self) -> bool:
+        """Whether something that can be called comes where nothing was."""
+        return (
+            self.before is None
+            and self.after is not None
+            and (self.after.kind == TREE or bool(self.after.mode & 0o111))
+        )
+
 
 @dataclass(frozen=True)
 class Journal:
@@ -51,16 +59,19 @@ class Journal:
     def undo(self) -> None:
         """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError.
 
-        But not a new program's tree, from which starts may be under way: `tree.tidy` does, and the caller then removes
-        `directories` once more.
+        But not a new program: starts may be under way through it until the engine has read that it is gone. `new` says
+        which there are; the caller removes them, and then `directories` once more.
         """
         for step in reversed(self.steps):
             remove_temporary(step.path)
-            new_tree = step.before is None and step.after is not None and step.after.kind == TREE
-            if not new_tree and not _is(step.path, step.before):
+            if not step.brings_program() and not _is(step.path, step.before):
                 os.makedirs(os.path.dirname(step.path), exist_ok=True)
                 put(step.path, step.before)
         remove_directories(self.directories)
+
+    def new(self) -> list[str]:
+        """Programs that are there only by this change, in the order of its steps; its trees are `tree.tidy`'s."""
+        return [s.path for s in self.steps if s.brings_program() and s.after and s.after.kind != TREE]
 
     def end(self, directory: str) -> None:
         """All is done: from here on there is no way back."""

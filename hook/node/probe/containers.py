@@ -39,23 +39,21 @@ class ContainerStarter:
         self._podman = engine == "podman"
         self._program = program or (engine,)
         self._options = options
+        self._directory = ""
         self._sleep: list[str] = []
         self._image = f"{NAME}:{new_token()}"
         seen = f"localhost/{self._image}" if self._podman else None
         self.identity = Identity(engine, False, types=(CONTAINER,), image=seen)
 
     def prepare(self) -> None:
-        """Make the image, and remove what an interrupted probe left, once. Raises NodeError, OSError."""
+        """Make the image, and `clean`, once. Raises NodeError, OSError."""
         if self._sleep:
             return
-        self._clean()
+        self.clean()
         tar, sleep = sleeper()
-        directory = scratch()
-        try:
-            Path(directory, "root.tar").write_bytes(tar)
-            self.call("import", f"{directory}/root.tar", self._image)
-        finally:
-            shutil.rmtree(directory)
+        self._directory = self._directory or scratch()
+        Path(self._directory, "root.tar").write_bytes(tar)
+        self.call("import", f"{self._directory}/root.tar", self._image)
         self._sleep = sleep
 
     def close(self) -> None:
@@ -63,6 +61,7 @@ class ContainerStarter:
         if self._sleep:
             self._sleep = []
             self.call("rmi", "--force", self._image)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> OneContainer:
         """A container without network. Of two values of a name both engines pass on the last.
@@ -103,8 +102,8 @@ class ContainerStarter:
         names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={NAME}").split()
         return [name for name in names if name.startswith(f"{NAME}-")]
 
-    def _clean(self) -> None:
-        """Remove what interrupted probes left."""
+    def clean(self) -> None:
+        """Remove containers and images of interrupted probes. Raises NodeError."""
         for name in self._names():
             if abandoned(name.removeprefix(f"{NAME}-")):
                 self.remove(name)

@@ -114,7 +114,7 @@ class PodStarter:
         return pod
 
     def prepare(self) -> None:
-        """Know the image, and remove what an interrupted probe left, once. Raises NodeError."""
+        """Know the image, and `clean`, once. Raises NodeError."""
         if self._ready:
             return
         found = self._cri.image(self._image)
@@ -125,8 +125,12 @@ class PodStarter:
                 f"pull {self._image}"
             )
         self._command = _entrypoint(found)
-        _remove_pods(self._cri, abandoned)
+        self.clean()
         self._ready = True
+
+    def clean(self) -> None:
+        """Remove pods of interrupted probes. Raises NodeError."""
+        _remove_pods(self._cri, abandoned)
 
     def _cgroup_parent(self, handler: str) -> str:
         """A parent that exists, so that none is left behind. A slice, or the top."""

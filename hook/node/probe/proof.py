@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from hook.node.engine import Engine, Wiring
 from hook.node.errors import NodeError
+from hook.node.probe.starter import traces
 from hook.node.probe.verify import EXPOSED, NothingToVerify, examine, probe
 from hook.policy.model import Policy
+
+
+def clear(engine: Engine) -> None:
+    """Remove probes whose command was killed: they end by themselves, but stay. Raises NodeError."""
+    if traces() and engine.running():
+        starter = engine.starter()
+        try:
+            starter.clean()
+        finally:
+            starter.close()
 
 
 class Proof:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,13 +48,16 @@ def own(token: str) -> bool:
 
 
 def scratch(directory: str = "/run") -> str:
-    """A new directory of root's; those that interrupted probes left go away. Raises OSError."""
-    for entry in os.scandir(directory):
-        if entry.name.startswith(f"{NAME}-") and abandoned(entry.name.removeprefix(f"{NAME}-")):
-            shutil.rmtree(entry.path, ignore_errors=True)
+    """A new directory of root's, there as long as a probe is: it tells of one that was interrupted. Raises OSError."""
     path = f"{directory}/{NAME}-{new_token()}"
     os.mkdir(path, 0o700)
     return path
+
+
+def traces(directory: str = "/run") -> list[str]:
+    """Directories of `scratch` that interrupted probes left. Raises OSError."""
+    names = [name for name in os.listdir(directory) if name.startswith(f"{NAME}-")]
+    return [f"{directory}/{name}" for name in sorted(names) if abandoned(name.removeprefix(f"{NAME}-"))]
 
 
 class NotStarted(NodeError):
@@ -85,6 +87,9 @@ class Starter(Protocol):
     """How an engine starts a container. `identity`: who the container is, as reassert's adapters see it there."""
 
     identity: Identity
+
+    def clean(self) -> None:
+        """Remove what interrupted probes left in this engine. Raises NodeError."""
 
     def prepare(self) -> None:
         """Have what a probe runs; `start` would do it. Raises NodeError where this engine can start nothing at all."""

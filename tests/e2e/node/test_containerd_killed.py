@@ -23,6 +23,7 @@ from e2e.node.wired import FILES, NOT_WIRED, PROGRAM, Wirable
 INSTALL, UNINSTALL = ("install", "--no-probe"), ("uninstall",)
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
+BUNDLES = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 INTERRUPTED = "reassert: interrupted\nEverything is as it was before.\n"
 WIRED = {"crun": ["runtime"], "runc": ["runtime"]}
 
@@ -73,8 +74,8 @@ def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> sub
         pytest.fail("it did not restart anything")
     if when == "starting":
         wait_for(lambda: node.booted.property("containerd", "ActiveState") == "activating", "its start")
-    if when == "probing":
-        wait_for(lambda: bool(pods(node)), "a probe")
+    if when == "probing":  # a pod that is complete stays; what is half made when its client goes containerd removes
+        wait_for(lambda: len(list(node.booted.path(BUNDLES).glob("*"))) > 1, "a probe")
     os.kill(killed.inside(process), number)
     out, error = process.communicate(timeout=90)
     return subprocess.CompletedProcess(operation, process.returncode, out, error)
@@ -83,6 +84,11 @@ def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> sub
 def pods(node: Wirable) -> list[str]:
     """Ids of what runs in Kubernetes' namespace; none while containerd does not answer."""
     return node.booted.run("ctr", "--namespace", "k8s.io", "container", "list", "--quiet", check=False).stdout.split()
+
+
+def traces(node: Wirable) -> list[str]:
+    """Directories of probes."""
+    return [path.name for path in node.booted.path("/run").glob("reassert-verify-*")]
 
 
 @pytest.mark.parametrize(("number", "when"), [(KILL, "restarting"), (KILL, "probing")])
@@ -94,15 +100,32 @@ def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signa
     said = node.install("--no-probe").stdout
     assert said.startswith("an earlier install of containerd was interrupted; putting everything back first\n")
     assert node.status() == (0, WIRED, [])
+    assert (pods(node), traces(node)) == ([], [])
     assert set(node.verified().values()) == {"protected"}
-    assert pods(node) == []
 
 
 def test_install_that_was_killed_is_undone(node: Wirable) -> None:
     assert end(node, KILL, "probing", "install").returncode == -KILL
+    assert pods(node)
     node.node("uninstall")
     node.is_untouched()
+    assert (pods(node), traces(node)) == ([], [])
     node.pod_gets("runc", overridden=True)
+
+
+def test_pod_that_started_before_it_was_undone_goes_on(node: Wirable) -> None:
+    """Through the dispatcher that its shim was told, which now only passes through."""
+    assert end(node, KILL, "probing", "install").returncode == -KILL
+    pod = node.hostile_pod("runc")
+    container = pod.run()
+    undone = node.node("uninstall").stdout
+    assert "2 running containers still call /usr/local/sbin/reassert-runc: it stays and passes through" in undone
+    assert undone.count("still call") == 1
+    assert "+ 1" in container.exec("/bin/sh", "-c", "echo + 1")
+    assert node.changes() != []
+    pod.remove()
+    node.node("uninstall")
+    node.is_untouched()
 
 
 SLOW = """\
@@ -146,7 +169,7 @@ def test_install_that_is_interrupted_puts_everything_back(node: Wirable, number:
     done = end(node, number, when, "install")
     assert (done.returncode, done.stderr) == (1, INTERRUPTED)
     node.is_untouched()
-    assert pods(node) == []
+    assert (pods(node), traces(node)) == ([], [])
     assert node.status()[0] == NOT_WIRED
 
 

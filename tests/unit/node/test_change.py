@@ -56,6 +56,7 @@ def order(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         put(path, state)
 
     monkeypatch.setattr(journals, "put", logged)
+    monkeypatch.setattr(change, "put", logged)
     return node.engine.calls
 
 
@@ -327,6 +328,34 @@ def test_unit_that_was_not_stopped_is_stopped_by_the_next(
     assert ran == [("stop", UNIT), ("clear",), ("daemon-reload",)]
 
 
+def test_program_that_came_goes_when_the_engine_has_read_that_it_is_gone(node: FakeNode, order: list[str]) -> None:
+    node.engine.fails.add("prove")
+    with pytest.raises(NodeError):
+        node.install()
+    files = ["-installed.json", "+engine.conf", "-reassert.conf", "-engine.conf", "-policy.yaml"]
+    programs = ["-reassert-runc", "-reassert"]
+    assert order[order.index("prove") + 1 :] == [*files, "restart", *programs, "-journal.json"]
+
+
+def test_containers_that_started_before_it_was_put_back_keep_their_dispatcher(node: FakeNode) -> None:
+    """A node gets pods all the time, also between the restart and the proof that fails."""
+    before = node.everything()
+    node.engine.callers[str(node.dispatcher())] = 1
+    node.engine.fails.add("prove")
+    with pytest.raises(NodeError):
+        node.install(node.wiring("runc", "crun"))
+    assert node.said[-1].startswith(f"1 running containers still call {node.dispatcher()}: it stays")
+    assert real_of(str(node.dispatcher())) == "/usr/sbin/runc"
+    assert not node.dispatcher("crun").exists()
+    assert node.config.read_bytes() == b"theirs\n"
+    assert journals.pending(node.state) is None
+    assert Record(node.state).engines_with_files() == ["fake"]
+    node.engine.callers.clear()
+    node.engine.fails.clear()
+    node.uninstall()
+    assert node.everything() == before
+
+
 def test_signal_puts_everything_back(node: FakeNode) -> None:
     before = node.everything()
 
@@ -354,7 +383,7 @@ def recover(node: FakeNode) -> None:
     with journals.locked(node.state):
         begun = journals.pending(node.state)
         if begun is not None:
-            put_back(begun, node.engine if begun.running else None, node.state)
+            put_back(begun, node.engine, begun.running, node.state, node.said.append)
 
 
 def run(node: FakeNode, operation: str) -> None:

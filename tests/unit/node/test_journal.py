@@ -101,6 +101,8 @@ def test_cut_off_anywhere_it_is_put_back(node: Path, cut: int, monkeypatch: pyte
     if left:
         left.undo()
         left.undo()  # as often as it takes
+        for path in filter(look, left.new()):
+            put(path, None)
         tree.tidy()
         journals.remove_directories(left.directories)
         left.end(str(node / "state"))

@@ -14,7 +14,7 @@ import pytest
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engine import Handler
 from hook.node.errors import NodeError
-from hook.node.probe.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch
+from hook.node.probe.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch, traces
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
@@ -36,6 +36,9 @@ class Local:
         self.short_lived = 0
         self.alive: list[subprocess.Popen[bytes]] = []
         self.started = 0
+
+    def clean(self) -> None:
+        """Nothing is left."""
 
     def prepare(self) -> None:
         """Nothing is needed."""
@@ -252,9 +255,9 @@ def test_only_what_dead_processes_left_is_abandoned() -> None:
     assert abandoned("latest")
 
 
-def test_directories_of_interrupted_probes_go_away(tmp_path: Path) -> None:
-    mine = scratch(str(tmp_path))
-    for name in ("reassert-verify-99999999-0", "reassert-nri"):
-        (tmp_path / name / "sub").mkdir(parents=True)
-    another = scratch(str(tmp_path))
-    assert {str(path) for path in tmp_path.iterdir()} == {mine, another, str(tmp_path / "reassert-nri")}
+def test_an_interrupted_probe_leaves_a_trace(tmp_path: Path) -> None:
+    scratch(str(tmp_path))
+    left = tmp_path / "reassert-verify-99999999-0"
+    for path in (left, tmp_path / "reassert-nri"):
+        (path / "sub").mkdir(parents=True)
+    assert traces(str(tmp_path)) == [str(left)]
