@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hook.adapters.dispatcher import START
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, look, missing_directories, put, remove_temporary
 from hook.system import make_directory
@@ -33,12 +34,10 @@ class Step:
     after: State | None
 
     def brings_program(self) -> bool:
-        """Whether something that can be called comes where nothing was."""
-        return (
-            self.before is None
-            and self.after is not None
-            and (self.after.kind == TREE or bool(self.after.mode & 0o111))
-        )
+        """Whether something that can be called comes where nothing was, or what a dispatcher reads to call it."""
+        if self.before is not None or self.after is None:
+            return False
+        return self.after.kind == TREE or bool(self.after.mode & 0o111) or os.path.basename(self.path) == START
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,11 @@ class FakeNode:
         return wiring
 
     def program(self) -> list[Change]:
-        """The program's own: the command, and a first policy."""
+        """The program's own: what dispatchers read, the command, and a first policy."""
         policy = self.top / "etc/reassert/policy.yaml"
         seed: list[Change] = [] if policy.exists() else [(str(policy), State(b"seed\n"))]
-        return [(str(self.top / "bin/reassert"), link("/opt/reassert/reassert")), *seed]
+        start = (str(self.top / "bin/start"), State(b"reassert=/opt/reassert/0/reassert\n"))
+        return [start, (str(self.top / "bin/reassert"), link("/opt/reassert/reassert")), *seed]
 
     def make(self, target: Target, engine: FakeEngine | None = None, prove: Callable[[], None] | None = None) -> bool:
         """One change, under the lock, whose directory is away again if nothing stays in it."""

@@ -64,6 +64,7 @@ def test_install_writes_what_is_referred_to_first_and_the_record_last(node: Fake
     assert node.install()
     assert order == [
         "+journal.json",
+        "+start",
         "+reassert",
         "+policy.yaml",
         "+engine.conf",  # its backup
@@ -176,6 +177,7 @@ def test_uninstall_takes_references_first_and_the_program_last(node: FakeNode, o
         "-engine.conf",  # its backup
         "-policy.yaml",
         "-reassert",
+        "-start",
         "-installed.json",
         "-journal.json",
     ]
@@ -333,7 +335,7 @@ def test_program_that_came_goes_when_the_engine_has_read_that_it_is_gone(node: F
     with pytest.raises(NodeError):
         node.install()
     files = ["-installed.json", "+engine.conf", "-reassert.conf", "-engine.conf", "-policy.yaml"]
-    programs = ["-reassert-runc", "-reassert"]
+    programs = ["-reassert-runc", "-reassert", "-start"]
     assert order[order.index("prove") + 1 :] == [*files, "restart", *programs, "-journal.json"]
 
 
