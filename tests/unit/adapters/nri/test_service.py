@@ -99,6 +99,9 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
         ["--metrics", "0.0.0.0:9464"],
         ["--metrics", "example:9464"],
         ["--metrics", "unix:relative"],
+        ["--metrics", "127.0.0.1:65536"],
+        ["--metrics", "127.0.0.1:-1"],
+        ["--socket", "/" + "x" * 107],
     ],
 )
 def test_a_wrong_command_line_is_told(options: list[str]) -> None:
@@ -107,9 +110,44 @@ def test_a_wrong_command_line_is_told(options: list[str]) -> None:
     assert done.stderr.startswith(f"reassert: {options[0]} takes ")
 
 
+@pytest.mark.parametrize("given", ["x", "²", "9" * 30, "999"])
+def test_a_socket_that_no_runtime_left_open_is_told(given: str) -> None:
+    done = reassert("nri", env={"NRI_PLUGIN_SOCKET": given})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"reassert: NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; ")
+
+
+def test_metrics_take_no_file_away(root_dir: Path) -> None:
+    """The path may be one that somebody mistyped: only a socket goes, of a plugin before."""
+    file, link = root_dir / "file", root_dir / "link"
+    file.write_text("precious")
+    link.symlink_to("nowhere")
+    for path in (file, link):
+        done = reassert("nri", "--metrics", f"unix:{path}")
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"reassert: --metrics unix:{path}: {path} is there and is no socket\n",
+        )
+    assert file.read_text() == "precious"
+    assert link.is_symlink()
+
+
+def test_an_address_that_is_taken_is_told(root_dir: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = reassert("nri", "--metrics", address)
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"reassert: --metrics {address}: Address already in use; give another address\n",
+        )
+
+
 def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Path) -> None:
     path = root_dir / "metrics"
     process.options = ("--metrics", f"unix:{path}")
+    socket.socket(socket.AF_UNIX).bind(str(path))  # of a plugin that was killed
     process.start()
     process.wait_for("WATCHDOG=1")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -120,6 +158,24 @@ def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Pa
         while chunk := client.recv(65536):
             text += chunk
     assert b"reassert_nri_connected 0.0" in text
+
+
+def test_who_opens_many_connections_to_the_metrics_takes_no_descriptors(process: Process, root_dir: Path) -> None:
+    path = root_dir / "metrics"
+    process.options = ("--metrics", f"unix:{path}")
+    process.start()
+    process.wait_for("WATCHDOG=1")
+    idle = []
+    for _ in range(30):
+        idle.append(socket.socket(socket.AF_UNIX))
+        idle[-1].connect(str(path))
+        idle[-1].settimeout(30)
+    assert idle[-1].recv(1) == b""  # closed unheard
+    idle[0].sendall(b"GET / HTTP/1.0\r\n\r\n")
+    assert idle[0].recv(4) == b"HTTP"
+    assert len(list(Path(f"/proc/{process.process.pid}/fd").iterdir())) < 25
+    for client in idle:
+        client.close()
 
 
 def test_metrics_on_a_loopback_port(process: Process) -> None:
