@@ -13,6 +13,7 @@ import pytest
 
 from hook.adapters.nri import messages
 from hook.adapters.nri.mux import PLUGIN, frames
+from hook.policy.model import NoPolicy
 from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.support import document
 
@@ -213,6 +214,65 @@ def test_an_answer_that_no_runtime_takes_is_a_failed_decision(root_dir: Path) ->
         status = plugin.create([]).status
         assert (status.code, "an answer of 6" in status.message) == (7, True)
         assert plugin.logged()[-1]["event"] == "container.error"
+
+
+def long_env(env: list[str]) -> list[str]:
+    """With more beside it than ttrpc takes; containerd 1.7 sends it all the same."""
+    return [*env, *(f"LONG_{number}=" + "x" * 100_000 for number in range(45))]
+
+
+@pytest.mark.parametrize(("more", "code"), [({}, 7), ({"failurePolicy": "Ignore"}, 0)])
+def test_a_container_with_too_much_env_is_refused_and_the_plugin_stays(
+    root_dir: Path, more: dict[str, str], code: int
+) -> None:
+    """A pod's author must not be able to send the plugin away."""
+    with running(root_dir, document(GPU, **more)) as plugin:
+        response = plugin.create(long_env(["GPU=all"]))
+        assert (response.status.code, env(response)) == (code, {})
+        assert bool(code) == response.status.message.startswith("reassert: refused a container: a message of 45")
+        assert plugin.logged()[-1]["event"] == "container.error"
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+
+
+def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        create = create_request(long_env(["GPU=all"]), state=3)
+        synchronize = messages.get("SynchronizeRequest")(pods=[create.pod], containers=[create.container])
+        answer = plugin.peer.call("Synchronize", synchronize)
+        assert (answer.status.code, answer.payload) == (0, b"")
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
+        assert "Synchronize is answered without having been looked at: a message of 45" in event["message"]
+        assert plugin.metric("reassert_errors_total", kind="decision") == 1
+
+
+def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptors left, or no store: what was good once is in memory."""
+    with running(root_dir, POLICY) as plugin:
+        monkeypatch.setattr(
+            "hook.adapters.nri.resident.store.load", lambda source, _: NoPolicy(source, "no more files")
+        )
+        plugin.policy.write_text("broken: [")
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        assert plugin.logged()[-1]["warning"] == "the last good policy stays in force: no more files"
+
+
+def test_a_policy_is_looked_at_again_when_there_was_no_thread_for_it(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.policy.write_text(POLICY.replace("void", "none"))
+        with monkeypatch.context() as patch:
+            patch.setattr("hook.adapters.nri.resident.threading.Thread", no_thread)
+            assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        wait_until(lambda: env(plugin.create(["GPU=all"])) == {"GPU": "none"})
+
+
+def no_thread(**_: object) -> threading.Thread:
+    """As Thread.start says it."""
+    raise RuntimeError("can't start new thread")
 
 
 def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:
