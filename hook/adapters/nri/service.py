@@ -25,7 +25,7 @@ INDEX = "10"
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to connect. Until we are back every container that needs us is refused."""
 
-LASTING = 5.0
+LASTING = 1.0
 """Seconds after which a connection that ends was a good one."""
 
 COMPILE_PATIENCE = 25.0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hook.adapters.nri.service import FIRST_PAUSE, LONGEST_PAUSE
 from unit.adapters.nri.support import RESPONSE, Peer, create_request
 from unit.support import ROOT, document, reassert
 
@@ -49,10 +50,10 @@ class Process:
         self.runtime.listen()
         self.runtime.settimeout(30)
 
-    def accept(self) -> Peer:
-        """The plugin's next connection, taken in."""
+    def accept(self, config: str = "") -> Peer:
+        """The plugin's next connection, taken in. `config`: what the runtime has for it."""
         peer = Peer(self.runtime.accept()[0])
-        peer.take_in()
+        peer.take_in(config=config)
         return peer
 
     def wait_for(self, text: str) -> None:
@@ -88,6 +89,21 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
     process.process.send_signal(signal.SIGTERM)
     process.wait_for("STOPPING=1")
     assert process.process.wait(30) == 0
+
+
+def test_a_policy_that_the_runtime_brings_counts_for_its_connection(process: Process) -> None:
+    process.start()
+    process.listen()
+    broken = "broken: ["
+    for config, wanted in ((POLICY.replace("void", "brought"), "brought"), (broken, "brought"), ("", "void")):
+        peer = process.accept(config)
+        answer = peer.call("CreateContainer", create_request(["GPU=all"]))
+        assert RESPONSE.FromString(answer.payload).adjust.env[0].value == wanted
+        peer.socket.close()
+
+
+def test_no_pause_is_too_long_for_a_return_within_two_seconds() -> None:
+    assert FIRST_PAUSE < LONGEST_PAUSE <= 1
 
 
 @pytest.mark.parametrize(
