@@ -15,11 +15,8 @@ from hook.errors import ReassertError, describe
 from hook.jsontext import encode
 from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
-from hook.policy.store import FORMAT, STORE, file_key, store_path
+from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.system import make_directory, replace_file, timestamp, trusted
-
-SOURCE_LIMIT = 16 * 1024 * 1024
-"""Bytes of a policy file."""
 
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")

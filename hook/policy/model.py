@@ -172,6 +172,10 @@ class Policy:
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 
+    def held(self, problem: str) -> "Policy":
+        """The same, held in force because of what is wrong with its source."""
+        return Policy(self.path, self._header, self._lines, f"the last good policy stays in force: {problem}")
+
     def candidates(self, namespace: "str | None") -> "list[Rule]":
         """The rules, in the policy's order, that a container of this namespace could match; None: any of them."""
         if namespace is None:

@@ -20,6 +20,9 @@ STORE = "/var/lib/reassert"
 FORMAT = 3
 """Raised whenever the compiled form changes; an older store is compiled again."""
 
+SOURCE_LIMIT = 16 * 1024 * 1024
+"""Bytes of a policy file."""
+
 LIMIT = 64 * 1024 * 1024
 """Bytes of a compiled policy."""
 
@@ -58,6 +61,8 @@ def _look(source: str) -> "tuple[str, list[int]]":
         return describe(error), []
     if not is_file(status):
         return f"{source} is not a regular file", []
+    if status.st_size > SOURCE_LIMIT:
+        return f"{source} is larger than the limit of {SOURCE_LIMIT} bytes", []
     return "", file_key(status)
 
 

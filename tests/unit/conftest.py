@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ def root_dir() -> Iterator[Path]:
     path = parent / uuid.uuid4().hex
     path.mkdir(parents=True, mode=0o755)
     yield path
-    shutil.rmtree(path)
+    deadline = time.monotonic() + 20
+    while path.exists():  # a compiler or a log that a test left behind may write to it while it is removed
+        shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)
     with contextlib.suppress(OSError):  # another test's directory is in it
         parent.rmdir()

@@ -14,6 +14,7 @@ So the result is computed here, held against the policy, and what NRI cannot bri
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,8 @@ Mount = dict[str, object]
 
 clean = lru_cache(256)(paths.clean)
 """The same few destinations come with every container."""
+
+_OF_A_PROCESS = re.compile(r"/proc/(self|thread-self|[0-9]+)/")
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 
@@ -128,23 +131,32 @@ def _env_denial(edit: SetEnv | UnsetEnv) -> Denial:
 
 @lru_cache(64)
 def near(reserved: tuple[str, ...]) -> Callable[[str], bool]:
-    """Tells whether a mount's destination lies at, below or above one of these cleaned paths.
+    """Tells whether a mount's destination lies at, below or above one of these cleaned paths, or may lead anywhere.
 
     No other can be in the way of what is reserved there, since NRI sorts mounts.
     """
+    if not reserved:
+        return lambda destination: False
     here = set(reserved).union(*map(paths.parents, reserved))
     below = tuple(path.rstrip("/") + "/" for path in reserved)
 
     @lru_cache(256)
     def is_near(destination: str) -> bool:
         path = clean(destination)
-        return path in here or path.startswith(below)
+        return path in here or path.startswith(below) or _leads_anywhere(path)
 
     return is_near
 
 
+def _leads_anywhere(path: str) -> bool:
+    """Whether a cleaned path goes through a process's links, as /proc/self/root does: runc 1.1 follows those."""
+    return bool(_OF_A_PROCESS.match(path))
+
+
 def _foreign(edit: PlaceMount, mount: Mount) -> bool:
     path = clean(str(mount["destination"]))
+    if _leads_anywhere(path):
+        return edit.mount is not None
     return path == edit.name or (is_below(path, edit.name) and path not in edit.companions)
 
 
@@ -161,7 +173,7 @@ def _ask_for_mount(
             continue
         if removes_mounts:
             removed.append(destination)
-        elif edit.mount:
+        elif edit.mount and not _leads_anywhere(clean(destination)):
             source = _part(str(edit.mount["source"]), clean(destination)[len(edit.name) :])
             if source:
                 mounts[destination] = {**edit.mount, "destination": destination, "source": source}

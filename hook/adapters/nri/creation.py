@@ -122,12 +122,16 @@ class Decider:
             self.report.metrics.container("failed", case.clock.milliseconds() / 1000)
             self.report.container(audit.error_event(case.event(), message, let_through))
 
-        text = "" if let_through else f"reassert: refused {case.who or case.container_id}: {message}"
+        text = "" if let_through else f"reassert: refused {case.who or case.container_id or 'a container'}: {message}"
         return Reply(b"", text, tell)
 
     def too_late(self, container_id: str) -> Reply:
         """The answer for a request whose decision takes too long. Asks nothing of the node, which may hang."""
         return self._failed(_Case(container_id), "no decision in time for the runtime", "deadline")
+
+    def unread(self, why: str) -> Reply:
+        """The answer for a container of whom the runtime says more than is read."""
+        return self._failed(_Case(""), why)
 
     def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
         """Report how running containers differ from what the policy wants; how many do. Changes nothing."""

@@ -16,8 +16,8 @@ PLUGIN, RUNTIME = 1, 2
 FRAME_LIMIT = 4096
 """Bytes of a payload that we send: what a runtime reads at once. A larger one makes it close the connection."""
 
-INCOMING_LIMIT = 10 + 4 * 1024 * 1024
-"""Bytes of a payload that we take: the largest ttrpc message, which a runtime may send in a single frame."""
+INCOMING_LIMIT = 10 + 64 * 1024 * 1024
+"""Bytes of a payload that we take: the largest message (`ttrpc`), which a runtime may send in a single frame."""
 
 _HEADER = struct.Struct(">II")
 
@@ -36,25 +36,30 @@ def frames(stream: int, data: bytes) -> bytes:
 
 
 class Demux:
-    """Takes what the socket gives, in pieces of any size, and gives back whole payloads."""
+    """Takes what the socket gives, in pieces of any size, and gives back payloads, a large one in pieces as well."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._header = bytearray()
+        self._stream = 0
+        self._left = 0
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The payloads that are complete by now, each with its stream. Raises Violation."""
-        rest = self._rest
-        rest += data
+        """What there is of payloads, each with its stream, in order. Raises Violation."""
         found = []
         at = 0
-        while len(rest) - at >= _HEADER.size:
-            stream, size = _HEADER.unpack_from(rest, at)
-            if size > INCOMING_LIMIT:
-                raise Violation(f"a frame of {size} bytes; the limit is {INCOMING_LIMIT}")
-            end = at + _HEADER.size + size
-            if end > len(rest):
-                break
-            found.append((stream, bytes(rest[at + _HEADER.size : end])))
-            at = end
-        del rest[:at]
+        while at < len(data):
+            if self._left:
+                piece = data[at : at + self._left]
+                found.append((self._stream, piece))
+                self._left -= len(piece)
+                at += len(piece)
+                continue
+            header = data[at : at + _HEADER.size - len(self._header)]
+            self._header += header
+            at += len(header)
+            if len(self._header) == _HEADER.size:
+                self._stream, self._left = _HEADER.unpack(self._header)
+                self._header.clear()
+                if self._left > INCOMING_LIMIT:
+                    raise Violation(f"a frame of {self._left} bytes; the limit is {INCOMING_LIMIT}")
         return found

@@ -17,7 +17,7 @@ from typing import Any
 from hook.adapters.nri import messages, ttrpc
 from hook.adapters.nri.creation import Decider, Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
-from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
+from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.errors import describe
 from hook.system import say
 
@@ -106,7 +106,7 @@ class Plugin:
                 self.on_tick(len(self._stuck) < THREADS)
                 if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
                     self._end("the runtime did not configure the plugin in time")
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             self._end(describe(error))
         finally:
             self._socket.close()
@@ -184,12 +184,15 @@ class Plugin:
         limit = min(DEADLINE, request.timeout_nano / 1e9 * 0.75) if request.timeout_nano > 0 else DEADLINE
         job = self._job = Job(message.stream, request.method, limit)
         try:
-            self._serve(job, request)
+            if message.skipped:
+                self._serve_unread(job, message.skipped)
+            else:
+                self._serve(job, request)
         finally:
             with self._lock:
                 if self._job is job:
                     self._job = None
-                elif job in self._stuck:
+                if job in self._stuck:  # with all THREADS stuck it is both
                     self._stuck.remove(job)
 
     def _send(self, stream: int, data: bytes) -> None:
@@ -217,6 +220,17 @@ class Plugin:
             self._send(PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert never asked for this"))
         else:
             raise Violation(f"a call of the unknown method {request.method!r}")
+
+    def _serve_unread(self, job: Job, size: int) -> None:
+        """A request of which only the head was read: a container is refused, as containerd 2.x does by itself."""
+        why = f"a message of {size} bytes; the limit is {ttrpc.MESSAGE_LIMIT}"
+        if job.method == "CreateContainer":
+            self._reply(job, self._decider.unread(why))
+            return
+        self._report.metrics.error("decision")
+        self._report.plugin(UNREAD, "warning", f"{job.method} is answered without having been looked at: {why}")
+        self._pods, self._containers = [], []
+        self._answer(job, messages.get("Empty"))
 
     def _reply(self, job: Job, reply: Reply) -> bool:
         """Answer for a container, unless somebody has, and only then tell of it."""
@@ -280,8 +294,8 @@ class Plugin:
             return
         if not logged:
             self._report.plugin(DISCONNECTED, "warning", message)
-        self._closed.set()
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)  # before `run` closes it, or who reads from it would go on
         except OSError:
             pass
+        self._closed.set()

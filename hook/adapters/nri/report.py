@@ -16,7 +16,8 @@ from hook.jsontext import encode
 from hook.system import timestamp
 
 ADAPTER = "nri"
-CONNECTED, DISCONNECTED, VIOLATION, RELIEVED = "nri.connected", "nri.disconnected", "nri.violation", "nri.slow"
+CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
+RELIEVED, UNREAD = "nri.slow", "nri.unread"
 POLICY = "policy.loaded"
 
 _BACKLOG = 1000
@@ -65,8 +66,9 @@ class Report:
             if not lines:
                 continue
             try:
-                sys.stdout.write("".join(lines))
-                sys.stdout.flush()
+                if sys.stdout:  # None where descriptor 1 was closed when we were started
+                    sys.stdout.write("".join(lines))
+                    sys.stdout.flush()
             except (OSError, ValueError):
                 self.metrics.error("log")
             for _ in lines:

@@ -38,7 +38,11 @@ class Resident:
                 if not self._refreshing:
                     self._refreshing = True
                     self._ready.clear()
-                    threading.Thread(target=self._refresh, name="policy", daemon=True).start()
+                    try:
+                        threading.Thread(target=self._refresh, name="policy", daemon=True).start()
+                    except RuntimeError:  # no more threads; the next container tries again
+                        self._refreshing = False
+                        self._ready.set()
             self._ready.wait(patience)
         return self.last
 
@@ -54,6 +58,8 @@ class Resident:
             while True:
                 state = self._look()
                 policy = store.load(self.source, self._store)
+                if policy.missing and self.loaded_at and not self.last.missing:  # the store is gone or not readable
+                    policy = self.last.held(policy.missing)
                 self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
                 if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
                     self.loaded_at = time.time()

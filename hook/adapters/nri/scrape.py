@@ -6,21 +6,26 @@ import ipaddress
 import os
 import socket
 import socketserver
+import stat
 import threading
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 from hook.adapters.nri.metrics import Metrics
 from hook.errors import Usage
 
+CONNECTIONS = 8
+"""At once; more are closed unheard."""
+
 
 def serve(metrics: Metrics, address: str) -> None:
-    """Answer HTTP at `127.0.0.1:PORT`, `[::1]:PORT` or `unix:/PATH`, in a thread. Raises Usage, OSError."""
+    """Answer HTTP at `127.0.0.1:PORT`, `[::1]:PORT` or `unix:/PATH`, in a thread. Raises Usage."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
 
         def do_GET(self) -> None:
-            found = self.path in ("/", "/metrics")
+            found = self.path.partition("?")[0] in ("/", "/metrics")
             kind, text = metrics.text() if found else ("text/plain", b"try /metrics\n")
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", kind)
@@ -34,12 +39,44 @@ def serve(metrics: Metrics, address: str) -> None:
         def address_string(self) -> str:
             return "client"
 
-    server = _server(address, Handler)
+    try:
+        server = _server(address, Handler)
+    except OSError as error:
+        raise Usage(f"--metrics {address}: {error.strerror or error}; give another address") from None
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 
 
-class _Inet(socketserver.ThreadingMixIn, socketserver.TCPServer):
+class _Bounded(socketserver.ThreadingMixIn):
+    """A thread for each of a few connections: who opens thousands must not take the plugin's descriptors."""
+
     daemon_threads = True
+    request_queue_size = 16
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = threading.Semaphore(CONNECTIONS)
+        super().__init__(*arguments)
+
+    def verify_request(self, *_: object) -> bool:
+        return self._free.acquire(blocking=False)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._free.release()
+            raise
+
+    def handle_error(self, *_: object) -> None:
+        """A client that went away in the middle is no event."""
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
+class _Inet(_Bounded, socketserver.TCPServer):
     allow_reuse_address = True
 
 
@@ -47,15 +84,17 @@ class _Inet6(_Inet):
     address_family = socket.AF_INET6
 
 
-class _Unix(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
+class _Unix(_Bounded, socketserver.UnixStreamServer):
+    pass
 
 
 def _server(address: str, handler: type[BaseHTTPRequestHandler]) -> socketserver.BaseServer:
     if address.startswith("unix:/"):
         path = address[len("unix:") :]
-        if os.path.exists(path):
-            os.unlink(path)
+        if os.path.lexists(path):
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise Usage(f"--metrics {address}: {path} is there and is no socket")
+            os.unlink(path)  # of a plugin before us
         mask = os.umask(0o177)
         try:
             return _Unix(path, handler)
@@ -67,5 +106,5 @@ def _server(address: str, handler: type[BaseHTTPRequestHandler]) -> socketserver
         if not where.is_loopback:
             raise ValueError
         return (_Inet if where.version == 4 else _Inet6)((str(where), int(port)), handler)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise Usage(f"--metrics takes 127.0.0.1:PORT, [::1]:PORT or unix:/PATH, not {address!r}") from None

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from typing import Any
@@ -24,7 +25,13 @@ INDEX = "10"
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to connect. Until we are back every container that needs us is refused."""
 
+LASTING = 1.0
+"""Seconds after which a connection that ends was a good one."""
+
 COMPILE_PATIENCE = 25.0
+
+_SUN_PATH = 107
+"""Bytes that the path of a socket may have (unix(7))."""
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -35,6 +42,10 @@ def main(chosen: argparse.Namespace) -> int:
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
+    if len(os.fsencode(chosen.socket)) > _SUN_PATH:
+        raise Usage(f"--socket takes a path of at most {_SUN_PATH} bytes, not {chosen.socket!r}")
+    given = os.environ.get("NRI_PLUGIN_SOCKET", "")
+    descriptor = _descriptor(given) if given else -1
     os.chdir("/")
     sys.setswitchinterval(0.0005)  # who prints gives way to who answers; python's own is 5 ms
     metrics: NoMetrics = NoMetrics()
@@ -45,10 +56,21 @@ def main(chosen: argparse.Namespace) -> int:
         serve(counting, chosen.metrics)
         metrics = counting
     service = Service(chosen, index, Report(chosen.events, metrics))
-    given = os.environ.get("NRI_PLUGIN_SOCKET", "")
-    if given.isdigit():
-        return service.launched(int(given))
+    if given:
+        return service.launched(descriptor)
     return service.connect_for_ever()
+
+
+def _descriptor(given: str) -> int:
+    """The socket that a runtime left open for us. Raises Usage."""
+    try:
+        if stat.S_ISSOCK(os.fstat(int(given)).st_mode):
+            return int(given)
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise Usage(
+        f"NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; a runtime that starts us sets it to 3"
+    )
 
 
 class Service:
@@ -82,11 +104,13 @@ class Service:
         self._take_up_policy()
         pause, silent = FIRST_PAUSE, ""
         while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection = None
             try:
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 connection.connect(self._chosen.socket)
             except OSError as error:
-                connection.close()
+                if connection:
+                    connection.close()
                 if describe(error) != silent:  # once, not every second of a runtime's absence
                     silent = describe(error)
                     self._report.metrics.error("connection")
@@ -95,8 +119,11 @@ class Service:
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
+            began = time.monotonic()
             if self._serve(connection, NAME):
-                pause, silent = FIRST_PAUSE, ""
+                silent = ""
+                if time.monotonic() - began > LASTING:
+                    pause = FIRST_PAUSE
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 

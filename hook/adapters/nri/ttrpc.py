@@ -19,7 +19,14 @@ UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
 """Status codes, gRPC's."""
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
-"""Bytes of a message (ttrpc, messageLengthMax)."""
+"""Bytes of a message that is read (ttrpc, messageLengthMax)."""
+
+SKIP_LIMIT = 64 * 1024 * 1024
+"""Bytes of a message of which we read the head alone: containerd 1.7 sends more than ttrpc allows, about a container of
+much env and about many containers. To leave for that would be what a pod's author wants."""
+
+_HEAD = 1024
+"""Bytes that hold a request's service and method, which come first."""
 
 ANSWER_LIMIT = 512 * 1024
 """Bytes of an answer: a runtime queues 256 frames of a connection and closes it when there are more."""
@@ -30,11 +37,15 @@ _Response: Any = messages.get("Response")
 
 
 class Message(NamedTuple):
-    """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type."""
+    """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type.
+
+    `skipped`: its size if that is beyond MESSAGE_LIMIT; the payload is the beginning then.
+    """
 
     stream: int
     kind: int
     payload: bytes
+    skipped: int = 0
 
 
 class Assembler:
@@ -42,6 +53,8 @@ class Assembler:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._skipping: Message | None = None
+        self._left = 0
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete by now. Raises Violation."""
@@ -49,17 +62,32 @@ class Assembler:
         rest += data
         found = []
         at = 0
-        while len(rest) - at >= _HEADER.size:
+        while True:
+            if self._skipping:
+                step = min(self._left, len(rest) - at)
+                at += step
+                self._left -= step
+                if self._left:
+                    break
+                found.append(self._skipping)
+                self._skipping = None
+            if len(rest) - at < _HEADER.size:
+                break
             size, stream, kind, _ = _HEADER.unpack_from(rest, at)
-            if size > MESSAGE_LIMIT:
-                raise Violation(f"a message of {size} bytes; the limit is {MESSAGE_LIMIT}")
+            if size > SKIP_LIMIT:
+                raise Violation(f"a message of {size} bytes; the limit is {SKIP_LIMIT}")
             if kind not in (REQUEST, RESPONSE):
                 raise Violation(f"a message of type {kind}")
-            end = at + _HEADER.size + size
+            wanted = size if size <= MESSAGE_LIMIT else _HEAD
+            end = at + _HEADER.size + wanted
             if end > len(rest):
                 break
-            found.append(Message(stream, kind, bytes(rest[at + _HEADER.size : end])))
+            message = Message(stream, kind, bytes(rest[at + _HEADER.size : end]))
             at = end
+            if wanted == size:
+                found.append(message)
+            else:
+                self._skipping, self._left = message._replace(skipped=size), size - wanted
         del rest[:at]
         return found
 
@@ -76,7 +104,17 @@ def read_request(message: Message) -> Any:
     """The Request in a message. Raises Violation."""
     if message.kind != REQUEST or message.stream % 2 == 0:
         raise Violation(f"a message of type {message.kind} on stream {message.stream} where a request belongs")
-    return parse(_Request, message.payload)
+    return parse(_Request, _head(message.payload) if message.skipped else message.payload)
+
+
+def _head(payload: bytes) -> bytes:
+    """Service and method of a Request, strings of less than 128 bytes, as they are encoded. Raises Violation."""
+    at = 0
+    for tag in (0x0A, 0x12):
+        if payload[at] != tag or payload[at + 1] > 127:
+            raise Violation("a message of more than the usual size that is no request")
+        at += 2 + payload[at + 1]
+    return payload[:at]
 
 
 def read_response(message: Message) -> Any:

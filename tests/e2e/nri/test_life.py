@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import urllib.request
+import socket
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -128,11 +128,19 @@ def test_an_allocated_value_comes_from_kubelets_record(
             assert reserved_in(environ)[VISIBLE] == value
 
 
-def test_metrics_tell_what_happened(start_pod: StartPod, start_plugin: StartPlugin) -> None:
-    start_plugin("--metrics", "127.0.0.1:9464")
+def test_metrics_tell_what_happened(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
+    path = node.directory / "metrics.sock"
+    start_plugin("--metrics", f"unix:{path}")
     start_pod().run(image=PLAIN, env=[(VISIBLE, "all")])
-    with urllib.request.urlopen("http://127.0.0.1:9464/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+
+    def scraped() -> str:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            return client.makefile().read()
+
+    wait_for(lambda: "reassert_containers_total{" in scraped(), "the container's number", scraped)
+    text = scraped()
     assert 'reassert_containers_total{outcome="adjusted"} 1.0' in text
     assert 'reassert_edits_total{kind="env",rule="gpu"} 1.0' in text
     assert "reassert_nri_connected 1.0" in text

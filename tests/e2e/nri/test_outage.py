@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,14 +51,11 @@ class Creation:
             self.one(f"c{worker}-{number}")
             number += 1
 
-    def seconds_until_it_works(self) -> float:
-        """From now on."""
-        begin = time.monotonic()
-        number = 0
-        while not self.one(f"again-{number}"):
-            number += 1
-            assert time.monotonic() - begin < 30, self.refused[-1]
-        return time.monotonic() - begin
+    def until(self, starts: bool) -> None:
+        """Until one starts, or until one does not."""
+        deadline = time.monotonic() + 60
+        while self.one(uuid.uuid4().hex) is not starts:
+            assert time.monotonic() < deadline, self.refused[-1:]
 
 
 def _says_why(text: str) -> bool:
@@ -80,6 +78,14 @@ def stopped(plugin: Plugin) -> None:
     wait_for(lambda: all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks), "the stop")
 
 
+def bring_back(plugin: Plugin, start_plugin: StartPlugin) -> Plugin:
+    """The one that goes on, or the next one."""
+    if plugin.process.poll() is not None:
+        return start_plugin()
+    plugin.signal(signal.SIGCONT)
+    return plugin
+
+
 @pytest.mark.parametrize("harm", [killed, stopped])
 def test_nothing_starts_unadjusted_while_the_plugin_is_away(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, harm: Callable[[Plugin], None]
@@ -90,23 +96,35 @@ def test_nothing_starts_unadjusted_while_the_plugin_is_away(
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(creation.go_on, number) for number in range(3)]
         try:
-            time.sleep(1)
+            wait_for(lambda: len(creation.started) > 2, "containers", lambda: str(creation.refused))
             harm(plugin)
-            time.sleep(4)
+            wait_for(lambda: len(creation.refused) > 5, "refused containers")
         finally:
             creation.stop = True
         for worker in workers:
             worker.result(60)
-    assert creation.started
-    assert creation.refused
-    assert creation.started == [RESERVED] * len(creation.started)
     assert all(_says_why(text) for text in creation.refused), creation.refused
-    if plugin.process.poll() is None:
-        plugin.signal(signal.SIGCONT)
-        assert creation.seconds_until_it_works() < BACK_WITHIN
-    else:
-        start_plugin()
-        assert creation.seconds_until_it_works() < BACK_WITHIN
+    bring_back(plugin, start_plugin)
+    creation.until(starts=True)
+    assert creation.started == [RESERVED] * len(creation.started)
+
+
+@pytest.mark.parametrize("harm", [killed, stopped])
+def test_creation_works_again_within_two_seconds_of_the_plugins_return(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, harm: Callable[[Plugin], None]
+) -> None:
+    """Once is enough: on a busy machine a container alone may take that long."""
+    plugin = start_plugin()
+    creation = Creation(containerd, start_pod())
+    took: list[float] = []
+    while not took or took[-1] >= BACK_WITHIN:
+        assert len(took) < 10, took
+        harm(plugin)
+        creation.until(starts=False)
+        begin = time.monotonic()
+        plugin = bring_back(plugin, start_plugin)
+        creation.until(starts=True)
+        took.append(time.monotonic() - begin)
     assert creation.started == [RESERVED] * len(creation.started)
 
 
@@ -119,12 +137,12 @@ def test_a_request_in_the_middle_of_which_it_is_killed(
     stopped(plugin)
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(creation.one, "c")
-        time.sleep(0.5)
+        time.sleep(0.5)  # if it was not asked meanwhile, there is one request less in the middle
         killed(plugin)
         assert started.result(60) is False, creation.started
     assert _says_why(creation.refused[0]), creation.refused
     start_plugin()
-    assert creation.seconds_until_it_works() < BACK_WITHIN
+    creation.until(starts=True)
     assert creation.started == [RESERVED] * 2
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from e2e.cri.client import CriError, wait_for
 from e2e.cri.fixtures import StartPod
-from e2e.cri.hostile import RESERVED, reserved_in
-from e2e.cri.images import HOSTILE
+from e2e.cri.hostile import RESERVED, assert_only_ours, reserved_in
+from e2e.cri.images import HOSTILE, PLAIN
+from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
 
@@ -45,3 +48,57 @@ def test_an_override_is_undone_in_the_container_and_in_exec(
     [event] = [event for event in node.logged() if event.get("id") == container.id]
     assert (event["event"], event["applied"], event["adapter"]) == ("container.edited", True, "nri")
     assert event["container"]["namespace"] == "default"
+
+
+@pytest.mark.parametrize("path", ["/proc/self/root/etc/ssl", "/proc/1/root/etc/ssl/certs"])
+def test_a_mount_through_a_process_does_not_land_on_ours(
+    start_pod: StartPod, start_plugin: StartPlugin, evil: Path, path: str
+) -> None:
+    """runc 1.1 follows that link, with no help from an image; others do not start such a container."""
+    start_plugin()
+    try:
+        container = start_pod().run(image=PLAIN, mounts=[(str(evil), path)])
+    except CriError as error:
+        print(error)
+        return
+    assert_only_ours(container.mounts())
+
+
+def long_env(size: int) -> list[tuple[str, str]]:
+    """An override beside env of this many bytes."""
+    return [*((f"LONG_{number}", "x" * 100_000) for number in range(size // 100_000)), *ENV]
+
+
+def test_more_env_than_nri_can_say_does_not_send_the_plugin_away(
+    start_pod: StartPod, start_plugin: StartPlugin
+) -> None:
+    """containerd 2.1 refuses to send it, 1.7 sends more than ttrpc allows, and would go on without an answer."""
+    plugin = start_plugin()
+    pod = start_pod("bare")
+    with pytest.raises(CriError, match=r"message of \d+ bytes; the limit is|exceed maximum message size"):
+        pod.create(name="long", env=long_env(5_000_000))
+    assert reserved_in(pod.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")]).environ()) == RESERVED
+    assert plugin.connections() == 1
+
+
+def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin_away(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
+) -> None:
+    """containerd 2.1 says it in parts, 1.7 in one message of more than ttrpc allows.
+
+    Of a single pod with so much the parts of 2.1 never come to an end.
+    """
+    pods = [start_pod("bare") for _ in range(4)]
+    for number in range(12):
+        pods[number % 4].create(name=f"long-{number}", env=long_env(500_000))
+    plugin = start_plugin()
+    names = map("c{}".format, count())
+
+    def adjusted() -> bool:  # the first may come before the runtime has said it all
+        container = pods[0].run(name=next(names), env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+        return reserved_in(container.environ()) == RESERVED
+
+    wait_for(adjusted, "an adjusted container")
+    assert plugin.connections() == 1
+    unread = [line["message"] for line in plugin.said() if line["event"] == "nri.unread"]
+    assert len(unread) == ("1.7" in containerd.cri.version())

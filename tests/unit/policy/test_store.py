@@ -14,7 +14,7 @@ from hook import child
 from hook.plan import plan
 from hook.policy import store
 from hook.policy.model import Policy
-from hook.policy.store import Stored, store_path
+from hook.policy.store import SOURCE_LIMIT, Stored, store_path
 from unit.support import POD, ROOT, container, document
 
 GOOD = document({"name": "good", "env": [{"name": "A", "value": "1"}]}, exclude={"namespaces": ["kube-system", "ops"]})
@@ -132,6 +132,10 @@ def link_through_a_foreign_link(node: Node) -> None:
     node.source.symlink_to(between)
 
 
+def too_large(node: Node) -> None:
+    os.truncate(node.source, SOURCE_LIMIT + 1)
+
+
 BAD: list[tuple[Callable[[Node], None], str]] = [
     (gone, "No such file"),
     (broken, "error: unknown field 'rulez'; did you mean rules?"),
@@ -140,6 +144,7 @@ BAD: list[tuple[Callable[[Node], None], str]] = [
     (of_another_user, "belongs to uid 1000; it must be root's"),
     (in_a_world_writable_directory, "etc is writable by others (mode 0777)"),
     (directory, "is not a regular file"),
+    (too_large, "policy.yaml is larger than the limit of 16777216 bytes"),
     (fifo, "is not a regular file"),
     (dangling_link, "No such file"),
     (link_loop, "Too many levels of symbolic links"),

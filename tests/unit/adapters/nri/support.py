@@ -78,7 +78,7 @@ class Peer:
         assert answered == stream
         return response
 
-    def take_in(self, version: str = "2.1.9") -> None:
+    def take_in(self, version: str = "2.1.9", config: str = "") -> None:
         """Registration and configuration, as a runtime does them."""
         stream, message = self.receive()
         request = ttrpc.read_request(message)
@@ -90,7 +90,7 @@ class Peer:
         registered = messages.get("RegisterPluginRequest").FromString(request.payload)
         assert (registered.plugin_name, registered.plugin_idx) == ("reassert", "10")
         self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
-        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version=version)
+        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version=version, config=config)
         answer = messages.get("ConfigureResponse").FromString(self.call("Configure", configure).payload)
         assert answer.events == 8  # CREATE_CONTAINER and nothing else
 

@@ -110,6 +110,16 @@ def test_where_it_cannot_and_we_have_no_such_part_the_container_is_refused(ca: P
     assert denial == f"mount {below} is in the way of the reserved /etc/ssl, and NRI cannot take it away"
 
 
+@pytest.mark.parametrize("path", ["/proc/self/root", "/proc/thread-self/root", "/proc/1/task/1/root", "//proc/./7/cwd"])
+def test_a_mount_through_a_process_may_lead_anywhere(ca: Path, path: str) -> None:
+    """runc 1.1 mounts /proc/self/root/etc/ssl at /etc/ssl."""
+    assert mounts_after([path + "/etc/ssl"], ca, True) == ([("/etc/ssl", str(ca))], [])
+    _, [denial] = mounts_after([path + "/etc/ssl"], ca, False)
+    assert denial == f"mount {path}/etc/ssl is in the way of the reserved /etc/ssl, and NRI cannot take it away"
+    container = Container(POD, [], [bind(path + "/etc/ssl")])
+    assert adjust(planned(container, gpu()), container, False)[1] == []  # nothing is reserved there
+
+
 def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:
     """NRI replaces the first; which of the others comes last is its sorting's affair."""
     assert mounts_after(["/etc/ssl", "/etc/ssl"], ca, True)[1]
@@ -131,7 +141,11 @@ def test_a_path_where_nothing_may_be_mounted(removes: bool) -> None:
 @pytest.mark.parametrize(
     ("destination", "wanted"),
     [(path, True) for path in ("/etc/ssl", "/etc//ssl/.", "etc/ssl", "/etc/ssl/certs", "/etc", "/")]
-    + [(path, False) for path in ("/etc/sslx", "/etc/pki", "/etcetera")],
+    + [(path, True) for path in ("/proc/self/root/x", "/proc/12/root/x")]
+    + [
+        (path, False)
+        for path in ("/etc/sslx", "/etc/pki", "/etcetera", "/proc/driver/x", "/proc/self", "/proc/cpuinfo")
+    ],
 )
 def test_only_what_lies_at_below_or_above_a_reserved_path_matters(destination: str, wanted: bool) -> None:
     assert near(("/etc/ssl", "/data"))(destination) is wanted

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hook.adapters.nri.service import FIRST_PAUSE, LONGEST_PAUSE
 from unit.adapters.nri.support import RESPONSE, Peer, create_request
 from unit.support import ROOT, document, reassert
 
@@ -49,10 +50,10 @@ class Process:
         self.runtime.listen()
         self.runtime.settimeout(30)
 
-    def accept(self) -> Peer:
-        """The plugin's next connection, taken in."""
+    def accept(self, config: str = "") -> Peer:
+        """The plugin's next connection, taken in. `config`: what the runtime has for it."""
         peer = Peer(self.runtime.accept()[0])
-        peer.take_in()
+        peer.take_in(config=config)
         return peer
 
     def wait_for(self, text: str) -> None:
@@ -90,6 +91,21 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
     assert process.process.wait(30) == 0
 
 
+def test_a_policy_that_the_runtime_brings_counts_for_its_connection(process: Process) -> None:
+    process.start()
+    process.listen()
+    broken = "broken: ["
+    for config, wanted in ((POLICY.replace("void", "brought"), "brought"), (broken, "brought"), ("", "void")):
+        peer = process.accept(config)
+        answer = peer.call("CreateContainer", create_request(["GPU=all"]))
+        assert RESPONSE.FromString(answer.payload).adjust.env[0].value == wanted
+        peer.socket.close()
+
+
+def test_no_pause_is_too_long_for_a_return_within_two_seconds() -> None:
+    assert FIRST_PAUSE < LONGEST_PAUSE <= 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -99,6 +115,9 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
         ["--metrics", "0.0.0.0:9464"],
         ["--metrics", "example:9464"],
         ["--metrics", "unix:relative"],
+        ["--metrics", "127.0.0.1:65536"],
+        ["--metrics", "127.0.0.1:-1"],
+        ["--socket", "/" + "x" * 107],
     ],
 )
 def test_a_wrong_command_line_is_told(options: list[str]) -> None:
@@ -107,9 +126,44 @@ def test_a_wrong_command_line_is_told(options: list[str]) -> None:
     assert done.stderr.startswith(f"reassert: {options[0]} takes ")
 
 
+@pytest.mark.parametrize("given", ["x", "²", "9" * 30, "999"])
+def test_a_socket_that_no_runtime_left_open_is_told(given: str) -> None:
+    done = reassert("nri", env={"NRI_PLUGIN_SOCKET": given})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"reassert: NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; ")
+
+
+def test_metrics_take_no_file_away(root_dir: Path) -> None:
+    """The path may be one that somebody mistyped: only a socket goes, of a plugin before."""
+    file, link = root_dir / "file", root_dir / "link"
+    file.write_text("precious")
+    link.symlink_to("nowhere")
+    for path in (file, link):
+        done = reassert("nri", "--metrics", f"unix:{path}")
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"reassert: --metrics unix:{path}: {path} is there and is no socket\n",
+        )
+    assert file.read_text() == "precious"
+    assert link.is_symlink()
+
+
+def test_an_address_that_is_taken_is_told(root_dir: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = reassert("nri", "--metrics", address)
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"reassert: --metrics {address}: Address already in use; give another address\n",
+        )
+
+
 def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Path) -> None:
     path = root_dir / "metrics"
     process.options = ("--metrics", f"unix:{path}")
+    socket.socket(socket.AF_UNIX).bind(str(path))  # of a plugin that was killed
     process.start()
     process.wait_for("WATCHDOG=1")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -120,6 +174,24 @@ def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Pa
         while chunk := client.recv(65536):
             text += chunk
     assert b"reassert_nri_connected 0.0" in text
+
+
+def test_who_opens_many_connections_to_the_metrics_takes_no_descriptors(process: Process, root_dir: Path) -> None:
+    path = root_dir / "metrics"
+    process.options = ("--metrics", f"unix:{path}")
+    process.start()
+    process.wait_for("WATCHDOG=1")
+    idle = []
+    for _ in range(30):
+        idle.append(socket.socket(socket.AF_UNIX))
+        idle[-1].connect(str(path))
+        idle[-1].settimeout(30)
+    assert idle[-1].recv(1) == b""  # closed unheard
+    idle[0].sendall(b"GET / HTTP/1.0\r\n\r\n")
+    assert idle[0].recv(4) == b"HTTP"
+    assert len(list(Path(f"/proc/{process.process.pid}/fd").iterdir())) < 25
+    for client in idle:
+        client.close()
 
 
 def test_metrics_on_a_loopback_port(process: Process) -> None:

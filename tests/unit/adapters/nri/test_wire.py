@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.mux import FRAME_LIMIT, INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.adapters.nri.mux import INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
 
 CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
 """Service and method of a Request as containerd 1.7 and 2.1 put them on the wire."""
@@ -61,7 +61,7 @@ def test_streams_in_frames_of_any_size_and_interleaved(parts: list[bytes]) -> No
 @given(st.binary(max_size=40000))
 def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
     payloads = Demux().feed(frames(RUNTIME, data))
-    assert all(len(payload) <= FRAME_LIMIT and stream == RUNTIME for stream, payload in payloads)
+    assert all(len(payload) <= 4096 and stream == RUNTIME for stream, payload in payloads)
     assert b"".join(payload for _, payload in payloads) == data
 
 
@@ -80,7 +80,7 @@ def test_an_empty_frame_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        (struct.pack(">IIBB", ttrpc.MESSAGE_LIMIT + 1, 1, 1, 0), "a message of 4194305 bytes"),
+        (struct.pack(">IIBB", ttrpc.SKIP_LIMIT + 1, 1, 1, 0), "a message of 67108865 bytes"),
         (struct.pack(">IIBB", 0, 1, 3, 0), "a message of type 3"),
         (struct.pack(">IIBB", 0, 1, 0, 0), "a message of type 0"),
     ],
@@ -88,6 +88,37 @@ def test_an_empty_frame_is_nothing() -> None:
 def test_a_bad_header_is_noticed(header: bytes, why: str) -> None:
     with pytest.raises(Violation, match=why):
         ttrpc.Assembler().feed(header)
+
+
+def test_of_a_message_beyond_ttrpcs_limit_the_head_is_read() -> None:
+    """containerd 1.7 sends such ones. What comes after it is whole again, wherever the cuts are."""
+    long, short = CONFIGURE + b"\x1a" + b"\xff" * ttrpc.MESSAGE_LIMIT, CONFIGURE
+    body = message(1, long) + message(3, short)
+    for size in (1 << 30, 1 << 16, 4096 + 7):
+        wire = b"".join(
+            struct.pack(">II", PLUGIN, len(part)) + part
+            for part in (body[at : at + size] for at in range(0, len(body), size))
+        )
+        for cut in (8, 18, 1050, len(long), len(wire) - len(short) - 10, len(wire)):
+            (_, first), (_, second) = fed([wire[:cut], wire[cut:]])
+            assert (first.stream, first.skipped, len(first.payload)) == (1, len(long), 1024)
+            assert ttrpc.read_request(first).method == "Configure"
+            assert (second.stream, second.skipped, second.payload) == (3, 0, short)
+
+
+def test_nothing_is_kept_of_what_is_skipped() -> None:
+    demux, assembler = Demux(), ttrpc.Assembler()
+    header = struct.pack(">IIBB", ttrpc.SKIP_LIMIT, 1, ttrpc.REQUEST, 0)
+    demux.feed(struct.pack(">II", PLUGIN, ttrpc.SKIP_LIMIT + 10))
+    for piece in (header, *[bytes(1 << 16)] * 100):
+        assert [found for _, payload in demux.feed(piece) for found in assembler.feed(payload)] == []
+    assert len(assembler._rest) + len(demux._header) < 1 << 16
+
+
+@pytest.mark.parametrize("payload", [b"\x12" * 1024, b"\x0a\xff" * 512, b"\x0a\x01a\x1a" * 256])
+def test_a_message_that_is_skipped_has_to_begin_as_a_request_does(payload: bytes) -> None:
+    with pytest.raises(Violation, match="is no request"):
+        ttrpc.read_request(ttrpc.Message(1, ttrpc.REQUEST, payload, ttrpc.SKIP_LIMIT))
 
 
 @pytest.mark.parametrize("stream", [0, 2])
