@@ -36,7 +36,7 @@ class Plan:
 
     def refusal(self) -> str:
         """Why the container must not start, or "" where it may."""
-        if self.audit_only():
+        if not (self.denials or self.errors) or self.audit_only():
             return ""
         reasons = self.denials + (self.errors if self.policy.failure_policy == FAIL else [])
         return "; ".join(str(reason) for reason in reasons)

@@ -194,6 +194,5 @@ def print_to_nobody() -> None:
 
 def timestamp(nanoseconds: int) -> str:
     """RFC 3339 in UTC with microseconds, from nanoseconds since the epoch."""
-    t = time.gmtime(nanoseconds // 1_000_000_000)
-    micros = nanoseconds // 1000 % 1_000_000
-    return f"{t[0]:04d}-{t[1]:02d}-{t[2]:02d}T{t[3]:02d}:{t[4]:02d}:{t[5]:02d}.{micros:06d}Z"
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 1_000_000_000))
+    return f"{seconds}.{nanoseconds // 1000 % 1_000_000:06d}Z"

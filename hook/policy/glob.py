@@ -3,6 +3,8 @@
 
 def glob_match(pattern: str, text: str) -> bool:
     """Whole-text match; `*` stands for any characters, `/` too, `?` for exactly one. Case counts."""
+    if pattern == "*":
+        return True  # that of every rule for all namespaces
     if "*" not in pattern and "?" not in pattern:
         return pattern == text
     first, *rest = pattern.split("*")

@@ -224,6 +224,8 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
     Unlike `PlaceMount.verify` this takes an unrelated mount after it, since NRI sorts them.
     """
+    if mounts == [edit.mount]:
+        return []  # nothing of the container's is near, as a rule
     wanted = [edit.mount, *ours] if edit.mount else ours
     here = [mount for mount in mounts if _foreign(edit, mount)]
     wrong = [str(mount["destination"]) for mount in here if not any(_same(mount, own) for own in wanted)]

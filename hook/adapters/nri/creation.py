@@ -36,7 +36,7 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
     believed only if the pod has none of that name (NRI lists all annotations of a pod).
     """
     kind = container.annotations.get(_TYPE, "") if _TYPE not in pod.annotations else ""
-    labels = {key: value for key, value in pod.labels.items() if not key.startswith(_NOT_THE_PODS)}
+    labels = pod.labels
     return Identity(
         engine,
         True,
@@ -46,7 +46,7 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
         container=container.name or None,
         types=(kind,) if kind in _APP_TYPES else _APP_TYPES,
         image=container.annotations.get(_IMAGE.get(engine, ""), "") or None,
-        labels=labels,
+        labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )
 
 
@@ -93,9 +93,11 @@ class Decider:
         case.who = who = identify(pod, container, self.engine)
         matches = select(policy, who)
         facts = gather(policy, who, matches)
-        devices, rules = _devices(container.linux)
         mounts = _mounts(container.mounts, matches, facts)
-        what = Container(who, list(container.env), mounts, facts, dict(container.annotations), devices, rules)
+        notes = container.annotations
+        annotations = {key: notes[key] for key in notes}
+        devices, rules = _devices(container.linux) if facts.allocations else ([], [])  # only those are reserved
+        what = Container(who, container.env[:], mounts, facts, annotations, devices, rules)
         return plan(policy, what, matches), what
 
     def _tell(self, case: _Case, decided: Plan) -> None:
@@ -177,12 +179,12 @@ def _mounts(mounts: Any, matches: list[Match], facts: Facts) -> list[dict[str, o
     """Those that a reserved mount could meet, in OCI's spelling."""
     rules = [match.rule for match in matches if match.applies]
     reserved = [mount.destination for rule in rules for mount in rule.mounts]
-    if any(MOUNTS in rule.allocations for rule in rules):
+    if facts.allocations and any(MOUNTS in rule.allocations for rule in rules):
         reserved += [clean(path) for allocation in facts.allocations for _, path, _ in allocation.mounts]
     is_near = near(tuple(reserved))
     return [
         {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
-        for mount in mounts
+        for mount in mounts[:]  # protobuf iterates over its own containers by index, in Python
         if is_near(mount.destination)
     ]
 

@@ -1,0 +1,93 @@
+"""What is read of a request is all that the decision needs, at every request anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.adapters.nri.support import RESPONSE, running
+from unit.kubelet import entry, write_checkpoint
+from unit.support import document
+
+DEVICES = {"name": "devices", "deviceAllocations": {"devices": True}}
+ANNOTATIONS = {"name": "annotations", "annotations": [{"name": "gpu.example/*", "absent": True}]}
+REPLACED = {"path": "/dev/gpu0", "type": "c", "major": 1, "minor": 5}
+ALLOCATED = {**REPLACED, "minor": 3}
+RULE = {"allow": True, "type": "c", "major": {"value": 1}, "minor": {"value": 3}, "access": "rw"}
+
+
+def adjusted(response: Any) -> Any:
+    """The adjustment in an answer."""
+    assert not response.status.code
+    return RESPONSE.FromString(response.payload).adjust
+
+
+def test_devices_matter_from_the_moment_that_kubelet_has_allocated_one(root_dir: Path) -> None:
+    with running(root_dir, document(DEVICES, kubelet={"root": str(root_dir)})) as plugin:
+
+        def devices(device: dict[str, Any], *rules: dict[str, Any]) -> list[tuple[str, int]]:
+            answer = plugin.create([], linux={"devices": [device], "resources": {"devices": rules}})
+            return [(device.path, device.minor) for device in adjusted(answer).linux.devices]
+
+        assert devices(REPLACED) == []
+        spec = {"container_path": "/dev/gpu0", "host_path": "/dev/null", "permissions": "rw"}
+        write_checkpoint(root_dir, entry("1-2-3", "app", "GPU-4", devices=[spec]))
+        assert devices(REPLACED, RULE) == [("/dev/gpu0", 3)]
+        assert plugin.logged()[-1]["edits"][0]["before"] == [REPLACED]
+        assert devices(ALLOCATED) == [("/dev/gpu0", 3)]  # for want of access
+        assert devices(ALLOCATED, RULE) == []
+        write_checkpoint(root_dir, entry("1-2-3", "other", "GPU-4", devices=[spec]))
+        assert devices(REPLACED, RULE) == []
+
+
+def test_annotations_matter_to_a_container_without_an_allocation(root_dir: Path) -> None:
+    with running(root_dir, document(ANNOTATIONS, kubelet={"root": str(root_dir)})) as plugin:
+        answer = plugin.create([], annotations={"gpu.example/mine": "1", "other.example/mine": "1"})
+        assert dict(adjusted(answer).annotations) == {"-gpu.example/mine": ""}
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_mount_in_the_way_is_seen_wherever_it_stands(root_dir: Path, position: int) -> None:
+    rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
+    paths = ["/proc", "/data"]
+    paths.insert(position, "/ca/mine")
+    mounts = [{"destination": path, "type": "bind", "source": "/x", "options": ["rbind"]} for path in paths]
+    with running(root_dir, document(rule)) as plugin:
+        asked = [mount.destination for mount in adjusted(plugin.create([], mounts=mounts)).mounts]
+        assert asked == ["/ca", "-/ca/mine"]
+        assert plugin.logged()[-1]["edits"][0]["before"] == [{"destination": "/ca/mine", "source": "/x"}]
+
+
+def test_labels_that_the_engine_put_beside_the_pods_own_are_not_the_pods(root_dir: Path) -> None:
+    key = "io.cri-containerd.kind"
+    rule = {
+        "name": "r",
+        "match": {"podSelector": {"matchLabels": {key: "sandbox"}}},
+        "env": [{"name": "A", "value": "1"}],
+    }
+    with running(root_dir, document(rule)) as plugin:
+        assert not adjusted(plugin.create([], pod={"labels": {key: "sandbox", "app": "web"}})).env
+
+
+def test_every_container_is_held_against_the_files_as_they_are_now(root_dir: Path) -> None:
+    """The hostPath and the value's file too, not only the policy."""
+    value, source = root_dir / "value", root_dir / "ca"
+    mount = {"hostPath": str(source), "mountPath": "/ca", "onMissingSource": "Skip"}
+    rule = {"name": "r", "env": [{"name": "A", "valueFrom": {"file": str(value)}}], "mounts": [mount]}
+    value.write_text("1\n")
+    with running(root_dir, document(rule)) as plugin:
+
+        def got() -> tuple[list[str], list[str]]:
+            adjustment = adjusted(plugin.create(["A=0"]))
+            return [entry.value for entry in adjustment.env], [mount.destination for mount in adjustment.mounts]
+
+        assert got() == (["1"], [])
+        value.write_text("2\n")
+        source.mkdir()
+        assert got() == (["2"], ["/ca"])
+        source.rmdir()
+        assert got() == (["2"], [])
+        plugin.policy.write_text(document({**rule, "mounts": [], "env": [{"name": "A", "value": "3"}]}))
+        assert got() == (["3"], [])
