@@ -251,13 +251,14 @@ def _status(options: argparse.Namespace) -> int:
     record = Record()
     interrupted = journal.pending()
     names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
-    rows, problems, status = [], [], NOT_WIRED
+    rows, problems, hints, status = [], [], [], NOT_WIRED
     for name in names:
         try:
             found = engines.engine(name)
             part = record.parts.get(name, Part())
             rows += [(found, handler) for handler in found.handlers(part.notes)]
             problems += [f"{name}: {warning}" for warning in found.warnings()]
+            hints += [f"{name}: {hint}" for hint in found.hints()]
             if part.adapters:
                 status = min(status, 0)
                 problems += _out_of_date(found, record, part)
@@ -270,7 +271,8 @@ def _status(options: argparse.Namespace) -> int:
         )
     if (problems and status == 0) or interrupted:
         status = OUT_OF_DATE
-    print(_as_json(rows, record, problems) if options.output == "json" else _as_table(rows, problems))
+    show = _as_json if options.output == "json" else _as_table
+    print(show(rows, record, problems, hints))
     return status
 
 
@@ -362,7 +364,7 @@ def _diff(path: str, before: State | None, after: State | None) -> str:
     return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
-def _as_table(rows: list[tuple[Engine, Handler]], problems: list[str]) -> str:
+def _as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     from tabulate import tabulate  # brings importlib.metadata
 
     cells = [
@@ -370,10 +372,10 @@ def _as_table(rows: list[tuple[Engine, Handler]], problems: list[str]) -> str:
         for engine, handler in rows
     ]
     table = tabulate(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""], tablefmt="plain")
-    return "\n".join([table, *(f"! {problem}" for problem in problems)])
+    return "\n".join([table, *(f"! {problem}" for problem in problems), *(f"Hint: {hint}" for hint in hints)])
 
 
-def _as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str]) -> str:
+def _as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     found: dict[str, Any] = {}
     for engine, handler in rows:
         entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
@@ -381,4 +383,4 @@ def _as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[
         entry["handlers"].append(
             {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
         )
-    return json.dumps({"engines": found, "problems": problems}, indent=2)
+    return json.dumps({"engines": found, "problems": problems, "hints": hints}, indent=2)

@@ -121,6 +121,10 @@ class Crio:
             if '"precreate"' in path.read_text(errors="replace")
         ]
 
+    def hints(self) -> list[str]:
+        """None."""
+        return []
+
     # -- what is to be
 
     def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:

@@ -89,6 +89,10 @@ class Docker:
             return [f"{self._config}: default-runtime is {default}, so containers go past {NAME}; name {NAME} there"]
         return []
 
+    def hints(self) -> list[str]:
+        """None: dockerd refuses settings that it does not know."""
+        return []
+
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """The containers that remember a runtime that will be gone. Raises NodeError where dockerd does not answer."""
         created = notes.get("created")

@@ -87,6 +87,10 @@ class Podman:
         return []
 
     def warnings(self) -> list[str]:
+        """None: what podman takes in a dispatcher's place is told by its handler."""
+        return []
+
+    def hints(self) -> list[str]:
         """Hooks where podman does not look."""
         directory = "/etc/containers/oci/hooks.d"
         if directory in _Settings(ours=True).hooks:

@@ -40,6 +40,10 @@ class Removed:
         """None."""
         return []
 
+    def hints(self) -> list[str]:
+        """None."""
+        return []
+
     def check(self) -> None:
         """Nothing reads the files."""
 

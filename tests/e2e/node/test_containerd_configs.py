@@ -257,7 +257,7 @@ BLOGS = """
 def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
     plugin = "io.containerd.cri.v1.runtime" if two(node) else "io.containerd.grpc.v1.cri"
     write(node, CONFIG, node.config() + BLOGS.format(plugin=plugin))
-    assert node.status()[2] == [
+    hints = [
         f"containerd: runtimes.crun.options.{text}"
         for text in (
             "hooks does nothing in containerd; hooks go into the OCI spec that base_runtime_spec names: "
@@ -265,6 +265,11 @@ def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
             f"env does nothing in containerd; reserve env in {POLICY_FILE}: reassert node install",
         )
     ]
+    assert (node.hints(), node.status()[2]) == (hints, [])
+    node.install()
+    assert node.hints() == hints
+    assert [problem for problem in node.status()[2] if not problem.endswith(" does not run")] == []
+    node.node("uninstall")
     assert_round_trip(node, *main_file(node))
 
 

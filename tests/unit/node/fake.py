@@ -39,6 +39,8 @@ class FakeEngine:
     fails: set[str] = field(default_factory=set)
     callers: dict[str, int] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    warnings_of: list[str] = field(default_factory=list)
+    hints_of: list[str] = field(default_factory=list)
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -58,7 +60,10 @@ class FakeEngine:
         return []
 
     def warnings(self) -> list[str]:
-        return []
+        return self.warnings_of
+
+    def hints(self) -> list[str]:
+        return self.hints_of
 
     def check(self) -> None:
         self._called("check")
