@@ -94,6 +94,12 @@ class Engine(Protocol):
     def hints(self) -> list[str]:
         """Settings that were meant to do reassert's work and do nothing, with what to write instead; no harm done."""
 
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """What was made before the runtimes were wrapped, and what becomes of starts in it, for people.
+
+        `hooked`: whether the verifying hook is wired too. Raises NodeError.
+        """
+
     def check(self) -> None:
         """Let the engine itself read the files that are there now, as the last `wire` meant them. Raises NodeError."""
 

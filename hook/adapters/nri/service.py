@@ -21,7 +21,7 @@ from hook.system import make_directory, replace_file
 NAME = "reassert"
 INDEX = "10"
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
 """Seconds between two attempts to connect. Until we are back every container that needs us is refused."""
 
 COMPILE_PATIENCE = 25.0

@@ -7,6 +7,7 @@ from typing import Any
 from hook.node.engine import Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
+from hook.policy.model import Policy
 
 
 class Removed:
@@ -31,6 +32,10 @@ class Removed:
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """A file that somebody edited stays as it is."""
         return content
+
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """Nothing: its containers went with it."""
+        return []
 
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """Nothing: its containers went with it."""

@@ -17,6 +17,7 @@ from hook.node.errors import NodeError
 from hook.node.files import Change, State, link, look
 from hook.node.probe.starter import Starter
 from hook.node.record import Record
+from hook.policy.model import Policy
 
 OURS = b"reassert: ours\n"
 
@@ -64,6 +65,9 @@ class FakeEngine:
 
     def hints(self) -> list[str]:
         return self.hints_of
+
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        return []
 
     def check(self) -> None:
         self._called("check")

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from hook.node import command, engines, journal
+from hook.node.errors import NodeError
 from hook.node.record import Owned, Part, Record
 from unit.node.fake import FakeEngine
 
@@ -58,3 +59,20 @@ def test_a_node_that_is_not_wired_has_a_status_of_its_own(
     monkeypatch.setattr(command, "Record", lambda: Record("/nonexistent"))
     assert status("json") == 3
     assert json.loads(capsys.readouterr().out)["hints"] == [f"fake: {HINT}"]
+
+
+def test_another_engine_that_cannot_be_wired_does_not_count(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docker.io's containerd has no CRI plugin; docker is wired all the same."""
+
+    def by_name(name: str) -> FakeEngine:
+        if name != "fake":
+            raise NodeError("the CRI plugin is disabled")
+        return engine
+
+    monkeypatch.setattr(engines, "installed", lambda: ["containerd", "fake"])
+    monkeypatch.setattr(engines, "engine", by_name)
+    assert status("json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["problems"], found["hints"]) == ([], ["containerd: the CRI plugin is disabled"])
