@@ -376,6 +376,16 @@ def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[st
     assert node.everything() == before
 
 
+def test_a_masked_engine_is_not_begun_with(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could restart it, for the change or for its return."""
+    before = node.everything()
+    node.engine.service = "fake.service"
+    monkeypatch.setattr(systemd, "is_masked", lambda unit: unit == "fake.service")
+    with pytest.raises(NodeError, match=r"^fake.service is masked .*unmask it first$"):
+        node.install()
+    assert (node.everything(), node.engine.calls) == (before, [])
+
+
 def test_signal_puts_everything_back(node: FakeNode) -> None:
     before = node.everything()
 

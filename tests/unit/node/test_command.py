@@ -76,3 +76,20 @@ def test_another_engine_that_cannot_be_wired_does_not_count(
     assert status("json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["problems"], found["hints"]) == ([], ["containerd: the CRI plugin is disabled"])
+
+
+@pytest.mark.parametrize(
+    ("text", "wired", "adapters"),
+    [
+        (None, [], ("runtime",)),
+        (None, ["nri", "hook"], ("nri", "hook")),
+        ("nri", [], ("nri", "hook")),
+        ("cdi,runtime", ["hook"], ("runtime", "cdi")),
+        ("hook,hook", [], ("hook",)),
+    ],
+)
+def test_adapters_are_those_asked_for_or_wired_and_nri_never_comes_alone(
+    text: str | None, wired: list[str], adapters: tuple[str, ...]
+) -> None:
+    engine = FakeEngine(adapters=("runtime", "nri", "hook", "cdi"))
+    assert command._adapters(text, engine, Part(wired)) == adapters

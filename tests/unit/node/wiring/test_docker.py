@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from hook.node import systemd
+from hook.node.engine import RUNTIME, Choice
+from hook.node.errors import NodeError
 from hook.node.wiring import docker, dockerapi
 from hook.node.wiring.docker import Docker
+from unit.support import policy
 
 DISPATCHER = '#!/bin/sh\n# written by reassert: a test\nexec /usr/sbin/runc "$@"\n'
 
@@ -80,3 +83,13 @@ def test_a_container_that_goes_while_all_are_looked_at_is_no_error(daemon: Daemo
     [said] = Docker().leaving({"created": "reassert"})
     assert said.startswith("1 containers were created with the runtime reassert")
     assert said.endswith(": a")
+
+
+@pytest.mark.parametrize("flag", ["--add-runtime", "--default-runtime"])
+def test_a_daemon_whose_command_line_says_it_too_is_left_alone(
+    daemon: Daemon, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would refuse the file, at its next start at the latest."""
+    monkeypatch.setattr(docker, "arguments_of", lambda _: ["dockerd", "-H", "fd://", f"{flag}=crun"])
+    with pytest.raises(NodeError, match=f"^dockerd was started with {flag}, and then refuses the same setting in "):
+        Docker().wire(Choice((RUNTIME,), None, "/opt/reassert/reassert", policy()), lambda _: None, {})
