@@ -36,9 +36,9 @@ _RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where dockerd looks for a runtime that is no absolute path."""
 
-_BEGINNING_SECONDS, _STARTING_SECONDS = 0.5, 10.0
-"""How long a start may take until dockerd lists its container; and until that runs. One that is older was created to be
-started later."""
+_BEGINNING_SECONDS, _STARTING_SECONDS, _LATELY_SECONDS = 0.5, 10.0, 30.0
+"""How long a start may take until dockerd lists its container; how long it is waited for then; and how old a container
+is at least that was created to be started some other time."""
 
 _STATES = ("/run/containerd", "/run/docker/containerd/daemon")
 """State directories of the containerd that dockerd uses: the node's, or one of its own."""
@@ -276,12 +276,16 @@ class Docker:
         """Until whoever is about to start a container, by what was in force before, has done so."""
         time.sleep(_BEGINNING_SECONDS)
         deadline = time.monotonic() + _STARTING_SECONDS
-        new = json.dumps({"status": ["created"]})
-        while time.monotonic() < deadline:
-            created = dockerapi.get(f"/containers/json?all=1&filters={quote(new)}", self._address())
-            if not [one for one in created if one["Created"] > time.time() - _STARTING_SECONDS]:
-                return
+        starting = self._created()
+        while starting and time.monotonic() < deadline:
             time.sleep(0.1)
+            starting &= self._created()
+
+    def _created(self) -> set[str]:
+        """Ids of the containers that were created lately and have not been started."""
+        filters = quote(json.dumps({"status": ["created"]}))
+        found = dockerapi.get(f"/containers/json?all=1&filters={filters}", self._address())
+        return {one["Id"] for one in found if one["Created"] > time.time() - _LATELY_SECONDS}
 
     def _is_in_force(self, values: dict[str, Any]) -> bool:
         """Whether the daemon works with these runtimes, no more and no less, and this default."""

@@ -22,14 +22,15 @@ DISPATCHER = '#!/bin/sh\n# written by reassert: a test\nexec /usr/sbin/runc "$@"
 
 
 class Daemon:
-    """dockerd as it answers. `told`: its runtimes and default after each reload. `containers`: by id, with Created."""
+    """dockerd as it answers. `told`: its runtimes and default after each reload. `created`: at each
+    look, what is not started yet. `containers`: runtimes by id, None for one that has gone."""
 
     def __init__(self, config: Path) -> None:
         self.config = config
         self.told: list[tuple[list[str], str]] = []
         self.runtimes: dict[str, Any] = {}
         self.default = "runc"
-        self.created: list[float] = []
+        self.created: list[list[dict[str, Any]]] = []
         self.containers: dict[str, str | None] = {}
 
     def reload(self, ask: Callable[[], None], address: str) -> None:
@@ -41,7 +42,7 @@ class Daemon:
         if path == "/info":
             return {"Runtimes": {"runc": {"path": "runc"}, **self.runtimes}, "DefaultRuntime": self.default}
         if "filters=" in path:
-            return [{"Created": self.created.pop()}] if self.created else []
+            return self.created.pop(0) if self.created else []
         if path.startswith("/containers/json"):
             return [{"Id": name} for name in self.containers]
         name = path.split("/")[2]
@@ -71,10 +72,11 @@ def test_a_runtime_of_ours_is_the_default_no_longer_before_it_goes(daemon: Daemo
     daemon.default = "reassert"
     text = '{"runtimes": {"crun": {"path": "/usr/bin/crun"}}}'
     daemon.config.write_text(text)
-    daemon.created = [time.time() - 60, time.time(), time.time()]
+    old, new, newer = ({"Id": name, "Created": time.time() - age} for name, age in (("a", 60), ("b", 1), ("c", 0)))
+    daemon.created = [[old, new], [old, new], [old, newer], [old], [old]]
     Docker().restart()
     assert daemon.told == [(["crun", "reassert"], "runc"), (["crun"], "runc")]
-    assert daemon.created == []  # two were waited for; one that nobody starts was not
+    assert daemon.created == [[old]]  # the second was waited for; not who came later, nor who may never be started
     assert daemon.config.read_text() == text
 
 
