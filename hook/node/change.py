@@ -20,7 +20,7 @@ from hook.node.journal import DIRECTORY, Journal
 from hook.node.probe.proof import clear
 from hook.node.record import PROGRAM, Owned, Part, Record
 from hook.node.tree import PLACE
-from hook.node.wiring.wrapper import pass_through, real_of
+from hook.node.wiring.wrapper import pass_through, real_of, script
 from hook.policy import compiler
 
 Say = Callable[[str], None]
@@ -164,7 +164,7 @@ class Rewiring:
             systemd.run("stop", unit)
         users = {path: self._users(path) for path in reversed(self._stale)}
         changes: list[Change] = [(path, self._replaced(path, count)) for path, count in users.items()]
-        left = [path for path, count in users.items() if count]
+        left = [path for path, count in users.items() if count and real_of(path)]
         for path in left:
             if not self._record.elsewhere(path, self.engine.name):
                 say(_still_called(path, users[path]))
@@ -198,8 +198,8 @@ class Rewiring:
         return self._base(path)
 
     def _users(self, path: str) -> int:
-        """Running containers of this engine that still call a dispatcher."""
-        return self.engine.users(path) if real_of(path) else 0
+        """Running containers of this engine that still call a dispatcher, or podman's commands its hook."""
+        return self.engine.users(path) if script(path) else 0
 
     def _is_last(self) -> bool:
         """Whether no engine is wired after this."""
@@ -311,7 +311,7 @@ def _remove_new(journal: Journal, engine: Engine, directory: str, say: Say) -> N
     part = record.parts.setdefault(engine.name, Part())
     for path in reversed(journal.new()):
         real = real_of(path)
-        users = engine.users(path) if real else 0
+        users = engine.users(path) if script(path) else 0
         state = pass_through(real) if real and users else None
         if state:
             say(_still_called(path, users))

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import json
 import os
 import signal
 from types import FrameType
-from typing import Any
 
 from hook.errors import ReassertError, Usage
 from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
-from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.probe.proof import Proof
 from hook.node.probe.verify import verify
 from hook.node.program import lay_out, path_in_use, policy, program, seed
 from hook.node.record import Part, Record
+from hook.node.show import as_json, as_table, shown
 from hook.node.wiring.nri_unit import ELSEWHERE
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
+from hook.policy.model import AUDIT
 from hook.system import print_to_nobody
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
@@ -114,7 +112,7 @@ def _install(options: argparse.Namespace) -> int:
             raise
         finally:
             _tidy()
-    for remark in target.wiring.remarks:
+    for remark in [*target.wiring.remarks, *_past(rewiring.engine, target.adapters, target.runtime_class)]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
     _say(
@@ -132,7 +130,7 @@ def _layout(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     rewiring, _ = _prepared(options, probe=False, prepare=False)
-    print(_shown(rewiring.differences()) or "Nothing to change.")
+    print(shown(rewiring.differences()) or "Nothing to change.")
     _restart(rewiring)
     return 0
 
@@ -204,7 +202,7 @@ def _uninstall(options: argparse.Namespace) -> int:
         record = Record()
         rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
         changes = [change for rewiring in rewirings for change in rewiring.differences()]
-        print(_shown(changes) or "Nothing is wired; nothing to change.")
+        print(shown(changes) or "Nothing is wired; nothing to change.")
         for rewiring in rewirings:
             _restart(rewiring)
             _leaving(rewiring.engine, record)
@@ -251,18 +249,25 @@ def _status(options: argparse.Namespace) -> int:
     record = Record()
     interrupted = journal.pending()
     names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
-    rows, problems, status = [], [], NOT_WIRED
+    rows: list[tuple[Engine, Handler]] = []
+    problems: list[str] = []
+    hints: list[str] = []
+    status = NOT_WIRED
     for name in names:
+        # Of one that is not wired, docker's own containerd say, nothing is out of date.
+        wrong = problems if name in record.engines() else hints
         try:
             found = engines.engine(name)
             part = record.parts.get(name, Part())
             rows += [(found, handler) for handler in found.handlers(part.notes)]
-            problems += [f"{name}: {warning}" for warning in found.warnings()]
+            wrong += [f"{name}: {warning}" for warning in found.warnings()]
+            hints += [f"{name}: {hint}" for hint in found.hints()]
             if part.adapters:
                 status = min(status, 0)
                 problems += _out_of_date(found, record, part)
+                hints += [f"{name}: {hint}" for hint in _past(found, part.adapters, part.runtime_class)]
         except ReassertError as error:
-            problems.append(f"{name}: {error}")
+            wrong.append(f"{name}: {error}")
             status = min(status, OUT_OF_DATE if name in record.engines() else NOT_WIRED)
     if interrupted:
         problems.append(
@@ -270,7 +275,8 @@ def _status(options: argparse.Namespace) -> int:
         )
     if (problems and status == 0) or interrupted:
         status = OUT_OF_DATE
-    print(_as_json(rows, record, problems) if options.output == "json" else _as_table(rows, problems))
+    show = as_json if options.output == "json" else as_table
+    print(show(rows, record, problems, hints))
     return status
 
 
@@ -291,6 +297,17 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     if not engine.running():
         found.append(f"{engine.name}: {engine.title} does not run")
     return found
+
+
+def _past(engine: Engine, adapters: list[str], runtime_class: str | None) -> list[str]:
+    """What goes past the wrapper although it is wired. NRI sees that too."""
+    if RUNTIME not in adapters or NRI in adapters or runtime_class is not None:
+        return []
+    try:
+        in_force = policy()
+        return [] if in_force.mode == AUDIT else engine.past(in_force, HOOK in adapters)
+    except ReassertError as error:
+        return [f"what was made before it was wired cannot be told: {error}"]
 
 
 # -- what the commands share
@@ -339,46 +356,3 @@ def _say(text: str) -> None:
         print(text, flush=True)
     except OSError:
         print_to_nobody()
-
-
-def _shown(changes: list[Change]) -> str:
-    """Changes for people: a diff of what is text."""
-    return "\n".join(_diff(path, look(path), state) for path, state in changes)
-
-
-def _diff(path: str, before: State | None, after: State | None) -> str:
-    kinds = {state.kind for state in (before, after) if state}
-    if TREE in kinds:
-        return f"{path}: {'the program' if after else 'removed'}"
-    if LINK in kinds:
-        return f"{path} -> {after.content.decode()}" if after else f"{path}: removed"
-    if after is None:
-        return f"{path}: removed"
-    old = (before.content if before else b"").decode(errors="replace").splitlines()
-    new = after.content.decode(errors="replace").splitlines()
-    if before and old == new:
-        return f"{path}: mode {before.mode:04o} -> {after.mode:04o}"
-    name = path if before else "/dev/null"
-    return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
-
-
-def _as_table(rows: list[tuple[Engine, Handler]], problems: list[str]) -> str:
-    from tabulate import tabulate  # brings importlib.metadata
-
-    cells = [
-        (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
-        for engine, handler in rows
-    ]
-    table = tabulate(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""], tablefmt="plain")
-    return "\n".join([table, *(f"! {problem}" for problem in problems)])
-
-
-def _as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str]) -> str:
-    found: dict[str, Any] = {}
-    for engine, handler in rows:
-        entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
-        entry["adapters"] = record.parts.get(engine.name, Part()).adapters
-        entry["handlers"].append(
-            {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
-        )
-    return json.dumps({"engines": found, "problems": problems}, indent=2)

@@ -89,7 +89,16 @@ class Engine(Protocol):
         """What an administrator should know before it is taken out again. `notes`: of the last Wiring."""
 
     def warnings(self) -> list[str]:
-        """What in its configuration looks like reassert's work and is not, or does nothing."""
+        """What in its configuration lets containers go past reassert, or lets none start."""
+
+    def hints(self) -> list[str]:
+        """Settings that were meant to do reassert's work and do nothing, with what to write instead; no harm done."""
+
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """What was made before the runtimes were wrapped, and what becomes of starts in it, for people.
+
+        `hooked`: whether the verifying hook is wired too. Raises NodeError.
+        """
 
     def check(self) -> None:
         """Let the engine itself read the files that are there now, as the last `wire` meant them. Raises NodeError."""

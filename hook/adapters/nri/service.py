@@ -22,7 +22,7 @@ from hook.system import make_directory, replace_file
 NAME = "reassert"
 INDEX = "10"
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
 """Seconds between two attempts to connect. Until we are back every container that needs us is refused."""
 
 LASTING = 1.0

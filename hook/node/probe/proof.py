@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hook.node.engine import Engine, Wiring
+from hook.node.engine import RUNTIME, Engine, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.starter import traces
-from hook.node.probe.verify import EXPOSED, NothingToVerify, examine, probe
+from hook.node.probe.verify import EXPOSED, PROTECTED, NothingToVerify, examine, probe
 from hook.policy.model import Policy
 
 
@@ -75,7 +75,11 @@ class Proof:
                 self._wiring.remarks.append(f"containers start, and no hostile one was tried: {error}")
                 return
             for finding in findings:
-                if finding.result == EXPOSED:
+                if finding.started == PROTECTED and RUNTIME not in finding.handler.wired:
+                    self._wiring.remarks.append(
+                        f"handler {finding.handler.name}: {'; '.join(finding.saw)}; only --adapter runtime reaches that"
+                    )
+                elif finding.result == EXPOSED:
                     raise NodeError(f"handler {finding.handler.name} is not protected: {'; '.join(finding.saw)}")
         finally:
             starter.close()

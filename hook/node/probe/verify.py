@@ -45,13 +45,14 @@ class Finding:
     """What became of hostile containers under one handler.
 
     `result`: PROTECTED, EXPOSED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a process that
-    was executed in the container; "" where no container ran.
+    was executed in the container; "" where no container ran. `started`: the result of its first process alone.
     """
 
     handler: Handler
     result: str
     saw: list[str]
     executed: str = ""
+    started: str = ""
 
 
 def probe(starter: Starter, handler: str) -> None:
@@ -152,7 +153,9 @@ class Attempt:
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
             return first
         second = self._once(handler, gentle=True)
-        return Finding(handler, second.result, list(dict.fromkeys(first.saw + second.saw)), second.executed)
+        return Finding(
+            handler, second.result, list(dict.fromkeys(first.saw + second.saw)), second.executed, second.started
+        )
 
     def _once(self, handler: Handler, gentle: bool) -> Finding:
         env, mounts = self.env(gentle), self.mounts(gentle)
@@ -191,7 +194,7 @@ class Attempt:
             executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
         if wrong or executed == EXPOSED:
             around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
-            return Finding(handler, EXPOSED, wrong + said + around, executed)
+            return Finding(handler, EXPOSED, wrong + said + around, executed, EXPOSED if wrong else PROTECTED)
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
         also = "; in exec too" if executed == PROTECTED else ""
         return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed)

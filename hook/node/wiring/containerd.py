@@ -22,17 +22,29 @@ from hook.node.wiring import shims, toml
 from hook.node.wiring.basespec import base_spec, reserved_env
 from hook.node.wiring.cdifile import PATH as CDI_FILE
 from hook.node.wiring.cdifile import cdi_file
+from hook.node.wiring.containerd_dump import (
+    RUNC_TYPES,
+    comparable,
+    cri,
+    differences,
+    imports,
+    in_dump,
+    is_runc_by_path,
+    runtimes,
+)
 from hook.node.wiring.containerd_files import CRI, NRI, Files, strip
+from hook.node.wiring.daemon import arguments_of, option
 from hook.node.wiring.nri_unit import ELSEWHERE, NAME, NOT_SEEN, nri_unit
 from hook.node.wiring.toml import Key
 from hook.node.wiring.wrapper import dispatcher_for, real_of
+from hook.policy.match import excluded
+from hook.policy.model import Policy
 
 CONFIG = "/etc/containerd/config.toml"
 SPECS = "/etc/reassert/base-runtime-spec"
 """Where the generated base_runtime_spec of each handler lies."""
 
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
-_RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where the shim looks for `runc`."""
 
@@ -64,11 +76,12 @@ class Containerd:
         dump = self._dump()
         was = notes.get("handlers", {})
         note = "" if notes.get(ELSEWHERE, True) else NOT_SEEN
-        return [self._handler(name, table, was.get(name, {}), note) for name, table in sorted(_runtimes(dump).items())]
+        return [self._handler(name, table, was.get(name, {}), note) for name, table in sorted(runtimes(dump).items())]
 
     def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str) -> Handler:
         kind = str(table.get("runtime_type", ""))
-        if kind not in _RUNC_TYPES:
+        by_path = _path_of_shim(table)
+        if kind not in RUNC_TYPES and not by_path:
             return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
         binary = str(toml.get(table, ("options", "BinaryName"), ""))
         real = real_of(binary) if binary else None
@@ -79,7 +92,8 @@ class Containerd:
         if systemd.is_active(NAME):
             wired.append(NRI_ADAPTER)
         original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
-        return Handler(name, self._runtime(original), tuple(wired), note)
+        notices = [text for text in (_by_path(table) if by_path else "", note) if text]
+        return Handler(name, self._runtime(original), tuple(wired), "; ".join(notices))
 
     def _runtime(self, binary: str) -> str:
         """The absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
@@ -88,14 +102,33 @@ class Containerd:
             raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
         return found
 
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """Pods whose sandbox has another BinaryName: the CRI plugin takes it over for each container made in them."""
+        names = [f"{who.namespace}/{who.pod}" for who in shims.pods_past(self._state) if not excluded(policy, who)]
+        if not names:
+            return []
+        becomes = "is refused where it lacks what the policy reserves" if hooked else "goes past reassert"
+        return [
+            f"{len(names)} pods are from before; a container that starts in them {becomes}, until they are made anew "
+            f"(kubectl drain): {shims.listed(names)}"
+        ]
+
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """Nothing: pods are made anew, and those that run keep a dispatcher."""
         return []
 
     def warnings(self) -> list[str]:
+        """Handlers of runc that cannot be wrapped, and have no hook either."""
+        return [
+            f"handler {name} {_by_path(table)}"
+            for name, table in sorted(runtimes(self._dump()).items())
+            if _path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
+        ]
+
+    def hints(self) -> list[str]:
         """Keys that blogs recommend and that containerd ignores without a word."""
         found = []
-        for name, table in sorted(_runtimes(self._dump()).items()):
+        for name, table in sorted(runtimes(self._dump()).items()):
             for key in ("hooks", "env"):
                 if key in (table.get("options") or {}):
                     instead = (
@@ -111,7 +144,7 @@ class Containerd:
     def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """BinaryName and base_runtime_spec of the handlers, and NRI switched on where it is asked for."""
         dump = self._dump()
-        files = Files(self._config, self.version[0], _imports(dump), base)
+        files = Files(self._config, self.version[0], imports(dump), base)
         wiring = Wiring()
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
@@ -126,7 +159,7 @@ class Containerd:
             if name == created or not files.define((*runtime,)):
                 # Tables of files replace the built-in ones, so all of such a one has to be said.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
-            if RUNTIME in choice.adapters:
+            if RUNTIME in choice.adapters and not _path_of_shim(table):
                 path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
                 _add(wiring.carriers, (path, state))
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
@@ -144,7 +177,7 @@ class Containerd:
         enabled = False
         if CDI in choice.adapters:
             self._cdi(dump, choice, wiring)
-            enabled = bool(notes.get("cdi")) or not toml.get(dump, (*_cri(dump), "enable_cdi"), False)
+            enabled = bool(notes.get("cdi")) or not toml.get(dump, (*cri(dump), "enable_cdi"), False)
         if enabled:
             settings[*files.cri(), "enable_cdi"] = True
         configuration, changed = files.change(settings) if settings else ([], [])
@@ -152,7 +185,7 @@ class Containerd:
         wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched, "cdi": enabled}
         if not choice.unit:
             wiring.notes[ELSEWHERE] = False
-        effective = {_in_dump(key, dump): value for key, value in settings.items()}
+        effective = {in_dump(key, dump): value for key, value in settings.items()}
         self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
 
@@ -160,8 +193,10 @@ class Containerd:
         self, dump: dict[str, Any], choice: Choice, notes: dict[str, Any]
     ) -> tuple[dict[str, dict[str, Any]], str | None]:
         """The tables of the handlers to wire, and which of them is a new one: a copy of the default handler's."""
-        runtimes = {name: table for name, table in _runtimes(dump).items() if name != notes.get("created")}
-        known = {name: table for name, table in runtimes.items() if table.get("runtime_type") in _RUNC_TYPES}
+        there = {name: table for name, table in runtimes(dump).items() if name != notes.get("created")}
+        known = {name: table for name, table in there.items() if table.get("runtime_type") in RUNC_TYPES}
+        if {HOOK, NRI_ADAPTER} & set(choice.adapters):
+            known.update({name: table for name, table in there.items() if _path_of_shim(table)})
         wanted = choice.runtime_class
         if wanted is None:
             if not known:
@@ -171,9 +206,13 @@ class Containerd:
             return {wanted: known[wanted]}, None
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", wanted):
             raise NodeError(f"--runtime-class {wanted}: a RuntimeClass' handler is a DNS label: a-z, 0-9 and -")
-        if wanted in runtimes:
-            raise NodeError(f"handler {wanted} is of type {runtimes[wanted].get('runtime_type')} and calls no runc")
-        default = str(toml.get(dump, (*_cri(dump), "containerd", "default_runtime_name"), "runc"))
+        if wanted in there:
+            table = there[wanted]
+            why = (
+                _by_path(table) if _path_of_shim(table) else f"is of type {table.get('runtime_type')} and calls no runc"
+            )
+            raise NodeError(f"handler {wanted} {why}")
+        default = str(toml.get(dump, (*cri(dump), "containerd", "default_runtime_name"), "runc"))
         if default not in known:
             raise NodeError(f"the default handler {default} calls no runc; name an existing one with --runtime-class")
         return {wanted: known[default]}, wanted
@@ -193,7 +232,7 @@ class Containerd:
         if self.version < (1, 7):
             raise NodeError(f"{self.title} has no CDI, that needs 1.7 or later; use --adapter runtime")
         path, state = cdi_file(choice.policy, choice.program)
-        directories = toml.get(dump, (*_cri(dump), "cdi_spec_dirs"), [])
+        directories = toml.get(dump, (*cri(dump), "cdi_spec_dirs"), [])
         if os.path.dirname(CDI_FILE) not in map(os.path.normpath, directories):
             raise NodeError(f"{self._config}: cdi_spec_dirs has no {os.path.dirname(CDI_FILE)}; add it")
         wiring.carriers.append((path, state))
@@ -211,7 +250,7 @@ class Containerd:
         now = self._dump()
         if self._expected is None:
             return
-        wrong = _differences(_comparable(self._expected), _comparable(now))
+        wrong = differences(comparable(self._expected), comparable(now))
         if wrong:
             raise NodeError(f"containerd reads its configuration differently than meant: {'; '.join(wrong[:5])}")
 
@@ -250,13 +289,10 @@ class Containerd:
 
     def _daemon_options(self) -> tuple[str, str]:
         """Path of its configuration and address, from the running daemon's command line."""
-        pid = systemd.main_pid(self.service)
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
-        except OSError:
-            arguments = []
-        config = _option(arguments, ("--config", "-c")) or CONFIG
-        return config, _option(arguments, ("--address", "-a")) or "/run/containerd/containerd.sock"
+        arguments = arguments_of(systemd.main_pid(self.service))
+        config = option(arguments, "--config", "-c") or [CONFIG]
+        address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
+        return config[-1], address[-1]
 
     def _dump(self) -> dict[str, Any]:
         """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
@@ -266,12 +302,12 @@ class Containerd:
         if done.returncode:
             raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
         dump = toml.parse(done.stdout, "containerd config dump")
-        cri = toml.get(dump, _cri(dump))
+        plugin = toml.get(dump, cri(dump))
         disabled = [str(name) for name in dump.get("disabled_plugins", [])]
-        if cri is None or any(name in ("cri", *(CRI[2][1], CRI[3][1])) for name in disabled):
+        if plugin is None or any(name in ("cri", *(CRI[2][1], CRI[3][1])) for name in disabled):
             raise NodeError(f"{self._config}: the CRI plugin is disabled (disabled_plugins), so kubelet cannot use it")
         for name in ("default_runtime", "untrusted_workload_runtime"):
-            if toml.get(cri, ("containerd", name, "runtime_type")):
+            if toml.get(plugin, ("containerd", name, "runtime_type")):
                 raise NodeError(f"{self._config}: the deprecated {name} is in use; write it as runtimes.NAME")
         return dump
 
@@ -297,17 +333,17 @@ class Containerd:
     ) -> dict[str, Any]:
         """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
         expected = deepcopy(dump)
-        runtimes = _runtimes(expected)
+        handlers = runtimes(expected)
         for name, old in notes.get("handlers", {}).items():
-            if name in runtimes:
-                toml.put(runtimes[name], ("options", "BinaryName"), old["BinaryName"])
-                runtimes[name]["base_runtime_spec"] = old["base_runtime_spec"]
-        runtimes.pop(notes.get("created") or "", None)
+            if name in handlers:
+                toml.put(handlers[name], ("options", "BinaryName"), old["BinaryName"])
+                handlers[name]["base_runtime_spec"] = old["base_runtime_spec"]
+        handlers.pop(notes.get("created") or "", None)
         if notes.get("nri"):
             toml.put(expected, (*NRI, "disable"), True)
         if notes.get("cdi"):
-            toml.put(expected, (*_cri(dump), "enable_cdi"), False)
-        runtimes.update(deepcopy(new))
+            toml.put(expected, (*cri(dump), "enable_cdi"), False)
+        handlers.update(deepcopy(new))
         for key, value in settings.items():
             toml.put(expected, key, value)
         return expected
@@ -325,24 +361,6 @@ def _version() -> tuple[int, int, int]:
     return major, minor, patch
 
 
-def _cri(dump: dict[str, Any]) -> Key:
-    return CRI[3] if toml.get(dump, CRI[3]) is not None else CRI[2]
-
-
-def _in_dump(key: Key, dump: dict[str, Any]) -> Key:
-    """A setting's key as the dump spells it: 2.x shows a version 2 file as version 3."""
-    return (*_cri(dump), *key[2:]) if key[:2] in CRI.values() else key
-
-
-def _runtimes(dump: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = toml.get(dump, (*_cri(dump), "containerd", "runtimes"), {})
-    return found
-
-
-def _imports(dump: dict[str, Any]) -> list[str]:
-    return [str(item) for item in dump.get("imports") or [] if item != os.devnull]
-
-
 def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
     """What a handler has without us. It may be a copy of one that is wired, and then has what that one had."""
     binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
@@ -355,7 +373,20 @@ def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
 def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
     """What a handler's table sets, without the defaults and without what is wired."""
     ours = (("options", "BinaryName"), ("base_runtime_spec",))
-    return {key: value for key, value in _comparable(table).items() if key not in ours}
+    return {key: value for key, value in comparable(table).items() if key not in ours}
+
+
+def _path_of_shim(table: dict[str, Any]) -> str:
+    """The path by which a handler names runc's shim; "" where it names none."""
+    kind = str(table.get("runtime_type", ""))
+    return kind if is_runc_by_path(kind) else ""
+
+
+def _by_path(table: dict[str, Any]) -> str:
+    return (
+        f"names its shim by its path, and containerd tells such a one no BinaryName: it cannot be wrapped; write "
+        f'runtime_type = "io.containerd.runc.v2" and runtime_path = "{_path_of_shim(table)}"'
+    )
 
 
 def _is_ours(binary: str) -> bool:
@@ -369,34 +400,3 @@ def _is_our_spec(path: str) -> bool:
 def _add(changes: list[Change], change: Change) -> None:
     if change not in changes:
         changes.append(change)
-
-
-def _option(arguments: list[str], names: tuple[str, ...]) -> str:
-    for position, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name in names:
-            return value if equals else "".join(arguments[position + 1 : position + 2])
-    return ""
-
-
-def _comparable(dump: dict[str, Any]) -> dict[Key, Any]:
-    """Every value by its path of keys; `imports` is how it was put together, not what it says."""
-    flat: dict[Key, Any] = {}
-
-    def walk(values: dict[str, Any], key: Key) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                walk(value, (*key, name))
-            elif value and (*key, name) != ("imports",):  # an option that is left out is its zero value
-                flat[(*key, name)] = value
-
-    walk(dump, ())
-    return flat
-
-
-def _differences(expected: dict[Key, Any], now: dict[Key, Any]) -> list[str]:
-    return [
-        f"{'.'.join(key)} is {now.get(key)!r}, not {expected.get(key)!r}"
-        for key in sorted({*expected, *now})
-        if expected.get(key) != now.get(key)
-    ]

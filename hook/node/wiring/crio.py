@@ -28,6 +28,7 @@ from hook.node.wiring.cdifile import cdi_file
 from hook.node.wiring.daemon import arguments_of, option
 from hook.node.wiring.nri_unit import ELSEWHERE, NOT_SEEN, nri_unit
 from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
+from hook.policy.model import Policy
 
 HOOKS = "/etc/reassert/hooks.d/crio"
 """A directory of our own: what lies in /usr/share/containers/oci/hooks.d podman runs too."""
@@ -107,6 +108,10 @@ class Crio:
                 )
         return found
 
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """Nothing: pods keep the name of their handler only."""
+        return []
+
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """Nothing: containers keep the name of their handler only."""
         return []
@@ -120,6 +125,10 @@ class Crio:
             for path in files
             if '"precreate"' in path.read_text(errors="replace")
         ]
+
+    def hints(self) -> list[str]:
+        """None."""
+        return []
 
     # -- what is to be
 

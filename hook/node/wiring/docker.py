@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from hook.node import systemd
 from hook.node.engine import CDI, RUNTIME, Base, Choice, Handler, Wiring
@@ -20,7 +23,9 @@ from hook.node.wiring import dockerapi, shims, toml
 from hook.node.wiring.cdifile import cdi_file
 from hook.node.wiring.daemon import arguments_of, option
 from hook.node.wiring.daemonjson import parse, render
+from hook.node.wiring.shims import listed
 from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
+from hook.policy.model import Policy
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
@@ -30,6 +35,10 @@ _STOCK = ("runc", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
 _RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default for services, where dockerd looks for a runtime that is no absolute path."""
+
+_BEGINNING_SECONDS, _STARTING_SECONDS, _LATELY_SECONDS = 0.5, 10.0, 30.0
+"""How long a start may take until dockerd lists its container; how long it is waited for then; and how old a container
+is at least that was created to be started some other time."""
 
 _STATES = ("/run/containerd", "/run/docker/containerd/daemon")
 """State directories of the containerd that dockerd uses: the node's, or one of its own."""
@@ -89,16 +98,29 @@ class Docker:
             return [f"{self._config}: default-runtime is {default}, so containers go past {NAME}; name {NAME} there"]
         return []
 
+    def hints(self) -> list[str]:
+        """None: dockerd refuses settings that it does not know."""
+        return []
+
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """The containers that remember runc by dockerd's own name for it. Raises NodeError."""
+        names = [name for name, runtime in self._containers() if runtime in _STOCK]
+        if not names:
+            return []
+        return [
+            f"{len(names)} containers were created with runc itself, and start with it again, past reassert, until "
+            f"they are created anew: {listed(names)}"
+        ]
+
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """The containers that remember a runtime that will be gone. Raises NodeError where dockerd does not answer."""
         created = notes.get("created")
         names = [name for name, runtime in self._containers() if runtime == created] if created else []
         if not names:
             return []
-        shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
         return [
             f"{len(names)} containers were created with the runtime {created} and cannot be started again without it; "
-            f'create them anew, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {shown}'
+            f'create them anew, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
         ]
 
     def _containers(self) -> list[tuple[str, str]]:
@@ -107,7 +129,10 @@ class Docker:
             return []
         found = []
         for entry in dockerapi.get("/containers/json?all=1", self._address()):
-            one = dockerapi.get(f"/containers/{entry['Id']}/json", self._address())
+            try:
+                one = dockerapi.get(f"/containers/{entry['Id']}/json", self._address())
+            except dockerapi.NotThere:  # removed meanwhile
+                continue
             found.append((str(one["Name"]).lstrip("/"), str(one["HostConfig"].get("Runtime", ""))))
         return found
 
@@ -211,21 +236,31 @@ class Docker:
         """Let it read its configuration again, without a restart: that would end containers (live-restore apart).
 
         A reload changes what the file says and leaves what it no longer says. So if runtimes are to vanish, the file
-        says so in as many words for the length of one reload.
+        says so in as many words for the length of one reload. Before that, one in which ours are still known but no
+        longer the default: `docker run` first creates a container, with its runtime's name, and then starts it.
         """
         state = look(self._config)
         values = self._read(state)
         stated = {**values, "runtimes": values.get("runtimes", {})}
         stated["default-runtime"] = values.get("default-runtime") or "runc"
-        if values == stated or self._is_in_force(stated):
+        going = self._going(stated)
+        if not going and (values == stated or self._is_in_force(stated)):
             self._reload(stated)
             return
-        content = render(stated, state.content if state else b"")
-        put(self._config, state.with_content(content) if state else State(content))
         try:
-            self._reload(stated)
+            for runtimes in ([{**stated["runtimes"], **going}] if going else []) + [stated["runtimes"]]:
+                step = {**stated, "runtimes": runtimes}
+                content = render(step, state.content if state else b"")
+                put(self._config, state.with_content(content) if state else State(content))
+                self._reload(step)
         finally:
             put(self._config, state)
+
+    def _going(self, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The runtimes of ours that are in force and not among these."""
+        now = dockerapi.get("/info", self._address())["Runtimes"] if self._pid() else {}
+        gone = {name: str(entry.get("path", "")) for name, entry in now.items() if name not in values["runtimes"]}
+        return {name: {"path": path} for name, path in gone.items() if path and real_of(path)}
 
     def _reload(self, values: dict[str, Any]) -> None:
         pid = self._pid()
@@ -235,6 +270,22 @@ class Docker:
         if not self._is_in_force(values):
             said = systemd.last_lines(self.service)
             raise NodeError(f"{self.title} does not take over the runtimes of {self._config}{said}")
+        self._wait_for_starts()
+
+    def _wait_for_starts(self) -> None:
+        """Until whoever is about to start a container, by what was in force before, has done so."""
+        time.sleep(_BEGINNING_SECONDS)
+        deadline = time.monotonic() + _STARTING_SECONDS
+        starting = self._created()
+        while starting and time.monotonic() < deadline:
+            time.sleep(0.1)
+            starting &= self._created()
+
+    def _created(self) -> set[str]:
+        """Ids of the containers that were created lately and have not been started."""
+        filters = quote(json.dumps({"status": ["created"]}))
+        found = dockerapi.get(f"/containers/json?all=1&filters={filters}", self._address())
+        return {one["Id"] for one in found if one["Created"] > time.time() - _LATELY_SECONDS}
 
     def _is_in_force(self, values: dict[str, Any]) -> bool:
         """Whether the daemon works with these runtimes, no more and no less, and this default."""

@@ -18,8 +18,12 @@ RELOAD_SECONDS = 10.0
 """How long a reload may take. One that fails is never heard of, so this is how long that is waited for."""
 
 
+class NotThere(NodeError):
+    """What was asked for is not there, or no longer."""
+
+
 def get(path: str, address: str) -> Any:
-    """The answer to a GET as data. `path`: without a version. `address`: of the unix socket. Raises NodeError."""
+    """The answer to a GET as data. `path`: without a version. `address`: of the socket. Raises NotThere, NodeError."""
     connection = _Connection("localhost")
     connection.address = address
     try:
@@ -31,7 +35,8 @@ def get(path: str, address: str) -> Any:
     finally:
         connection.close()
     if answer.status != http.client.OK:
-        raise NodeError(f"dockerd at {address} answers {path} with: {data.get('message', answer.status)}")
+        kind = NotThere if answer.status == http.client.NOT_FOUND else NodeError
+        raise kind(f"dockerd at {address} answers {path} with: {data.get('message', answer.status)}")
     return data
 
 

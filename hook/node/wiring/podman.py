@@ -1,7 +1,7 @@
 """podman: a containers.conf drop-in that puts dispatchers behind the names of OCI runtimes.
 
 Containers remember their runtime by its name (libpod), so those from before and after work on. Ordinary users' podman
-reads the same files; theirs pass (hook.adapters.dispatcher, `rootless`).
+reads the same files; theirs pass (hook.adapters.dispatcher, `rootless`). But a command keeps what it read for its life.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,16 @@ from hook.node.program import installed
 from hook.node.wiring import toml
 from hook.node.wiring.cdifile import cdi_file
 from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
+from hook.policy.model import Policy
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 HOOKS = "/etc/reassert/hooks.d/podman"
 """A directory of our own: CRI-O does not start where one of its hooks.d has a stage `precreate`."""
 
 HOOK_SCRIPT = "/usr/local/sbin/reassert-podman-hook"
+
+_COMMAND_SECONDS = 10.0
+"""How long after a change of its files a podman command that read them before is waited for."""
 
 _MAIN = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
 _DEFAULT_HOOKS = ["/usr/share/containers/oci/hooks.d"]
@@ -82,11 +87,19 @@ class Podman:
             found.append(Handler(name, behind(path), wired, note))
         return found
 
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """Nothing: containers keep the name of their runtime only."""
+        return []
+
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """Nothing: containers keep the name of their runtime only."""
         return []
 
     def warnings(self) -> list[str]:
+        """None: what podman takes in a dispatcher's place is told by its handler."""
+        return []
+
+    def hints(self) -> list[str]:
         """Hooks where podman does not look."""
         directory = "/etc/containers/oci/hooks.d"
         if directory in _Settings(ours=True).hooks:
@@ -171,8 +184,39 @@ class Podman:
         return ContainerStarter(self.name)
 
     def users(self, path: str) -> int:
-        """None: every podman command finds the runtime anew, by the container's name for it."""
-        return 0
+        """Podman commands that read the files as they were before the last change: each keeps what it found there.
+
+        `podman run` calls the runtime until its container is gone. One that begins with a start is waited for.
+        """
+        changed = _changed()
+        while (count := _older(changed)) and time.time() < changed + _COMMAND_SECONDS:
+            time.sleep(0.05)
+        return count
+
+
+def _changed() -> float:
+    """When a drop-in last came or went."""
+    directory = os.path.dirname(DROP_IN)
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    return os.stat(directory).st_mtime
+
+
+def _older(than: float) -> int:
+    """How many podman processes of this node, not of a container, began before a time."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    count = 0
+    for process in glob.glob("/proc/[0-9]*"):
+        try:
+            if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
+                continue
+            arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
+            ticks = Path(f"{process}/stat").read_text().rpartition(")")[2].split()[19]
+        except OSError:  # it ended meanwhile
+            continue
+        began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
+        count += began < than and b"pause" not in arguments[1:2]  # that one holds a user's namespaces, for ever
+    return count
 
 
 class _Settings:

@@ -7,6 +7,7 @@ from typing import Any
 from hook.node.engine import Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
+from hook.policy.model import Policy
 
 
 class Removed:
@@ -32,11 +33,19 @@ class Removed:
         """A file that somebody edited stays as it is."""
         return content
 
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
+        """Nothing: its containers went with it."""
+        return []
+
     def leaving(self, notes: dict[str, Any]) -> list[str]:
         """Nothing: its containers went with it."""
         return []
 
     def warnings(self) -> list[str]:
+        """None."""
+        return []
+
+    def hints(self) -> list[str]:
         """None."""
         return []
 

@@ -34,22 +34,27 @@ def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: boo
         number += 1
 
 
-def real_of(path: str) -> str | None:
-    """The real runtime that a dispatcher of ours calls; None where the path is none of them. Raises OSError."""
+def script(path: str) -> list[str]:
+    """The lines of a script that engines call, if it is ours: a dispatcher or podman's hook. Raises OSError."""
     try:
         with Path(path).open("rb") as file:
             if MARK.encode() not in file.read(256):
-                return None
+                return []
             file.seek(0)
-            lines = file.read().decode("utf-8", "surrogateescape").splitlines()
+            return file.read().decode("utf-8", "surrogateescape").splitlines()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+        return []
+
+
+def real_of(path: str) -> str | None:
+    """The real runtime that a dispatcher of ours calls; None where the path is none of them. Raises OSError."""
+    lines = script(path)
     last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.adapters.dispatcher
     try:
         words = shlex.split(last[0]) if last else []
     except ValueError:  # edited since
         words = []
-    return words[1] if len(words) > 1 else None
+    return words[1] if len(words) > 1 and os.path.isabs(words[1]) else None
 
 
 def pass_through(real: str) -> State:

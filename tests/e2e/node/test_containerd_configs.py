@@ -245,6 +245,56 @@ def test_containerd_does_not_run(node: Wirable) -> None:
     assert problems[0].endswith(" does not run")
 
 
+NVIDIA_CTK = """
+    [plugins."{plugin}".containerd.runtimes.nvidia]
+      runtime_type = "io.containerd.runc.v2"
+      privileged_without_host_devices = false
+      [plugins."{plugin}".containerd.runtimes.nvidia.options]
+        BinaryName = "/usr/local/bin/nvidia-container-runtime"
+        SystemdCgroup = true
+"""
+
+
+@with_every_containerd
+def test_as_nvidia_ctk_leaves_it(node: Wirable) -> None:
+    """`nvidia-ctk runtime configure --set-as-default`: a handler of its own, the default one, in a drop-in on 2.x."""
+    node.booted.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
+    plugin = "io.containerd.cri.v1.runtime" if two(node) else "io.containerd.grpc.v1.cri"
+    handler = NVIDIA_CTK.format(plugin=plugin)
+    if two(node):
+        default = f'[plugins."{plugin}".containerd]\n  default_runtime_name = "nvidia"\n'
+        write(node, f"{CONF_D}/99-nvidia.toml", f"version = 3\n{default}{handler}")
+        write(node, CONFIG, f'imports = ["{CONF_D}/*.toml"]\n{node.config()}')
+    else:
+        write(node, CONFIG, node.config().replace('_name = "runc"', '_name = "nvidia"') + handler)
+    changed = (DROP_IN,) if two(node) else (CONFIG,)
+    assert_round_trip(node, *changed, wired={**BOTH, "nvidia": "reassert-nvidia-container-runtime"})
+    node.before = node.booted.snapshot()
+    node.install("--runtime-class", "guarded")  # a copy of the default one
+    assert binaries(dump(node))["guarded"] == "reassert-nvidia-container-runtime"
+
+
+def test_a_shim_that_is_named_by_its_path(node: Wirable) -> None:
+    """containerd tells it no BinaryName: a way around, which is said, but for the hook."""
+    shim = "/usr/bin/containerd-shim-runc-v2"
+    write(node, CONFIG, containerd_config(version(node), (RUNC, Handler("other", "", "by path", type=shim))))
+    node.before = node.booted.snapshot()
+    why = (
+        "names its shim by its path, and containerd tells such a one no BinaryName: it cannot be wrapped; write "
+        f'runtime_type = "io.containerd.runc.v2" and runtime_path = "{shim}"'
+    )
+    assert f"handler other {why}" in node.refuses("--runtime-class", "other")
+    node.install()
+    code, wired, problems = node.status()
+    assert (code, wired) == (1, {"other": [], "runc": ["runtime"]})
+    assert problems[0] == f"containerd: handler other {why}"
+    node.install("--adapter", "runtime,hook")
+    assert node.status()[1] == {"other": ["hook"], "runc": ["runtime", "hook"]}
+    assert not [problem for problem in node.status()[2] if "other" in problem]
+    node.node("uninstall")
+    assert node.changes() == [], "\n".join(node.changes())
+
+
 BLOGS = """
     [plugins."{plugin}".containerd.runtimes.crun.options.hooks]
       prestart = ["/usr/local/bin/inject-ca"]
@@ -257,7 +307,7 @@ BLOGS = """
 def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
     plugin = "io.containerd.cri.v1.runtime" if two(node) else "io.containerd.grpc.v1.cri"
     write(node, CONFIG, node.config() + BLOGS.format(plugin=plugin))
-    assert node.status()[2] == [
+    hints = [
         f"containerd: runtimes.crun.options.{text}"
         for text in (
             "hooks does nothing in containerd; hooks go into the OCI spec that base_runtime_spec names: "
@@ -265,6 +315,11 @@ def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
             f"env does nothing in containerd; reserve env in {POLICY_FILE}: reassert node install",
         )
     ]
+    assert (node.hints(), node.status()[2]) == (hints, [])
+    node.install()
+    assert node.hints() == hints
+    assert [problem for problem in node.status()[2] if not problem.endswith(" does not run")] == []
+    node.node("uninstall")
     assert_round_trip(node, *main_file(node))
 
 

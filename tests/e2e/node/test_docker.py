@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -226,6 +227,29 @@ def beside_a_reload(steps: list[killed.Step]) -> list[killed.Step]:
     [*_, last] = [step for step in steps if f', "{DAEMON_JSON}"' in step.arguments]
     end = next(step for step in steps if step.name == "unlink" and "/journal.json" in step.arguments)
     return [last, end]
+
+
+def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docker: Docker) -> None:
+    """`docker run` creates one, with its runtime's name, and then starts it."""
+    reassert(docker.node, "install", "--no-probe")
+    docker("create", "--name", "new", "--network=host", "--env", ENV, HOSTILE)
+    command = docker.node.command(PACKAGED, "node", "uninstall", "--engine", "docker")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as uninstall:
+        wait_for(lambda: docker.info()["DefaultRuntime"] == "runc", "the first reload")
+        docker("start", "new")
+        said, _ = uninstall.communicate(timeout=60)
+    assert uninstall.returncode == 0, said
+    assert set(docker.runtimes()) == {"runc", "crun", "crun-debug"}
+    assert docker("exec", "--env", ENV, "new", *SHOW) == "/tmp/evil\n"
+
+
+def test_containers_of_before_are_named(docker: Docker) -> None:
+    docker("create", "--name", "before", "--network=host", "--env", ENV, HOSTILE)
+    docker.start("crun", "--runtime=crun")
+    past = "1 containers were created with runc itself, and start with it again, past reassert, until they are"
+    assert f"Note: {past} created anew: before\n" in reassert(docker.node, "install", "--no-probe")
+    found = json.loads(reassert(docker.node, "status", "--output=json"))
+    assert (found["problems"], found["hints"]) == ([], [f"docker: {past} created anew: before"])
 
 
 @pytest.mark.parametrize("operation", ["install", "uninstall"])

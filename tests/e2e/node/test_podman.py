@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
@@ -49,6 +51,11 @@ class Podman:
         at = options.index("run") if "run" in options else len(options)
         before, after = options[:at], options[at + 1 :]
         return self(*before, "run", "--rm", *LIMITS, ENV, *after, "--entrypoint=", HOSTILE, *SHOW, check=check)
+
+    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command that goes on."""
+        command = self.node.command("podman", "--cgroup-manager=cgroupfs", *arguments)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def start(self, name: str) -> None:
         """A container that stays."""
@@ -136,9 +143,41 @@ def test_ordinary_users_containers_are_their_own(podman: Podman) -> None:
         assert podman.probe() == CORRECTED
 
 
+def test_commands_that_run_keep_what_they_read(podman: Podman) -> None:
+    """One that starts a container is waited for; for one that stays as long as its container a dispatcher does too."""
+    node = podman.node
+    before = node.snapshot(TOPS)
+    reassert(node, "install", "--no-probe")
+    options = ("run", "--rm", *LIMITS, ENV)
+    node.run("touch", "/run/wait")
+    # A hook that is somebody else's takes its time between podman's look at its files and its call of the runtime.
+    hooks = node.path("/usr/share/containers/oci/hooks.d")
+    hooks.mkdir(parents=True, exist_ok=True)
+    hook = {
+        "path": "/bin/sh",
+        "args": ["sh", "-c", "touch /run/began; while [ -e /run/wait ]; do sleep 0.05; done; cat"],
+    }
+    entry = {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["precreate"]}
+    (hooks / "slow.json").write_text(json.dumps(entry))
+    slow = podman.popen(*options, "--entrypoint=", HOSTILE, *SHOW)
+    try:
+        wait_for(node.path("/run/began").exists, "the hook")
+        uninstall = subprocess.Popen(node.command(PACKAGED, "node", "uninstall"), stdout=subprocess.PIPE, text=True)
+        wait_for(lambda: not node.path(DROP_IN).exists(), "the drop-in's removal")
+        node.path("/run/wait").unlink()
+        assert slow.communicate(timeout=60)[0] == CORRECTED
+    finally:
+        (hooks / "slow.json").unlink()
+    assert "still call" not in uninstall.communicate(timeout=60)[0]
+    assert uninstall.returncode == 0
+    assert differences(before, node.snapshot(TOPS)) == []
+
+
 def test_hook_of_the_stage_precreate(podman: Podman) -> None:
     before = podman.node.snapshot(TOPS)
-    reassert(podman.node, "install", "--no-probe", "--adapter=hook")
+    said = reassert(podman.node, "install", "--adapter=hook")
+    assert "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify" in said
+    assert "; only --adapter runtime reaches that\n" in said
     assert podman.probe() == CORRECTED
     reassert(podman.node, "uninstall")
     assert podman.probe() == LEFT_ALONE

@@ -102,6 +102,12 @@ class Wirable:
         handlers = found["engines"].get("containerd", {"handlers": []})["handlers"]
         return done.returncode, {handler["name"]: handler["wired"] for handler in handlers}, found["problems"]
 
+    def hints(self) -> list[str]:
+        """What `status` says of settings that do nothing."""
+        done = self.node("status", "--engine", "containerd", "-o", "json", check=False)
+        found: list[str] = json.loads(done.stdout)["hints"]
+        return found
+
     def events(self) -> list[dict[str, Any]]:
         """The event log."""
         return [

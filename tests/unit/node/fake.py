@@ -17,6 +17,7 @@ from hook.node.errors import NodeError
 from hook.node.files import Change, State, link, look
 from hook.node.probe.starter import Starter
 from hook.node.record import Record
+from hook.policy.model import Policy
 
 OURS = b"reassert: ours\n"
 
@@ -39,6 +40,8 @@ class FakeEngine:
     fails: set[str] = field(default_factory=set)
     callers: dict[str, int] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    warnings_of: list[str] = field(default_factory=list)
+    hints_of: list[str] = field(default_factory=list)
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -58,6 +61,12 @@ class FakeEngine:
         return []
 
     def warnings(self) -> list[str]:
+        return self.warnings_of
+
+    def hints(self) -> list[str]:
+        return self.hints_of
+
+    def past(self, policy: Policy, hooked: bool) -> list[str]:
         return []
 
     def check(self) -> None:

@@ -358,6 +358,36 @@ def test_containers_that_started_before_it_was_put_back_keep_their_dispatcher(no
     assert node.everything() == before
 
 
+@pytest.mark.parametrize("fails", [set(), {"prove"}])
+def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[str]) -> None:
+    """podman's hook: there is nothing that it could pass a container through to."""
+    before = node.everything()
+    wiring = node.wiring()
+    hook = node.dispatcher("hook")
+    text = b'#!/bin/sh\n# written by reassert: for a test\nexec "$reassert" hook precreate\n'
+    wiring.carriers.append((str(hook), State(text, mode=0o755)))
+    node.engine.callers[str(hook)] = 1
+    node.engine.fails |= fails
+    if fails:
+        with pytest.raises(NodeError):
+            node.install(wiring)
+    else:
+        node.install(wiring)
+        node.uninstall()
+    assert not [line for line in node.said if "still call" in line]
+    assert node.everything() == before
+
+
+def test_a_masked_engine_is_not_begun_with(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could restart it, for the change or for its return."""
+    before = node.everything()
+    node.engine.service = "fake.service"
+    monkeypatch.setattr(systemd, "is_masked", lambda unit: unit == "fake.service")
+    with pytest.raises(NodeError, match=r"^fake.service is masked .*unmask it first$"):
+        node.install()
+    assert (node.everything(), node.engine.calls) == (before, [])
+
+
 def test_signal_puts_everything_back(node: FakeNode) -> None:
     before = node.everything()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -143,6 +144,19 @@ def test_one_at_a_time(tmp_path: Path) -> None:
             pass
         assert os.path.isdir(directory)
     assert not os.path.exists(tmp_path / "lib")
+
+
+def test_a_lock_that_goes_while_it_is_taken_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who held it has ended and removed it; a third one may hold another by now."""
+    flock = fcntl.flock
+
+    def taken(fd: int, operation: int) -> None:
+        (tmp_path / "lock").unlink()
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", taken)
+    with pytest.raises(NodeError, match="another `reassert node` is at work"), journals.locked(str(tmp_path)):
+        pass
 
 
 def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:

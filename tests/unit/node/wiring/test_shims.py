@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hook.node.wiring.daemon import arguments_of, option
-from hook.node.wiring.shims import users
+from hook.node.wiring.shims import listed, pods_past, users
 
 DISPATCHER = "/usr/local/sbin/reassert-runc"
 
@@ -36,3 +37,32 @@ def test_options_of_a_daemon_in_both_spellings() -> None:
 
 def test_process_that_is_none_has_no_arguments() -> None:
     assert arguments_of(0) == arguments_of(2**22 + 1) == []
+
+
+def pod(state: Path, name: str, binary: str, kind: str = "sandbox") -> None:
+    """The bundle of a container of the CRI plugin's, in a pod of that name."""
+    notes = {"container-type": kind, "sandbox-namespace": "shop", "sandbox-name": name}
+    config = {"process": {}, "annotations": {f"io.kubernetes.cri.{key}": value for key, value in notes.items()}}
+    directory = state / "io.containerd.runtime.v2.task" / "k8s.io" / f"{name}-{kind}"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "options.json").write_text(json.dumps({"binary_name": binary} if binary else {}))
+
+
+def test_pods_of_before_are_those_whose_sandbox_calls_no_dispatcher(tmp_path: Path) -> None:
+    dispatcher = tmp_path / "reassert-runc"
+    dispatcher.write_text('#!/bin/sh\n# written by reassert: a test\nexec /usr/sbin/runc "$@"\n')
+    pod(tmp_path, "ours", str(dispatcher))
+    pod(tmp_path, "a", "")
+    pod(tmp_path, "a", "", "container")
+    pod(tmp_path, "b", "/usr/bin/crun")
+    bundle(tmp_path, "of-docker", options_json="{}")
+    broken = tmp_path / "io.containerd.runtime.v2.task" / "k8s.io" / "broken"
+    broken.mkdir()
+    (broken / "options.json").write_text("{")
+    assert [str(who) for who in pods_past(str(tmp_path))] == ["shop/a/container", "shop/b/container"]
+
+
+def test_many_names_are_cut_short() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([str(number) for number in range(11)]).endswith(", 9, …")

@@ -1,0 +1,56 @@
+"""What `reassert node` shows: changes as a diff, the state of a node as a table or JSON."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+from hook.node.engine import Engine, Handler
+from hook.node.files import LINK, TREE, Change, State, look
+from hook.node.record import Part, Record
+
+
+def shown(changes: list[Change]) -> str:
+    """Changes for people: a diff of what is text."""
+    return "\n".join(_diff(path, look(path), state) for path, state in changes)
+
+
+def _diff(path: str, before: State | None, after: State | None) -> str:
+    kinds = {state.kind for state in (before, after) if state}
+    if TREE in kinds:
+        return f"{path}: {'the program' if after else 'removed'}"
+    if LINK in kinds:
+        return f"{path} -> {after.content.decode()}" if after else f"{path}: removed"
+    if after is None:
+        return f"{path}: removed"
+    old = (before.content if before else b"").decode(errors="replace").splitlines()
+    new = after.content.decode(errors="replace").splitlines()
+    if before and old == new:
+        return f"{path}: mode {before.mode:04o} -> {after.mode:04o}"
+    name = path if before else "/dev/null"
+    return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
+
+
+def as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
+    """A line for each handler, then problems and hints, for people."""
+    from tabulate import tabulate  # brings importlib.metadata
+
+    cells = [
+        (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
+        for engine, handler in rows
+    ]
+    table = tabulate(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""], tablefmt="plain")
+    return "\n".join([table, *(f"! {problem}" for problem in problems), *(f"Hint: {hint}" for hint in hints)])
+
+
+def as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
+    """The same for programs."""
+    found: dict[str, Any] = {}
+    for engine, handler in rows:
+        entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
+        entry["adapters"] = record.parts.get(engine.name, Part()).adapters
+        entry["handlers"].append(
+            {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
+        )
+    return json.dumps({"engines": found, "problems": problems, "hints": hints}, indent=2)
