@@ -22,8 +22,9 @@ from hook.system import make_directory, replace_file
 NAME = "reassert"
 INDEX = "10"
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
-"""Seconds between two attempts to connect. Until we are back every container that needs us is refused."""
+FIRST_PAUSE, ABSENT_PAUSE, LONGEST_PAUSE = 0.05, 0.2, 1.0
+"""Seconds between two attempts to connect, at most ABSENT_PAUSE while nobody listens, which costs next to nothing: until
+we are back every container that needs us is refused."""
 
 LASTING = 1.0
 """Seconds after which a connection that ends was a good one."""
@@ -116,8 +117,9 @@ class Service:
                     self._report.metrics.error("connection")
                     self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
                 self._notifier.tick(True)
+                pause = min(pause, ABSENT_PAUSE)
                 time.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause *= 2
                 continue
             began = time.monotonic()
             if self._serve(connection, NAME):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters.nri.service import FIRST_PAUSE, LONGEST_PAUSE
+from hook.adapters.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE
 from unit.adapters.nri.support import RESPONSE, Peer, create_request
 from unit.support import ROOT, document, reassert
 
@@ -103,7 +103,7 @@ def test_a_policy_that_the_runtime_brings_counts_for_its_connection(process: Pro
 
 
 def test_no_pause_is_too_long_for_a_return_within_two_seconds() -> None:
-    assert FIRST_PAUSE < LONGEST_PAUSE <= 1
+    assert FIRST_PAUSE < ABSENT_PAUSE < LONGEST_PAUSE <= 1
 
 
 @pytest.mark.parametrize(

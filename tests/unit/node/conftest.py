@@ -1,0 +1,51 @@
+"""A node that is a directory, with an engine and a systemd that only remember what they were asked."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hook.node import change, systemd
+from hook.node import journal as journals
+from hook.node.files import State, put
+from unit.node.fake import FakeNode
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
+    """What was asked of systemd, which is there. Nothing of this machine is touched."""
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(systemd, "available", lambda: True)
+    monkeypatch.setattr(systemd, "run", lambda *words: ran.append(words))
+    monkeypatch.setattr(systemd, "is_active", lambda unit: True)
+    monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
+    for module in (change, change.tree):
+        monkeypatch.setattr(module, "PLACE", str(tmp_path / "opt/reassert"))
+    monkeypatch.setattr(change.tree, "ASIDE", str(tmp_path / "opt/aside"))
+    monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield ran
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path / "node")
+
+
+@pytest.fixture
+def order(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were put or removed, among the engine's calls, in order."""
+
+    def logged(path: str, state: State | None) -> None:
+        node.engine.calls.append(("+" if state else "-") + path.rpartition("/")[2])
+        put(path, state)
+
+    monkeypatch.setattr(journals, "put", logged)
+    monkeypatch.setattr(change, "put", logged)
+    return node.engine.calls
