@@ -326,7 +326,7 @@ def _remove_new(journal: Journal, engine: Engine, directory: str, say: Say) -> N
 
 
 def _still_called(path: str, users: int) -> str:
-    return f"{users} running containers still call {path}: it stays and passes through to {real_of(path)}"
+    return f"{users} running containers or commands still call {path}: it stays and passes through to {real_of(path)}"
 
 
 def _uninterruptible() -> None:

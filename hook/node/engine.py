@@ -110,7 +110,7 @@ class Engine(Protocol):
         """Make it read its configuration, and wait until it answers. Raises NodeError."""
 
     def users(self, path: str) -> int:
-        """How many running containers still call an OCI runtime (a dispatcher) at this path."""
+        """How many running containers (podman: commands) still call a program of ours at this path."""
 
     def starter(self) -> Starter:
         """How it starts a probe, for the caller to close. It connects when it is used. Raises NodeError."""

@@ -23,8 +23,10 @@ NAME = "reassert"
 INDEX = "10"
 
 FIRST_PAUSE, ABSENT_PAUSE, LONGEST_PAUSE = 0.05, 0.2, 1.0
-"""Seconds between two attempts to connect, at most ABSENT_PAUSE while nobody listens, which costs next to nothing: until
-we are back every container that needs us is refused."""
+"""Seconds between two attempts to connect; at most ABSENT_PAUSE while nobody listens, which costs next to nothing.
+
+Until we are back every container that needs us is refused.
+"""
 
 LASTING = 1.0
 """Seconds after which a connection that ends was a good one."""

@@ -58,8 +58,8 @@ def real_of(path: str) -> str | None:
 
 
 def pass_through(real: str) -> State:
-    """What stands in a dispatcher's place while running containers still call it: the real runtime alone."""
-    text = f'#!/bin/sh\n{MARK}, which is gone; running containers still call this\nexec {shlex.quote(real)} "$@"\n'
+    """What stands in a dispatcher's place while what runs still calls it: the real runtime alone."""
+    text = f'#!/bin/sh\n{MARK}, which is gone; what runs still calls this\nexec {shlex.quote(real)} "$@"\n'
     return State(text.encode(), mode=0o755)
 
 
