@@ -316,7 +316,7 @@ def _remove_new(journal: Journal, engine: Engine, directory: str, say: Say) -> N
         if state:
             say(_still_called(path, users))
             part.files[path] = Owned(None, state.sha256())
-            made = [directory for directory in journal.directories if path.startswith(f"{directory}/")]
+            made = [above for above in journal.directories if path.startswith(f"{above}/")]
             part.directories = sorted({*part.directories, *made})
         if not _same(state, look(path)):
             put(path, state)

@@ -120,7 +120,6 @@ def verbs(bench: Bench) -> None:
         for verb, rest in (("state", []), ("kill", ["CONT"])):
             bench.measure(
                 f"{verb}, 30 kB",
-                # mypy infers no type for a lambda with a default
                 # mypy cannot infer a lambda whose defaults bind the loop's variables
                 {name: lambda c=c, v=verb, r=rest: c.call(v, c.id, *r) for name, c in containers.items()},  # type: ignore[misc]
             )
@@ -209,7 +208,6 @@ def checkpoint(bench: Bench) -> None:
 def compile_policy(bench: Bench) -> None:
     """What one change of the policy costs, once."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
-    # mypy infers no type for a lambda with a default
     # mypy cannot infer a lambda whose defaults bind the loop's variables
     actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]
     bench.measure("compile a policy of", actions, max(bench.rounds // 6, 6), base="")
@@ -279,7 +277,6 @@ def floor(bench: Bench) -> None:
     actions: dict[str, Action] = {
         "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
         "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
-        # mypy infers no type for a lambda with a default
         # mypy cannot infer a lambda whose defaults bind the loop's variables
         **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]
         "python3 -I -S": lambda: timed([python, "-I", "-S", main, "runtime", "--help"]),

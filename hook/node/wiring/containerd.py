@@ -29,7 +29,8 @@ from hook.node.wiring.containerd_dump import (
     differences,
     imports,
     in_dump,
-    is_runc_by_path,
+    not_wrapped,
+    path_of_shim,
     runtimes,
 )
 from hook.node.wiring.containerd_files import CRI, NRI, Files, strip
@@ -80,7 +81,7 @@ class Containerd:
 
     def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str) -> Handler:
         kind = str(table.get("runtime_type", ""))
-        by_path = _path_of_shim(table)
+        by_path = path_of_shim(table)
         if kind not in RUNC_TYPES and not by_path:
             return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
         binary = str(toml.get(table, ("options", "BinaryName"), ""))
@@ -92,7 +93,7 @@ class Containerd:
         if systemd.is_active(NAME):
             wired.append(NRI_ADAPTER)
         original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
-        notices = [text for text in (_by_path(table) if by_path else "", note) if text]
+        notices = [text for text in (not_wrapped(table) if by_path else "", note) if text]
         return Handler(name, self._runtime(original), tuple(wired), "; ".join(notices))
 
     def _runtime(self, binary: str) -> str:
@@ -120,9 +121,9 @@ class Containerd:
     def warnings(self) -> list[str]:
         """Handlers of runc that cannot be wrapped, and have no hook either."""
         return [
-            f"handler {name} {_by_path(table)}"
+            f"handler {name} {not_wrapped(table)}"
             for name, table in sorted(runtimes(self._dump()).items())
-            if _path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
+            if path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
         ]
 
     def hints(self) -> list[str]:
@@ -159,7 +160,7 @@ class Containerd:
             if name == created or not files.define((*runtime,)):
                 # Tables of files replace the built-in ones, so all of such a one has to be said.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
-            if RUNTIME in choice.adapters and not _path_of_shim(table):
+            if RUNTIME in choice.adapters and not path_of_shim(table):
                 path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
                 _add(wiring.carriers, (path, state))
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
@@ -196,7 +197,7 @@ class Containerd:
         there = {name: table for name, table in runtimes(dump).items() if name != notes.get("created")}
         known = {name: table for name, table in there.items() if table.get("runtime_type") in RUNC_TYPES}
         if {HOOK, NRI_ADAPTER} & set(choice.adapters):
-            known.update({name: table for name, table in there.items() if _path_of_shim(table)})
+            known.update({name: table for name, table in there.items() if path_of_shim(table)})
         wanted = choice.runtime_class
         if wanted is None:
             if not known:
@@ -209,7 +210,9 @@ class Containerd:
         if wanted in there:
             table = there[wanted]
             why = (
-                _by_path(table) if _path_of_shim(table) else f"is of type {table.get('runtime_type')} and calls no runc"
+                not_wrapped(table)
+                if path_of_shim(table)
+                else f"is of type {table.get('runtime_type')} and calls no runc"
             )
             raise NodeError(f"handler {wanted} {why}")
         default = str(toml.get(dump, (*cri(dump), "containerd", "default_runtime_name"), "runc"))
@@ -374,19 +377,6 @@ def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
     """What a handler's table sets, without the defaults and without what is wired."""
     ours = (("options", "BinaryName"), ("base_runtime_spec",))
     return {key: value for key, value in comparable(table).items() if key not in ours}
-
-
-def _path_of_shim(table: dict[str, Any]) -> str:
-    """The path by which a handler names runc's shim; "" where it names none."""
-    kind = str(table.get("runtime_type", ""))
-    return kind if is_runc_by_path(kind) else ""
-
-
-def _by_path(table: dict[str, Any]) -> str:
-    return (
-        f"names its shim by its path, and containerd tells such a one no BinaryName: it cannot be wrapped; write "
-        f'runtime_type = "io.containerd.runc.v2" and runtime_path = "{_path_of_shim(table)}"'
-    )
 
 
 def _is_ours(binary: str) -> bool:

@@ -14,9 +14,18 @@ RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 """Values of runtime_type whose shim calls runc, or what BinaryName says."""
 
 
-def is_runc_by_path(kind: str) -> bool:
-    """Whether a runtime_type names runc's shim by its path: to such a one containerd hands no BinaryName on."""
-    return os.path.isabs(kind) and bool(re.fullmatch(r"containerd-shim-runc-v\d+", os.path.basename(kind)))
+def path_of_shim(table: dict[str, Any]) -> str:
+    """The path by which a handler's table names runc's shim; "" where it does not."""
+    kind = str(table.get("runtime_type", ""))
+    return kind if os.path.isabs(kind) and re.fullmatch(r"containerd-shim-runc-v\d+", os.path.basename(kind)) else ""
+
+
+def not_wrapped(table: dict[str, Any]) -> str:
+    """Why such a handler cannot be wrapped, for people."""
+    return (
+        f"names its shim by its path, and containerd tells such a one no BinaryName: it cannot be wrapped; write "
+        f'runtime_type = "io.containerd.runc.v2" and runtime_path = "{path_of_shim(table)}"'
+    )
 
 
 def cri(dump: dict[str, Any]) -> Key:

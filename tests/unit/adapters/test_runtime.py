@@ -43,8 +43,7 @@ class Wrapper:
         where = [f"--policy={self.policy}", f"--store={self.directory}/s", f"--events={self.directory}/events.jsonl"]
         command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "runtime", "--real", str(self.real), *where]
         options = {"env": ENGINE, "cwd": self.directory, **options}
-        # options are any of subprocess.run's, which its overloads cannot follow
-        # `options` are any of subprocess.run's.
+        # `options` are any of subprocess.run's, which its overloads cannot follow
         return subprocess.run([*command, "--", *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
 
     def create(self) -> None:
