@@ -11,6 +11,7 @@ import pytest
 from hook.node import change, systemd
 from hook.node import journal as journals
 from hook.node.files import State, put
+from hook.node.probe import proof
 from unit.node.fake import FakeNode
 
 
@@ -26,6 +27,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
         monkeypatch.setattr(module, "PLACE", str(tmp_path / "opt/reassert"))
     monkeypatch.setattr(change.tree, "ASIDE", str(tmp_path / "opt/aside"))
     monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))
+    monkeypatch.setattr(proof, "traces", list)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]
     yield ran

@@ -1,4 +1,4 @@
-"""Which engine is meant where nobody says it."""
+"""Which engine is meant where nobody says it, and what is looked for in all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from hook.node import engines, systemd
 from hook.node.errors import NodeError
+from hook.node.probe import proof
+from unit.node.fake import FakeEngine
 
 
 @pytest.fixture
@@ -49,3 +51,23 @@ def test_what_kubelet_uses_and_is_not_installed_is_not_meant(kubelet: Path, monk
     kubelet.write_text("containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
     monkeypatch.setattr(engines, "installed", lambda: ["podman"])
     assert engines.chosen(None) == "podman"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The trace stays until all of it is gone."""
+    trace = tmp_path / "reassert-verify-1-0"
+    trace.mkdir()
+    there = {"containerd": FakeEngine(), "docker": FakeEngine(up=False), "podman": FakeEngine()}
+    if fails:
+        there["containerd"].fails.add("clean")
+    for module in (engines, proof):
+        monkeypatch.setattr(module, "traces", lambda: [str(trace)])
+    monkeypatch.setattr(engines, "installed", lambda: list(there))
+    monkeypatch.setattr(engines, "engine", lambda name: there[name])
+    said = "what an interrupted probe left in containerd is still there: clean fails"
+    assert engines.clear_probes() == ([said] if fails else [])
+    assert [engine.calls for engine in there.values()] == [["clean"], [], ["clean"]]
+    assert trace.exists() == fails

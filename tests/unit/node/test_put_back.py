@@ -13,6 +13,7 @@ from hook.node import journal as journals
 from hook.node.change import put_back
 from hook.node.errors import NodeError
 from hook.node.files import State
+from hook.node.probe import proof
 from hook.node.record import Record
 from hook.node.wiring.wrapper import real_of
 from unit.node.fake import FakeNode, Killed, killed_before
@@ -112,6 +113,26 @@ def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[st
         node.uninstall()
     assert not [line for line in node.said if "still call" in line]
     assert node.everything() == before
+
+
+@pytest.mark.parametrize("fails", [set[str](), {"clean"}])
+def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
+    node: FakeNode, order: list[str], fails: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "traces", lambda: ["/run/reassert-verify-1-0"])
+
+    def killed() -> None:
+        raise Killed
+
+    with pytest.raises(Killed), monkeypatch.context() as nothing:
+        nothing.setattr("hook.node.change.put_back", lambda *_: killed())
+        node.make(node.installed(), prove=killed)
+    order.clear()
+    node.engine.fails |= fails
+    recover(node)
+    assert order.index("restart") < order.index("clean") < order.index("-reassert-runc")
+    assert [line for line in node.said if "still there: clean fails" in line] == (node.said[-1:] if fails else [])
+    assert journals.pending(node.state) is None
 
 
 def test_signal_puts_everything_back(node: FakeNode) -> None:

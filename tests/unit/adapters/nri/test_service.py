@@ -10,10 +10,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hook.adapters.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE
+from hook.adapters.nri.metrics import NoMetrics
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE, Service
 from unit.adapters.nri.support import RESPONSE, Peer, create_request
 from unit.support import ROOT, document, reassert
 
@@ -104,6 +107,37 @@ def test_a_policy_that_the_runtime_brings_counts_for_its_connection(process: Pro
 
 def test_no_pause_is_too_long_for_a_return_within_two_seconds() -> None:
     assert FIRST_PAUSE < ABSENT_PAUSE < LONGEST_PAUSE <= 1
+
+
+@pytest.mark.parametrize(("absent", "longest"), [(True, ABSENT_PAUSE), (False, LONGEST_PAUSE)])
+def test_pauses_grow_and_less_so_while_nobody_listens(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, absent: bool, longest: float
+) -> None:
+    """A runtime that is there and sends us away would be asked as often."""
+    chosen = SimpleNamespace(socket=str(root_dir / "nri"), policy="/none", store="/none", events="/none")
+    for name in ("_stop", "_serve", "_take_up_policy"):
+        monkeypatch.setattr(Service, name, lambda *_: False)
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+    service = Service(chosen, "10", Report("", NoMetrics()))  # type: ignore[arg-type]  # options, as argparse has them
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            raise TimeoutError
+
+    monkeypatch.setattr("hook.adapters.nri.service.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
+    with socket.socket(socket.AF_UNIX) as runtime:
+        if not absent:
+            runtime.bind(chosen.socket)
+            runtime.listen(16)
+        with pytest.raises(TimeoutError):
+            service.connect_for_ever()
+    for number, handler in handlers:
+        signal.signal(number, handler)
+    assert pauses[:2] == [FIRST_PAUSE, 2 * FIRST_PAUSE]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == longest
 
 
 @pytest.mark.parametrize(
