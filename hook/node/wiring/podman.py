@@ -189,7 +189,9 @@ class Podman:
         `podman run` calls the runtime until its container is gone. One that begins with a start is waited for.
         """
         changed = _changed()
-        while (count := _older(changed)) and time.time() < changed + _COMMAND_SECONDS:
+        left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
+        deadline = time.monotonic() + left
+        while (count := _older(changed)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -24,6 +25,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     monkeypatch.setattr(podman, "DROP_IN", str(tmp_path / "conf.d/reassert.conf"))
     monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.5)
     started: list[subprocess.Popen[bytes]] = []
+    # Other tests, at the same time, run podman itself.
+    monkeypatch.setattr("glob.glob", lambda _: [f"/proc/{process.pid}" for process in started])
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         started.append(subprocess.Popen([program, *arguments]))
@@ -56,6 +59,17 @@ def test_one_that_ends_in_time_does_not_count(command: Command, tmp_path: Path) 
     command("0.3")
     (tmp_path / "conf.d").mkdir()
     assert users() == 0
+
+
+def test_a_clock_that_was_wrong_holds_nobody_up(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("60")
+    (tmp_path / "conf.d").mkdir()
+    os.utime(tmp_path / "conf.d", (time.time() + 3600,) * 2)
+    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waits for the clock"))
+    assert users() == 1
 
 
 def test_without_the_directory_the_one_above_tells(command: Command, tmp_path: Path) -> None:
