@@ -2,7 +2,7 @@
 
 import sys
 
-if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen, by its path, as `hook.system.own_command` does
+if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen, by its path, as `hook.base.system.own_command` does
     sys.path[0] = __file__.rpartition("/")[0].rpartition("/")[0]
 
 

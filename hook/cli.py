@@ -12,12 +12,12 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from hook import __version__, audit
-from hook.errors import ReassertError, Usage, describe
+from hook import __version__, events
+from hook.base.errors import ReassertError, Usage, describe
+from hook.base.system import Untrusted, print_to_nobody, trusted
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid
-from hook.system import Untrusted, print_to_nobody, trusted
 
 _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
 _NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
@@ -111,7 +111,7 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     wrapper = commands.add_parser("dispatcher", help="print the script `reassert-runc` that an engine is pointed at")
     wrapper.add_argument("--real", required=True, metavar="PATH", help="the real OCI runtime, absolute")
     wrapper.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
-    wrapper.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
+    wrapper.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
     _where(wrapper)
     wrapper.set_defaults(run=_dispatcher)
 
@@ -164,7 +164,7 @@ def _policy_compile(options: argparse.Namespace) -> int:
 
 
 def _cdi_generate(options: argparse.Namespace) -> int:
-    from hook.adapters.cdi import cdi_spec
+    from hook.emit.cdi import cdi_spec
 
     policy = store.load(os.path.abspath(options.policy), options.store)
     spec = cdi_spec(policy, _own(options))
@@ -189,7 +189,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _own(options: argparse.Namespace) -> str:
     """The program that is to be called: --reassert, else this one as it lasts over upgrades. Raises Usage."""
-    from hook.adapters.dispatcher import lasting
+    from hook.emit.dispatcher import lasting
 
     here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
     return _absolute(options.reassert or lasting(here))
@@ -202,12 +202,12 @@ def _absolute(path: str) -> str:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.adapters.dispatcher import dispatcher
+    from hook.emit.dispatcher import dispatcher
 
     own = _own(options)
     extra = [
         part
-        for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", audit.EVENTS))
+        for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", events.EVENTS))
         for part in ([f"--{name}", getattr(options, name)] if getattr(options, name) != default else [])
     ]
     for path in (options.real, *extra[1::2]):
@@ -223,7 +223,7 @@ def _nri_options(parser: argparse.ArgumentParser) -> None:
         "--plugin-index", metavar="NN", default="", help="order among plugins, two digits (default: 10)"
     )
     _where(parser)
-    parser.add_argument("--events", metavar="FILE", default=audit.EVENTS, help=f"default: {audit.EVENTS}")
+    parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
     parser.add_argument("--metrics", metavar="ADDRESS", help="127.0.0.1:PORT, [::1]:PORT or unix:/PATH")
 
 

@@ -4,8 +4,8 @@ There is no state beside the bundle: what a container was promised lives and die
 or removes the annotation, so a pod that brings one along gains nothing.
 """
 
-from hook.errors import Undecided
-from hook.jsontext import Malformed, encode, parse
+from hook.base.errors import Undecided
+from hook.base.jsontext import Malformed, encode, parse
 from hook.reserved import Reserved
 
 ANNOTATION = "reassert/decision"

@@ -11,6 +11,7 @@ from typing import Any
 from tabulate import tabulate
 
 from hook import decision
+from hook.base.system import Untrusted, read_file, trusted
 from hook.container.identity import Identity, identify
 from hook.container.model import Container
 from hook.container.spec import LIMIT, Spec
@@ -22,7 +23,6 @@ from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.match import Match, select
 from hook.policy.model import Policy
 from hook.reserved import Reserved
-from hook.system import Untrusted, read_file, trusted
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str) -> int:

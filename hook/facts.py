@@ -2,13 +2,13 @@
 
 import posix
 
+from hook.base.errors import Undecided, describe
+from hook.base.jsontext import Malformed, decode
+from hook.base.system import Untrusted, is_file, read_fd, read_file, trusted
 from hook.container.identity import SANDBOX, Identity
 from hook.container.model import Facts
-from hook.errors import Undecided, describe
-from hook.jsontext import Malformed, decode
 from hook.policy.match import Match
 from hook.policy.model import DEVICES, MOUNTS, Policy
-from hook.system import Untrusted, is_file, read_fd, read_file, trusted
 
 VALUE_LIMIT = 128 * 1024
 """Bytes of a `valueFrom.file`: Linux's MAX_ARG_STRLEN, beyond which no env entry can be."""

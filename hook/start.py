@@ -9,8 +9,8 @@ A test (tests/unit/test_import_budget.py) holds that; docs/performance.md says w
 import posix
 import sys
 
-from hook.errors import describe
-from hook.system import say
+from hook.base.errors import describe
+from hook.base.system import say
 
 PERSONALITIES = ("runtime", "hook")
 """Each an adapter; only the one that is asked for is imported (and loaded at all, when frozen)."""

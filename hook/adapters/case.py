@@ -1,10 +1,10 @@
 """One container in front of one adapter: what all adapters do alike. Part of the start path: builtins only."""
 
-from hook import audit
+from hook import events
+from hook.base.errors import Refused, Usage, describe
 from hook.container.identity import Identity, identify
 from hook.container.model import Container
 from hook.container.spec import Spec
-from hook.errors import Refused, Usage, describe
 from hook.facts import gather
 from hook.plan import Plan, plan
 from hook.policy import store
@@ -25,7 +25,7 @@ class Settings:
         self.real = ""
         self.policy = store.SOURCE
         self.store = store.STORE
-        self.events = audit.EVENTS
+        self.events = events.EVENTS
         self.flags: set[str] = set()
         self.operands: list[str] = []
         self.rest: list[str] | None = None
@@ -60,7 +60,7 @@ class Case:
         self.adapter = adapter
         self.settings = settings
         self.container_id = container_id
-        self.clock = audit.Clock()
+        self.clock = events.Clock()
         self.policy: Policy | None = None
         self.who: Identity | None = None
 
@@ -76,7 +76,7 @@ class Case:
     def finish(self, decided: Plan) -> None:
         """Write the event, if there is something to say. Raises Refused where the container must not start."""
         if not decided.is_empty() or decided.policy.warning:
-            audit.write(self.settings.events, audit.plan_event(self._event(), decided))
+            events.write(self.settings.events, events.plan_event(self._event(), decided))
         refusal = decided.refusal()
         if refusal:
             raise Refused(f"refused {self.who}: {refusal}")
@@ -89,15 +89,15 @@ class Case:
         if self.policy is None:  # it failed before anybody asked for the policy: a broken config.json, say
             self.policy = store.load(self.settings.policy, self.settings.store)
         let_through = self.policy.failure_policy == IGNORE or self.policy.mode == AUDIT
-        audit.write(self.settings.events, audit.error_event(self._event(), text, let_through))
+        events.write(self.settings.events, events.error_event(self._event(), text, let_through))
         if not let_through:
             raise Refused(f"refused {self.who or self.container_id or 'a container'}: {text}") from None
 
     def refuse(self, rule: str, message: str) -> None:
         """Refuse for a reason found while acting; in Audit mode it is only logged. Raises Refused."""
-        audit.write(self.settings.events, audit.denial_event(self._event(), rule, message))
+        events.write(self.settings.events, events.denial_event(self._event(), rule, message))
         if self.policy is None or self.policy.mode != AUDIT:
             raise Refused(f"refused {self.who}: {message}")
 
     def _event(self) -> "dict[str, object]":
-        return audit.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)
+        return events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)

@@ -8,12 +8,12 @@ pivot_root. `precreate`, podman's own stage, runs before the runtime and correct
 import posix
 
 from hook.adapters.case import Case, Settings
+from hook.base.errors import Refused, Undecided, Usage
+from hook.base.jsontext import Malformed, decode, parse
+from hook.base.system import read_fd, read_file, say, write_all
 from hook.container.spec import LIMIT, Spec
 from hook.edits import Edit, PlaceMount, SetEnv
-from hook.errors import Refused, Undecided, Usage
-from hook.jsontext import Malformed, decode, parse
 from hook.plan import Plan
-from hook.system import read_fd, read_file, say, write_all
 from hook.wants import Denial
 
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
@@ -166,7 +166,7 @@ def _is_mountable(edit: Edit) -> bool:
 
 def _mount(case: Case, stage: str, state: State, spec: Spec, edits: "list[PlaceMount]") -> None:
     """Put the mounts into the container's root, in its mount namespace. Raises Refused, Undecided, OSError."""
-    from hook.adapters.mountns import Misled, mount_in_container  # ctypes: only a start that mounts pays for it
+    from hook.linux.mountns import Misled, mount_in_container  # ctypes: only a start that mounts pays for it
 
     root = spec.member("root")
     path = root.get("path") if isinstance(root, dict) else None

@@ -11,12 +11,12 @@ import time
 from hook import decision
 from hook.adapters.case import Case, Settings
 from hook.adapters.cmdline import Invocation
+from hook.base.errors import Refused, Undecided, Usage, describe
+from hook.base.jsontext import Malformed, decode, encode, parse
+from hook.base.system import append_line, read_file, replace_file, say, timestamp
 from hook.container.spec import LIMIT, ProcessFile, Spec
 from hook.edits import name_of
-from hook.errors import Refused, Undecided, Usage, describe
-from hook.jsontext import Malformed, decode, encode, parse
 from hook.reserved import Reserved
-from hook.system import append_line, read_file, replace_file, say, timestamp
 
 ADAPTER = "runtime"
 

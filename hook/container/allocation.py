@@ -5,8 +5,8 @@ container name, from before the container is created until long after the pod is
 tells nothing: what a plugin set and what an image or a pod set look alike there.
 """
 
-from hook.errors import Undecided
-from hook.jsontext import Malformed, decode, parse, value_at
+from hook.base.errors import Undecided
+from hook.base.jsontext import Malformed, decode, parse, value_at
 
 LIMIT = 256 * 1024 * 1024
 """Bytes of a checkpoint. 10,000 entries are about 5 MB."""

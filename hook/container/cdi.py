@@ -7,10 +7,10 @@ in process.env may rightly be the spec's (NVIDIA's set `void` there, to keep oth
 import posix
 import time
 
-from hook.child import ask
-from hook.errors import ReassertError, Undecided, describe
-from hook.jsontext import Malformed, decode, parse
-from hook.system import read_file, trusted
+from hook.base.child import ask
+from hook.base.errors import ReassertError, Undecided, describe
+from hook.base.jsontext import Malformed, decode, parse
+from hook.base.system import read_file, trusted
 
 DIRECTORIES = ("/var/run/cdi", "/etc/cdi")
 """Where specs are read from; for one device the first directory that has it counts (CDI, "CDI Spec precedence")."""

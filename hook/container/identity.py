@@ -6,8 +6,8 @@ and only kubelet's cgroup path and termination-log mount give the pod away. Pod 
 spec that more than one engine seems to have written tells nothing at all: every field is unknown, no rule is lost.
 """
 
+from hook.base.jsontext import Malformed, parse
 from hook.container.spec import Spec
-from hook.jsontext import Malformed, parse
 
 SANDBOX, INIT, CONTAINER, EPHEMERAL = "sandbox", "init", "container", "ephemeral"
 TYPES = (SANDBOX, INIT, CONTAINER, EPHEMERAL)

@@ -3,8 +3,8 @@
 Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
-from hook.errors import Undecided
-from hook.jsontext import Malformed, decode, encode, encode_strings, members
+from hook.base.errors import Undecided
+from hook.base.jsontext import Malformed, decode, encode, encode_strings, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hook.errors import ReassertError, describe
+from hook.base.errors import ReassertError, describe
 from hook.node import journal as journals
 from hook.node import systemd, tree
 from hook.node.engine import HOOK, RUNTIME, Base, Engine, Wiring

@@ -7,7 +7,8 @@ import os
 import signal
 from types import FrameType
 
-from hook.errors import ReassertError, Usage
+from hook.base.errors import ReassertError, Usage
+from hook.base.system import print_to_nobody
 from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
@@ -21,7 +22,6 @@ from hook.node.wiring.nri_unit import ELSEWHERE
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
 from hook.policy.model import AUDIT
-from hook.system import print_to_nobody
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.engine import Engine
 from hook.node.errors import NodeError

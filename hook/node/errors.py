@@ -1,6 +1,6 @@
 """What can go wrong while a node is wired."""
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 
 
 class NodeError(ReassertError):

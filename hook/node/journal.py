@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hook.adapters.dispatcher import START
+from hook.base.system import make_directory
+from hook.emit.dispatcher import START
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, look, missing_directories, put, remove_temporary
-from hook.system import make_directory
 
 DIRECTORY = "/var/lib/reassert/node"
 

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.adapters.dispatcher import START, lasting, start_text
+from hook.base.system import trusted
+from hook.emit.dispatcher import START, lasting, start_text
 from hook.node import tree
 from hook.node.errors import NodeError
 from hook.node.files import TREE, Change, State, link
@@ -16,7 +17,6 @@ from hook.node.tree import PLACE
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Policy
-from hook.system import trusted
 
 COMMAND = "/usr/local/bin/reassert"
 

@@ -1,7 +1,7 @@
 """The frozen program's files on a node: a directory for each content, and one rename that leads to another.
 
 PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
-(hook.adapters.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
+(hook.emit.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from hook.adapters.dispatcher import START, start_text
+from hook.emit.dispatcher import START, start_text
 from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hook import __version__
+from hook.base.errors import ReassertError, describe
+from hook.base.jsontext import encode
+from hook.base.system import make_directory, replace_file, timestamp, trusted
 from hook.container.paths import clean
-from hook.errors import ReassertError, describe
-from hook.jsontext import encode
 from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
-from hook.system import make_directory, replace_file, timestamp, trusted
 
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")

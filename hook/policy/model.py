@@ -4,7 +4,7 @@ The compiler writes a header line and then one line of JSON per rule, so that a 
 its namespace could match: a thousand rules cost a container little more than one.
 """
 
-from hook.jsontext import parse
+from hook.base.jsontext import parse
 from hook.policy.glob import glob_match
 
 TYPE_CHECKING = False

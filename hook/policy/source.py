@@ -14,7 +14,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 
 Path = Sequence[str | int]
 """Keys and indices from the document's root, as jsonschema gives them."""

@@ -9,11 +9,11 @@ good one stays in force and every start says why (`Policy.warning`).
 import posix
 import time
 
-from hook.child import ask
-from hook.errors import ReassertError, describe
-from hook.jsontext import Malformed, decode, parse
+from hook.base.child import ask
+from hook.base.errors import ReassertError, describe
+from hook.base.jsontext import Malformed, decode, parse
+from hook.base.system import Untrusted, is_file, make_directory, read_file, trusted
 from hook.policy.model import NoPolicy, Policy
-from hook.system import Untrusted, is_file, make_directory, read_file, trusted
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.base.errors import Undecided
 from hook.decision import ANNOTATION, read, stamp
-from hook.errors import Undecided
 from hook.plan import Reserved
 
 NOTHING = Reserved({}, [])

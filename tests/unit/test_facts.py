@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.errors import ReassertError, Undecided
+from hook.base.errors import ReassertError, Undecided
+from hook.base.system import Untrusted
 from hook.facts import VALUE_LIMIT, first_line, gather
 from hook.policy.match import Match, judge
-from hook.system import Untrusted
 from unit.support import POD, policy, rule
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hook import audit, facts
+from hook import events, facts
 from hook.container import cdi as specs
 from hook.container.identity import TYPES, Identity
 from unit.allocated import NAME, UID, Node, ours, spec
@@ -220,14 +220,14 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
     assert failing.refusal().startswith(f"rule gpu: {reason}")
     assert "rule every: " in failing.refusal()
     assert "rule others" not in failing.refusal()
-    event = audit.plan_event({}, failing)
+    event = events.plan_event({}, failing)
     assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
     assert [error["rule"] for error in event["errors"]] == ["gpu", "every"]  # type: ignore[attr-defined]  # a JSON object
     assert reason in event["errors"][0]["message"]  # type: ignore[index]  # a JSON object
     ignoring = Node(root_dir, GPU, others, EVERY, failurePolicy="Ignore").decide(spec(env=["VISIBLE=all"]))
     assert ignoring.refusal() == ""
     assert [edit.describe()["name"] for edit in ignoring.edits] == ["A"]
-    assert audit.plan_event({}, ignoring)["event"] == "container.error"
+    assert events.plan_event({}, ignoring)["event"] == "container.error"
 
 
 def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) -> None:

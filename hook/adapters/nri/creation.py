@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hook import audit
+from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, clean, near, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
+from hook.base.errors import describe
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
 from hook.container.model import Container, Facts
-from hook.errors import describe
 from hook.facts import gather
 from hook.plan import Plan, plan
 from hook.policy.match import Match, select
@@ -112,7 +112,7 @@ class Decider:
         for reason in [*decided.denials, *decided.errors]:
             metrics.refusal(reason.rule)
         if not decided.is_empty() or decided.policy.warning:
-            self.report.container(audit.plan_event(case.event(), decided))
+            self.report.container(events.plan_event(case.event(), decided))
 
     def _failed(self, case: _Case, message: str, kind: str = "decision") -> Reply:
         """Nobody could decide: `failurePolicy` says what the container gets."""
@@ -122,7 +122,7 @@ class Decider:
         def tell() -> None:
             self.report.metrics.error(kind)
             self.report.metrics.container("failed", case.clock.milliseconds() / 1000)
-            self.report.container(audit.error_event(case.event(), message, let_through))
+            self.report.container(events.error_event(case.event(), message, let_through))
 
         text = "" if let_through else f"reassert: refused {case.who or case.container_id or 'a container'}: {message}"
         return Reply(b"", text, tell)
@@ -148,15 +148,15 @@ class Decider:
                 decided.edits = still_wrong(decided, what)
             except Exception as error:  # one that cannot be read must not hide the others
                 self.report.metrics.error("decision")
-                self.report.container(audit.error_event(case.event(), describe(error), True))
+                self.report.container(events.error_event(case.event(), describe(error), True))
                 continue
             if not decided.edits:
                 continue
             drifted += 1
             for edit in decided.edits:
                 self.report.metrics.drift(edit.rule, edit.kind)
-            event = audit.plan_event(case.event(), decided)
-            event.update(event=audit.DRIFTED, level="warning", applied=False)
+            event = events.plan_event(case.event(), decided)
+            event.update(event=events.DRIFTED, level="warning", applied=False)
             self.report.container(event)
         self.report.metrics.drifted(drifted)
         return drifted
@@ -166,13 +166,13 @@ class _Case:
     """What is known so far about one container, for its event."""
 
     def __init__(self, container_id: str) -> None:
-        self.clock = audit.Clock()
+        self.clock = events.Clock()
         self.container_id = container_id
         self.policy: Policy | None = None
         self.who: Identity | None = None
 
     def event(self) -> dict[str, Any]:
-        return audit.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)
+        return events.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)
 
 
 def _mounts(mounts: Any, matches: list[Match], facts: Facts) -> list[dict[str, object]]:

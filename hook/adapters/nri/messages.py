@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hook.protobuf import load
+from hook.base.protobuf import load
 
 _CLASSES = load(Path(__file__).with_name("nri.proto"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 
 PLUGIN, RUNTIME = 1, 2
 """Streams: on the first the runtime calls the plugin, on the second the plugin calls the runtime."""

@@ -18,8 +18,8 @@ from hook.adapters.nri import messages, ttrpc
 from hook.adapters.nri.creation import Decider, Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
-from hook.errors import describe
-from hook.system import say
+from hook.base.errors import describe
+from hook.base.system import say
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"

@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from hook import audit
+from hook import events
 from hook.adapters.nri.metrics import NoMetrics
-from hook.jsontext import encode
-from hook.system import timestamp
+from hook.base.jsontext import encode
+from hook.base.system import timestamp
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
@@ -39,7 +39,7 @@ class Report:
         threading.Thread(target=self._print, name="log", daemon=True).start()
 
     def container(self, event: dict[str, Any]) -> None:
-        """An event about a container (hook.audit): to the event log and to standard output."""
+        """An event about a container (hook.events): to the event log and to standard output."""
         self.line(encode(event))  # not by way of structlog, which takes longer than that
 
     def plugin(self, event: str, level: str, message: str, **more: object) -> None:
@@ -49,7 +49,7 @@ class Report:
 
     def line(self, text: str) -> None:
         """An event as it is to be written."""
-        audit.append(self.events, text)
+        events.append(self.events, text)
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")
         else:

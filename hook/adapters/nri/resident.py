@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from hook.errors import describe
+from hook.base.errors import describe
 from hook.policy import store
 from hook.policy.model import NoPolicy, Policy
 

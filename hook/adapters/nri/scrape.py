@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from hook.adapters.nri.metrics import Metrics
-from hook.errors import Usage
+from hook.base.errors import Usage
 
 CONNECTIONS = 8
 """At once; more are closed unheard."""

@@ -16,8 +16,8 @@ from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
-from hook.errors import Usage, describe
-from hook.system import make_directory, replace_file
+from hook.base.errors import Usage, describe
+from hook.base.system import make_directory, replace_file
 
 NAME = "reassert"
 INDEX = "10"

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from hook.errors import describe
+from hook.base.errors import describe
+from hook.base.protobuf import load
 from hook.node.errors import NodeError
-from hook.protobuf import load
 
 SECONDS = 60.0
 """How long one call may take. kubelet gives an engine two minutes."""

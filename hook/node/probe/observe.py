@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.adapters.mountns import open_in_root
 from hook.container.paths import is_below
+from hook.linux.mountns import open_in_root
 from hook.node.probe.starter import Gone
 from hook.policy.model import Mount
 

@@ -8,9 +8,9 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 
+from hook.base.errors import describe
 from hook.container.model import Container, Facts
 from hook.edits import Edit, PlaceMount, SetEnv
-from hook.errors import describe
 from hook.facts import gather
 from hook.node.engine import Engine, Handler
 from hook.node.errors import NodeError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hook.adapters.hookentry import oci_hook
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
+from hook.emit.hookentry import oci_hook
 from hook.facts import first_line
 from hook.node.errors import NodeError
 from hook.policy.model import KEEP, Env, Policy

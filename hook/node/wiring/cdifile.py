@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hook.adapters.cdi import cdi_spec
+from hook.emit.cdi import cdi_spec
 from hook.node.files import Change, State
 from hook.policy.model import Policy
 

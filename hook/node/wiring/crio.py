@@ -16,7 +16,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hook.adapters.hookentry import hooks_d
+from hook.emit.hookentry import hooks_d
 from hook.node import systemd
 from hook.node.engine import CDI, HOOK, NRI, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError

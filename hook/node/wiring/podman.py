@@ -1,7 +1,7 @@
 """podman: a containers.conf drop-in that puts dispatchers behind the names of OCI runtimes.
 
 Containers remember their runtime by its name (libpod), so those from before and after work on. Ordinary users' podman
-reads the same files; theirs pass (hook.adapters.dispatcher, `rootless`). But a command keeps what it read for its life.
+reads the same files; theirs pass (hook.emit.dispatcher, `rootless`). But a command keeps what it read for its life.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hook.adapters.dispatcher import MARK, NOT_ROOTS, starting
 from hook.adapters.hook import PRECREATE
-from hook.adapters.hookentry import hooks_d
+from hook.emit.dispatcher import MARK, NOT_ROOTS, starting
+from hook.emit.hookentry import hooks_d
 from hook.node import systemd
 from hook.node.engine import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError

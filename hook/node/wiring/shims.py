@@ -7,9 +7,9 @@ import json
 import os
 from pathlib import Path
 
+from hook.base.errors import ReassertError
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, SANDBOX, Identity, identify
 from hook.container.spec import Spec
-from hook.errors import ReassertError
 from hook.node.wiring.wrapper import real_of
 
 

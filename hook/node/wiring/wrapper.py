@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from hook.adapters.dispatcher import MARK, dispatcher
+from hook.emit.dispatcher import MARK, dispatcher
 from hook.node.errors import NodeError
 from hook.node.files import State
 from hook.node.program import installed
@@ -19,7 +19,7 @@ def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: boo
 
     `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
     one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
-    `rootless`: for podman, which ordinary users call too (hook.adapters.dispatcher): `reassert-podman-crun`.
+    `rootless`: for podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`.
     Raises NodeError where `real` is no program.
     """
     if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
@@ -49,7 +49,7 @@ def script(path: str) -> list[str]:
 def real_of(path: str) -> str | None:
     """The real runtime that a dispatcher of ours calls; None where the path is none of them. Raises OSError."""
     lines = script(path)
-    last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.adapters.dispatcher
+    last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.emit.dispatcher
     try:
         words = shlex.split(last[0]) if last else []
     except ValueError:  # edited since

@@ -12,7 +12,7 @@ import os
 import sys
 from types import SimpleNamespace
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 from hook.node.engine import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.pods import PodStarter

@@ -12,7 +12,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS
 from e2e.node.wired import FILES, POLICY, POLICY_FILE, Wirable, assert_put_back, usual_config
-from hook.adapters.cdi import KIND
+from hook.emit.cdi import KIND
 
 RUNC_TYPE = ("crun", "nvidia", "runc")
 WIRED = {"crun": ["runtime"], "kata": [], "nvidia": ["runtime"], "runc": ["runtime"]}

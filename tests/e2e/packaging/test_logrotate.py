@@ -12,11 +12,11 @@ from e2e.support import TOP, need
 
 WRITER = """
 import pathlib, sys
-from hook import audit
+from hook import events
 count = 0
 while not pathlib.Path("/var/log/stop").exists():
     for _ in range(20):
-        audit.write(audit.EVENTS, {"writer": sys.argv[1], "count": count})
+        events.write(events.EVENTS, {"writer": sys.argv[1], "count": count})
         count += 1
 print(sys.argv[1], count)
 """

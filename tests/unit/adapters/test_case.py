@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hook.adapters.case import Case, Settings
-from hook.errors import Refused, Undecided, Usage
+from hook.base.errors import Refused, Undecided, Usage
 from hook.plan import Plan
 from hook.policy.compiler import refresh
 from unit.support import document, spec

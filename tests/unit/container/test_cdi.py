@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from hook.base.errors import Undecided
 from hook.container.cdi import DIRECTORIES, env_of_devices
-from hook.errors import Undecided
 
 GPU = "vendor.example/gpu"
 

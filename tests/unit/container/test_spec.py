@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.base.errors import Undecided
 from hook.container.spec import ProcessFile, Spec
-from hook.errors import Undecided
 from unit.support import FIXTURES
 
 json_values = st.recursive(

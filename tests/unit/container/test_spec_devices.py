@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.base.errors import Undecided
 from hook.container.spec import Spec
-from hook.errors import Undecided
 from unit.support import config
 
 DEVICE = {"path": "/dev/gpu", "type": "c", "major": 1, "minor": 3}

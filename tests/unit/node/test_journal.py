@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.errors import describe
+from hook.base.errors import describe
 from hook.node import journal as journals
 from hook.node import tree
 from hook.node.errors import NodeError

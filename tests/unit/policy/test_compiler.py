@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 from hook.policy import compiler
 from hook.policy.compiler import compile_bytes, read_source, refresh
 from hook.policy.store import Stored, file_key, store_path

@@ -7,7 +7,7 @@
 import posix
 import time
 
-from hook.errors import ReassertError, Undecided
+from hook.base.errors import ReassertError, Undecided
 
 SYMLINK_LIMIT = 40
 """Hops after which a path counts as a loop; Linux's own limit, see path_resolution(7)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hook.adapters.hook import STAGES
-from hook.adapters.hookentry import hooks_d, oci_hook
+from hook.emit.hookentry import hooks_d, oci_hook
 
 PROGRAM = "/opt/reassert/reassert"
 

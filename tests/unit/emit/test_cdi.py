@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.cdi import cdi_spec
-from hook.adapters.hookentry import oci_hook
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
+from hook.emit.cdi import cdi_spec
+from hook.emit.hookentry import oci_hook
 from hook.policy.compiler import compile_bytes
 from hook.policy.model import NoPolicy
 from unit.support import document, policy, reassert

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters.dispatcher import dispatcher, lasting, start_text
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
+from hook.emit.dispatcher import dispatcher, lasting, start_text
 from unit.support import reassert
 
 SHELLS = [shell for shell in ("sh", "dash", "bash", "busybox") if shutil.which(shell)]

@@ -7,7 +7,7 @@ import shlex
 import sys
 
 from hook.adapters.cmdline import EDITING_VERBS
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 
 MARK = "# written by reassert"
 

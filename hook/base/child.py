@@ -4,7 +4,7 @@ import posix
 import sys
 import time
 
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
@@ -13,7 +13,7 @@ def own_command() -> "list[str]":
     """The argument vector that starts this program again: the frozen executable, or python on the package."""
     if hasattr(sys, "_MEIPASS"):
         return [sys.executable]
-    return [sys.executable, __file__.rpartition("/")[0] + "/__main__.py"]
+    return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
 
 
 def ask(arguments: "list[str]", deadline: float) -> bytes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hook.adapters.hookentry import oci_hook
-from hook.errors import ReassertError
+from hook.base.errors import ReassertError
+from hook.emit.hookentry import oci_hook
 from hook.policy.model import AUDIT, Policy, Rule
 
 KIND = "reassert.internal/rule"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hook import audit
+from hook import events
 from hook.container.model import Container
 from hook.plan import Plan, plan
 from unit.support import POD, bind, container, policy
@@ -15,8 +15,8 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
 def event(decided: Plan) -> dict[str, object]:
     """The record of a decision."""
-    fields = audit.container_event(audit.Clock(), "runtime", "0a1b", POD, decided.policy)
-    return audit.plan_event(fields, decided)
+    fields = events.container_event(events.Clock(), "runtime", "0a1b", POD, decided.policy)
+    return events.plan_event(fields, decided)
 
 
 def test_event_tells_who_and_what_and_by_which_policy() -> None:
@@ -90,7 +90,7 @@ def test_start_under_a_held_back_edit_is_told() -> None:
 def test_event_is_one_line_of_json_whatever_a_container_brings(root_dir: Path) -> None:
     log = root_dir / "log" / "events.jsonl"
     for value in ("line\nbreak", "\ud800", "é\x00\x1b[31m"):
-        audit.write(str(log), event(plan(policy(CA), container(["CA=" + value]))))
+        events.write(str(log), event(plan(policy(CA), container(["CA=" + value]))))
     lines = log.read_text("ascii").splitlines()
     assert [json.loads(line)["edits"][0]["before"] for line in lines] == [
         ["line\nbreak"],
@@ -101,4 +101,4 @@ def test_event_is_one_line_of_json_whatever_a_container_brings(root_dir: Path) -
 
 def test_log_that_cannot_be_written_stops_nothing(root_dir: Path) -> None:
     (root_dir / "file").touch()
-    audit.write(f"{root_dir}/file/events.jsonl", {"a": 1})
+    events.write(f"{root_dir}/file/events.jsonl", {"a": 1})

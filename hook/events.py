@@ -5,11 +5,11 @@ The functions `*_event` make the record, the same for every adapter; `write` app
 
 import time
 
+from hook.base.jsontext import encode
+from hook.base.system import append_line, timestamp
 from hook.container.identity import Identity
-from hook.jsontext import encode
 from hook.plan import Plan
 from hook.policy.model import Policy
-from hook.system import append_line, timestamp
 
 EVENTS = "/var/log/reassert/events.jsonl"
 """Where events go unless the command line says otherwise."""

@@ -11,9 +11,9 @@ import errno
 import os
 import stat
 
+from hook.base.errors import ReassertError, Undecided
 from hook.container.paths import clean, is_below
 from hook.edits import PlaceMount
-from hook.errors import ReassertError, Undecided
 
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442

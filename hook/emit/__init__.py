@@ -1,0 +1,1 @@
+"""What container engines are given to read or to call."""
