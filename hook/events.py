@@ -11,12 +11,20 @@ from hook.container.identity import Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hook.reserve.outcome import Edit, Reason
+
 EVENTS = "/var/log/reassert/events.jsonl"
 """Where events go unless the command line says otherwise."""
 
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
+WOULD_DENY = "container.would-deny"
+"""The container started because the mode is Audit; Enforce mode would have refused it."""
 HELD = "policy.held"
-"""A container with nothing to say for itself started while an edit of the policy was held back."""
+"""No edit was needed; the policy file on disk is newer than the policy in force."""
 
 DRIFTED = "container.drifted"
 """A running container is not what the policy wants; only a resident adapter sees that, and it changes nothing."""
@@ -51,41 +59,63 @@ def container_event(
     }
 
 
-def plan_event(event: "dict[str, object]", plan: Plan) -> "dict[str, object]":
-    """The record of a decision that had something to say."""
-    refused = bool(plan.refusal())
-    if refused or plan.denials:
+def plan_event(
+    event: "dict[str, object]",
+    plan: Plan,
+    edits: "Sequence[Edit] | None" = None,
+    denials: "Sequence[Reason]" = (),
+    verified: str = "",
+    draft: "dict[str, object] | None" = None,
+) -> "dict[str, object]":
+    """The record of a decision that had something to say.
+
+    `edits`, `denials`: what the adapter did, and why the container must not start, beyond the plan's own reasons.
+    `verified`: where the result was looked at. `draft`: the record of the adapter before this one, which it completes.
+    """
+    reasons = [*plan.reasons(), *denials]
+    refused = bool(reasons) and not plan.audit_only()
+    made: list[object] = [edit.describe() for edit in (plan.edits if edits is None else edits)]
+    if draft is not None:
+        earlier = draft.get("edits")
+        made = [*(earlier if isinstance(earlier, list) else []), *made]
+        event.update((key, draft[key]) for key in ("timestamp", "adapter") if key in draft)
+    if refused:
         kind = DENIED
+    elif reasons:
+        kind = WOULD_DENY
     elif plan.errors:
         kind = ERROR
     else:
-        kind = EDITED if plan.edits else HELD
+        kind = EDITED if made else HELD
     event["event"] = kind
     event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
     event["applied"] = not refused and not plan.audit_only()
-    event["edits"] = [edit.describe() for edit in plan.edits]
-    event["denials"] = [{"rule": denial.rule, "message": denial.message} for denial in plan.denials]
-    event["errors"] = [{"rule": error.rule, "message": error.message} for error in plan.errors]
+    event["verified"] = verified if event["applied"] else ""
+    event["edits"] = made
+    event["denials"] = [reason.describe() for reason in [*plan.denials, *denials]]
+    event["errors"] = [reason.describe() for reason in plan.errors]
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event
 
 
-def error_event(event: "dict[str, object]", message: str, let_through: bool) -> "dict[str, object]":
-    """The record of a failure of reassert itself."""
-    event["event"] = ERROR
-    event["level"] = "warning" if let_through else "error"
+def error_event(
+    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
+) -> "dict[str, object]":
+    """The record of a failure of reassert itself. `would_deny`: it starts only because the mode is Audit."""
+    event["event"] = WOULD_DENY if would_deny else ERROR
+    event["level"] = "warning" if starts else "error"
     event["applied"] = False
     event["errors"] = [{"rule": "", "message": message}]
     return event
 
 
-def denial_event(event: "dict[str, object]", rule: str, message: str) -> "dict[str, object]":
-    """The record of a refusal that was decided while acting."""
-    event["event"] = DENIED
-    event["level"] = "error"
+def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
+    """The record of a container that no policy lets through. `starts`: it does, because the mode is Audit."""
+    event["event"] = WOULD_DENY if starts else DENIED
+    event["level"] = "warning" if starts else "error"
     event["applied"] = False
-    event["denials"] = [{"rule": rule, "message": message}]
+    event["denials"] = [{"rule": "", "message": message}]
     return event
 
 

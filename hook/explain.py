@@ -10,30 +10,28 @@ from typing import Any
 
 from tabulate import tabulate
 
-from hook import decision
 from hook.base.system import Untrusted, read_file, trusted
 from hook.container.identity import Identity, identify
 from hook.container.model import Container
 from hook.container.spec import LIMIT, Spec
-from hook.edits import Edit
-from hook.facts import gather
-from hook.plan import Plan, plan
+from hook.decide import Case
+from hook.plan import Plan
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
-from hook.policy.match import Match, select
+from hook.policy.match import Match
 from hook.policy.model import Policy
-from hook.reserved import Reserved
+from hook.reserve import decision
+from hook.reserve.env import Reserved
+from hook.reserve.outcome import Edit
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str) -> int:
     """Print the decision; returns 0 also for a container that would be refused. Raises ReassertError, OSError."""
     policy = _policy(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
-    who = identify(spec)
-    matches = select(policy, who)
-    facts = gather(policy, who, matches)
-    container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
-    decided = plan(policy, container, matches)
+    case = Case("explain", "", lambda: policy)
+    decided = case.decide(identify(spec), spec)
+    container = case.container
     if output == "json":
         print(json.dumps(as_json(decided, container, config), indent=2))
     elif output == "diff":
@@ -92,8 +90,8 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
             for a in container.facts.allocations
         ],
         "edits": [edit.describe() for edit in decided.edits],
-        "denials": [{"rule": denial.rule, "message": denial.message} for denial in decided.denials],
-        "errors": [{"rule": error.rule, "message": error.message} for error in decided.errors],
+        "denials": [reason.describe() for reason in decided.denials],
+        "errors": [reason.describe() for reason in decided.errors],
         "outcome": _outcome(decided),
     }
 
@@ -119,7 +117,7 @@ def _table(decided: Plan, container: Container, config: str) -> str:
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
         parts.append(f"\nallocated  {allocation}: {what}")
     if decided.edits:
-        rows = [[edit.rule, edit.kind, edit.name, _before(edit), _after(edit)] for edit in decided.edits]
+        rows = [[edit.rule, edit.kind, edit.name, *_words(edit)] for edit in decided.edits]
         parts.append(
             "\n" + tabulate(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"], tablefmt="plain", disable_numparse=True)
         )
@@ -153,42 +151,17 @@ def _why(match: Match) -> str:
     return "; ".join(words)
 
 
-def _before(edit: Edit) -> str:
-    before: Any = edit.describe()["before"]
-    if isinstance(before, str):
-        return repr(before)
-    words = []
-    for item in before:
-        if isinstance(item, dict):
-            words.append(_node(item) if edit.kind == "device" else f"{item['destination']} from {item['source']}")
-        else:
-            words.append("(no =)" if item is None else repr(item))
-    return ", ".join(words) or "-"
-
-
-def _after(edit: Edit) -> str:
-    described = edit.describe()
-    after: Any = described["after"]
-    if after is None:
-        return "absent"
-    if edit.kind == "mount":
-        text = f"{after['source']} ({','.join(after['options'])})"
-    else:
-        text = _node(after) if edit.kind == "device" else repr(after)
-    return f"{text} from {described['from']}" if "from" in described else text
-
-
-def _node(device: dict[str, Any]) -> str:
-    return f"{device.get('type')} {device.get('major')}:{device.get('minor')}"
+def _words(edit: Edit) -> tuple[str, str]:
+    before, after = edit.words()
+    return before, f"{after} from {edit.origin}" if edit.origin else after
 
 
 def _diff(decided: Plan, spec: Spec, config: str) -> str:
     """Unified diff of config.json, indented on both sides, as the runtime adapter would leave it."""
     before = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
     if not decided.refusal() and not decided.audit_only():
-        for edit in decided.edits:
-            edit.apply(spec)
-        spec.annotations = decision.stamp(spec.annotations, decided.reserved, decided.policy.fingerprint)
+        decided.apply(spec)
+        spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint)
     elif decided.audit_only():
         spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
     after = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)

@@ -4,68 +4,90 @@ Every adapter asks this one function and none has an opinion of its own.
 """
 
 from hook.container.model import Container
-from hook.edits import Edit
 from hook.policy.match import Match, excluded, select
 from hook.policy.model import AUDIT, FAIL, Policy
-from hook.reserved import Reserved
-from hook.wants import Denial, Wants
+from hook.reserve import annotations, devices, env, mounts
+from hook.reserve.env import Reserved
+from hook.reserve.outcome import Outcome, Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.reserve.outcome import Target
+
+KINDS = (env, mounts, devices, annotations)
+"""What can be reserved, in the order in which edits are made. Each has `KIND`, `want` and `apply`."""
+
+ALL = frozenset(kind.KIND for kind in KINDS)
 
 
 class Plan:
-    """What is to be done about a container.
+    """What is to be done about a container. Nobody changes it after `plan` returned it.
 
-    `edits`: in the order in which they apply. `denials`: what the policy forbids. `errors`: what reassert could not
-    find out. `reserved`: the env that this container's every process gets, as `Reserved`. `excluded`: why the policy
-    leaves it alone, or "". `matches`: every candidate rule with its verdicts.
+    `edits`: what differs from what the policy wants. `denials`: what the policy forbids. `errors`: what reassert could
+    not find out. `env`: the env that the container's every process gets. `mounts`: every reserved mount, also those
+    that need no edit. `excluded`: why the policy leaves the container alone, or "". `matches`: every candidate rule
+    with its verdicts.
     """
 
-    __slots__ = ("denials", "edits", "errors", "excluded", "matches", "policy", "reserved")
+    __slots__ = ("_outcome", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, matches: "list[Match]", outcome: Outcome, excluded: str = "") -> None:
+        self._outcome = outcome
         self.policy = policy
-        self.matches: list[Match] = []
-        self.edits: list[Edit] = []
-        self.denials: list[Denial] = []
-        self.errors: list[Denial] = []
-        self.reserved = Reserved({}, [])
-        self.excluded = ""
+        self.matches = matches
+        self.edits = tuple(outcome.edits)
+        self.denials = tuple(outcome.denials)
+        self.errors = tuple(outcome.errors)
+        self.env = outcome.env
+        self.mounts = tuple(outcome.mounts)
+        self.excluded = excluded
 
     def audit_only(self) -> bool:
         """Whether to log what would be done, and do nothing."""
         return self.policy.mode == AUDIT
 
+    def reasons(self) -> "tuple[Reason, ...]":
+        """Why Enforce mode would not let the container start."""
+        return self.denials + (self.errors if self.policy.failure_policy == FAIL else ())
+
     def refusal(self) -> str:
         """Why the container must not start, or "" where it may."""
-        if not (self.denials or self.errors) or self.audit_only():
-            return ""
-        reasons = self.denials + (self.errors if self.policy.failure_policy == FAIL else [])
-        return "; ".join(str(reason) for reason in reasons)
-
-    def narrow(self, kinds: "tuple[str, ...]") -> None:
-        """Keep what concerns env, or mounts, only."""
-        self.edits = [edit for edit in self.edits if edit.kind in kinds]
-        self.denials = [denial for denial in self.denials if denial.kind in ("", *kinds)]
-        self.errors = [error for error in self.errors if error.kind in ("", *kinds)]
+        return "" if self.audit_only() else "; ".join(map(str, self.reasons()))
 
     def is_empty(self) -> bool:
         """Whether there is nothing to do and nothing to say."""
         return not (self.edits or self.denials or self.errors)
 
+    def apply(self, target: "Target") -> None:
+        """Make the edits."""
+        if self.edits:
+            for kind in KINDS:
+                kind.apply(self._outcome, target)
 
-def plan(policy: Policy, container: Container, matches: "list[Match] | None" = None) -> Plan:
-    """Decide. `matches` spares a second `select` to whoever had to know them to gather the container's facts."""
-    decided = Plan(policy)
+
+def plan(
+    policy: Policy, container: Container, matches: "list[Match] | None" = None, kinds: "frozenset[str]" = ALL
+) -> Plan:
+    """Decide. `matches` spares a second `select` to whoever had to know them to gather the container's facts.
+
+    `kinds`: of ALL, those that the adapter is there for.
+    """
+    outcome = Outcome(Reserved({}, []))
     who = container.identity
-    decided.excluded = excluded(policy, who)
-    if decided.excluded:
-        return decided
+    reason = excluded(policy, who)
+    if reason:
+        return Plan(policy, [], outcome, reason)
     if policy.missing:
-        decided.denials.append(Denial("", "", f"no node policy: {policy.missing}"))
-        return decided
-    decided.matches = select(policy, who) if matches is None else matches
-    wants = Wants([match.rule for match in decided.matches if match.applies], container)
-    decided.reserved = wants.reserved
-    decided.edits = wants.edits
-    decided.denials = wants.denials
-    decided.errors = wants.errors
-    return decided
+        outcome.deny("", "", f"no node policy: {policy.missing}")
+        return Plan(policy, [], outcome)
+    if matches is None:
+        matches = select(policy, who)
+    rules = [match.rule for match in matches if match.applies]
+    problem = container.facts.allocation_problem
+    for rule in rules:
+        if problem and rule.uses_allocations():
+            outcome.cannot_tell(rule.name, "", problem)
+    for kind in KINDS:
+        if kind.KIND in kinds:
+            kind.want(rules, container, outcome)
+    return Plan(policy, matches, outcome)

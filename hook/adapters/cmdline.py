@@ -69,7 +69,7 @@ _SHORT_VALUES = {
 }
 _SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version"}
 
-EDITING_VERBS = ("create", "run", "restore", "exec")
+EDITING_VERBS = tuple(_VALUES)
 """Verbs that start a process. The others pass through untouched."""
 
 

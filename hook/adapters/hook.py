@@ -7,21 +7,28 @@ pivot_root. `precreate`, podman's own stage, runs before the runtime and correct
 
 import posix
 
-from hook.adapters.case import Case, Settings
+from hook import events
+from hook.adapters.handover import FLAG as HANDED_ON
+from hook.adapters.options import Options
+from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
 from hook.base.jsontext import Malformed, decode, parse
-from hook.base.system import read_fd, read_file, say, write_all
+from hook.base.system import read_fd, read_file, say
+from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
-from hook.edits import Edit, PlaceMount, SetEnv
-from hook.plan import Plan
-from hook.wants import Denial
+from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
+from hook.plan import ALL, Plan
+from hook.policy import store
+from hook.reserve import mounts
+from hook.reserve.decision import read_draft
+from hook.reserve.env import SetEnv
+from hook.reserve.mounts import PlaceMount
+from hook.reserve.outcome import Edit, Reason
 
+ADAPTER = "hook"
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
 PRECREATE = "precreate"
 STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
-
-_ALL_BUT_MOUNTS = {"env", "device", "annotation"}
-"""What a hook comes too late for, and --inject-env verifies."""
 
 USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
 
@@ -50,51 +57,28 @@ def main(arguments: "list[str]") -> int:
         posix.write(1, USAGE.encode())
         return 0
     try:
-        settings = Settings(arguments, flags=("inject-env", "mount-ca"))
-        if len(settings.operands) != 1 or settings.operands[0] not in STAGES:
+        options = Options(arguments, flags=("inject-env", "mount-ca", HANDED_ON))
+        if len(options.operands) != 1 or options.operands[0] not in STAGES:
             raise Usage(f"give one stage of {', '.join(STAGES)}")
     except Usage as error:
         say(f"{error}; see reassert hook --help")
         return 2
     posix.chdir("/")
-    stage = settings.operands[0]
-    kinds = (
-        _ALL_BUT_MOUNTS
-        if settings.flags == {"inject-env"}
-        else {"mount"}
-        if settings.flags == {"mount-ca"}
-        else _ALL_BUT_MOUNTS | {"mount"}
-    )
+    stage = options.operands[0]
+    kinds = ALL
+    if options.flags == {"inject-env"}:
+        kinds = ALL - {mounts.KIND}
+    elif options.flags == {"mount-ca"}:
+        kinds = frozenset({mounts.KIND})
     try:
         if stage == PRECREATE:
-            _precreate(settings, kinds)
-        else:
-            _at_stage(settings, stage, kinds)
+            precreate(options, kinds)
+        elif stage != POSTSTOP:
+            _at_stage(options, stage, kinds)
     except Refused as error:
         say(str(error).replace("\n", " "))
         return 1
     return 0
-
-
-def _precreate(settings: Settings, kinds: "set[str]") -> None:
-    """config.json from stdin to stdout. Raises Refused."""
-    case = Case("precreate", settings, "")
-    data = b""
-    try:
-        data = read_fd(0, LIMIT, "the config.json on stdin")
-        spec = Spec(data, "the config.json on stdin")
-        decided = case.decide(spec)
-        decided.narrow(tuple(kinds))
-        case.finish(decided)
-        if not decided.audit_only():
-            for edit in decided.edits:
-                edit.apply(spec)
-            data = spec.render()
-    except Refused:
-        raise
-    except Exception as error:  # whatever it is, the policy says what a container gets then
-        case.fail(error, "stdin")
-    write_all(1, data)
 
 
 class State:
@@ -117,66 +101,74 @@ class State:
         self.pid = pid
 
 
-def _at_stage(settings: Settings, stage: str, kinds: "set[str]") -> None:
-    """Verify env, put mounts back. Raises Refused."""
-    case = Case("hook", settings, "")
-    where = "stdin"
-    try:
+def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
+    """Verify env, look at the mounts in the container, put back what is missing there. Raises Refused."""
+    states: list[State] = []
+
+    def read() -> "tuple[Identity, Spec]":
         state = State(read_fd(0, LIMIT, "the OCI state on stdin"))
+        states.append(state)
         case.container_id = state.container_id
-        if stage == POSTSTOP:
-            return
         if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
             raise Undecided(_ANOTHER_ROOT)
-        where = state.bundle.rstrip("/") + "/config.json"
-        spec = Spec(read_file(where, LIMIT), where)
-        decided = case.decide(spec)
-        decided.narrow(tuple(kinds))
-        _env_is_for_others(decided)
-        case.finish(decided)
-        edits = [edit for edit in decided.edits if isinstance(edit, PlaceMount)]
-        if edits and not decided.audit_only():
-            _mount(case, stage, state, spec, edits)
-    except Refused:
-        raise
-    except Exception as error:  # whatever it is, the policy says what a container gets then
-        case.fail(error, where)
+        case.where = state.bundle.rstrip("/") + "/config.json"
+        spec = Spec(read_file(case.where, LIMIT), case.where)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _is_harmless(edit)]
+        if decided.audit_only():
+            return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
+        draft = read_draft(spec.annotations) if HANDED_ON in options.flags else None
+        if late or not decided.mounts:
+            return Done(CONFIG, late, [], draft=draft)
+        return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft)
+
+    case = Case(ADAPTER, "", lambda: store.load(options.policy, options.store))
+    case.where = "stdin"
+    verdict = case.settle(read, act, kinds)
+    if verdict.event:
+        events.write(options.events, verdict.event)
+    if verdict.refusal:
+        raise Refused(verdict.refusal)
 
 
-def _env_is_for_others(decided: Plan) -> None:
-    """Every env edit that is left at this point is a reason to refuse: nobody can make it any more.
-
-    Of a name that stands twice the process gets the last value only, in runc and in crun.
-    """
-    for edit in decided.edits:
-        if not _is_mountable(edit) and not (isinstance(edit, SetEnv) and edit.before[-1:] == [edit.value]):
-            what = "env" if edit.kind == "env" else f"{edit.kind}s"
-            message = (
-                f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
-                "the runtime wrapper (reassert runtime) or the NRI plugin can"
-            )
-            decided.denials.append(Denial(edit.rule, edit.kind, message))
-    decided.edits = [edit for edit in decided.edits if _is_mountable(edit)]
+def _too_late(edit: Edit) -> Reason:
+    """Every edit but that of a mount is a reason to refuse: nobody can make it any more."""
+    what = "env" if edit.kind == "env" else f"{edit.kind}s"
+    message = (
+        f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
+        "the runtime wrapper (reassert runtime) or the NRI plugin can"
+    )
+    return Reason(edit.rule, edit.kind, message)
 
 
-def _is_mountable(edit: Edit) -> bool:
+def _is_harmless(edit: Edit) -> bool:
+    """Of a name that stands twice the process gets the last value only, in runc and in crun."""
+    return isinstance(edit, SetEnv) and edit.value is not None and edit.before[-1:] == [edit.value]
+
+
+def _can_mount(edit: Edit) -> bool:
     """Whether a hook can still make the edit: it can mount, but it cannot take another's mount away."""
     return isinstance(edit, PlaceMount) and edit.mount is not None
 
 
-def _mount(case: Case, stage: str, state: State, spec: Spec, edits: "list[PlaceMount]") -> None:
-    """Put the mounts into the container's root, in its mount namespace. Raises Refused, Undecided, OSError."""
-    from hook.linux.mountns import Misled, mount_in_container  # ctypes: only a start that mounts pays for it
+def _pid(stage: str, state: State) -> int:
+    """The process in whose mount namespace to look, 0 where the hook is in it already. Raises Undecided."""
+    if stage == CREATE_CONTAINER:
+        return 0
+    if state.pid <= 0:
+        raise Undecided("the OCI state on stdin has no pid of a container's process")
+    return state.pid
+
+
+def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None") -> Done:
+    """Look into the container's mount namespace; `pid` 0: this process's own. Raises Undecided, OSError."""
+    from hook.linux.look import look  # ctypes: only a start with reserved mounts pays for it
 
     root = spec.member("root")
     path = root.get("path") if isinstance(root, dict) else None
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
-    rootfs = path if path.startswith("/") else f"{state.bundle.rstrip('/')}/{path}"
-    if stage != CREATE_CONTAINER and state.pid <= 0:
-        raise Undecided("the OCI state on stdin has no pid of a container's process")
-    kept = [str(mount["destination"]) for mount in spec.mounts]
-    try:
-        mount_in_container(0 if stage == CREATE_CONTAINER else state.pid, rootfs, edits, kept)
-    except Misled as error:
-        case.refuse(error.rule, str(error))
+    placed, denials = look(pid, path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}", decided.mounts, spec)
+    return Done(CONTAINER, denials, placed, draft=draft)

@@ -8,15 +8,20 @@ import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does
 import posix
 import time
 
-from hook import decision
-from hook.adapters.case import Case, Settings
-from hook.adapters.cmdline import Invocation
+from hook import events
+from hook.adapters.cmdline import EDITING_VERBS, Invocation
+from hook.adapters.handover import correct
+from hook.adapters.options import Options
 from hook.base.errors import Refused, Undecided, Usage, describe
 from hook.base.jsontext import Malformed, decode, encode, parse
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
+from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, ProcessFile, Spec
-from hook.edits import name_of
-from hook.reserved import Reserved
+from hook.decide import Case, Done
+from hook.plan import Plan
+from hook.policy import store
+from hook.reserve import decision
+from hook.reserve.env import Reserved
 
 ADAPTER = "runtime"
 
@@ -37,23 +42,23 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         posix.write(1, USAGE.encode())
         return 0
     try:
-        settings = Settings(arguments, ("real",))
-        if not settings.real:
+        options = Options(arguments, ("real",))
+        if not options.real:
             raise Usage("--real is missing")
-        if settings.rest is None:
+        if options.rest is None:
             raise Usage("'--' is missing before the real runtime's arguments")
     except Usage as error:
         say(f"{error}; see reassert runtime --help")
         return 2
-    invocation = Invocation(settings.rest)
-    case = Case(ADAPTER, settings, invocation.container_id)
+    invocation = Invocation(options.rest)
     try:
-        passed_on = settings.rest
-        if invocation.verb in ("create", "run", "restore"):
-            _create(case, invocation)
-        elif invocation.verb == "exec":
-            passed_on = _exec(case, invocation)
-        return _become(settings.real, passed_on, environment)
+        passed_on = options.rest
+        if invocation.verb in EDITING_VERBS:
+            handle = _HANDLERS.get(invocation.verb)
+            if handle is None:
+                raise Refused(f"{invocation.verb} starts a process, and reassert has no way to correct it")
+            passed_on = handle(options, invocation)
+        return _become(options.real, passed_on, environment)
     except Refused as error:
         _tell_engine(invocation, str(error))
         return 1
@@ -72,29 +77,34 @@ def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]"
         raise Refused(f"cannot run the real runtime {real}: {describe(error)}") from None
 
 
-def _create(case: Case, invocation: Invocation) -> None:
-    """Correct config.json. Raises Refused."""
+def _create(options: Options, invocation: Invocation) -> "list[str]":
+    """Correct config.json; the arguments stay as they are. Raises Refused."""
     config = _config_path(invocation)
     try:
-        try:
-            spec = Spec(read_file(config, LIMIT), config)
-        except FileNotFoundError:
-            return  # the real runtime says best what is missing
-        decided = case.decide(spec)
-        case.finish(decided)
-        if decided.audit_only():
-            reserved = Reserved({}, [])
-        else:
-            reserved = decided.reserved
-            for edit in decided.edits:
-                edit.apply(spec)
-        spec.annotations = decision.stamp(spec.annotations, reserved, decided.policy.fingerprint)
+        posix.stat(config)
+    except OSError:
+        return invocation.arguments  # the real runtime says best what is missing
+
+    def read() -> "tuple[Identity, Spec]":
+        spec = Spec(read_file(config, LIMIT), config)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        done = correct(case, options, decided, spec)
         if spec.changed():
             replace_file(config, spec.render())
-    except Refused:
-        raise
-    except Exception as error:  # whatever it is, the policy says what a container gets then
-        case.fail(error, config)
+            if decided.env.differences(Spec(read_file(config, LIMIT), config).env):
+                raise Undecided(f"{config} was written and does not hold what was written")
+        return done
+
+    case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
+    case.where = config
+    verdict = case.settle(read, act)
+    if verdict.event:
+        events.write(options.events, verdict.event)
+    if verdict.refusal:
+        raise Refused(verdict.refusal)
+    return invocation.arguments
 
 
 def _config_path(invocation: Invocation) -> str:
@@ -104,20 +114,19 @@ def _config_path(invocation: Invocation) -> str:
     return given or bundle.rstrip("/") + "/config.json"
 
 
-def _exec(case: Case, invocation: Invocation) -> "list[str]":
+def _exec(options: Options, invocation: Invocation) -> "list[str]":
     """The arguments with which to exec: the process file is corrected, `--env` of reserved names replaced.
 
     A container that was created without reassert has no decision and passes unchanged. Raises Refused.
     """
     try:
-        reserved = _decided_at_create(invocation, case.settings.real)
+        reserved = _decided_at_create(invocation, options.real)
         if reserved is None:
             return invocation.arguments
         process = invocation.value("process")
         if process is not None:
             target = ProcessFile(read_file(process, LIMIT), process)
-            for edit in reserved.edits(target.env):
-                edit.apply(target)
+            target.env = reserved.correct(target.env)
             if target.changed():
                 replace_file(process, target.render())
         return _without_reserved(invocation, reserved)
@@ -129,7 +138,7 @@ def _without_reserved(invocation: Invocation, reserved: Reserved) -> "list[str]"
     """`-e NAME=…` on the command line comes after the container's own env and would win: the reserved value instead."""
     arguments = list(invocation.arguments)
     for option in reversed(invocation.options):
-        name = name_of(option.value)
+        name = option.value.partition("=")[0]
         if option.name != "env" or not reserved.owner(name):
             continue
         value = reserved.values.get(name)
@@ -177,6 +186,10 @@ def _read_json(path: str) -> object:
         return None
     except Malformed as error:
         raise Undecided(f"{path}: {error}") from None
+
+
+_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}
+"""How each of EDITING_VERBS is corrected. A verb that is missing here is refused."""
 
 
 def _tell_engine(invocation: Invocation, message: str) -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """What the matching rules need to know of the node, gathered before the decision (`hook.facts.gather`).
+    """What the matching rules need to know of the node, gathered before the decision (`hook.gather.gather`).
 
     `files`: first line of each `valueFrom.file`, by path; an unreadable one is missing here and has its reason in
     `unreadable`. `absent_sources`: hostPaths that do not exist. `allocations`: what device plugins allocated to the

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 LIMIT = 32 * 1024 * 1024
 """Bytes of a config.json or process file. etcd takes objects of at most 1.5 MiB, so a real one is far below."""
 
-_ROOT_MEMBERS = ("process", "mounts", "annotations", "linux", "root")
+_ROOT_MEMBERS = ("process", "mounts", "annotations", "linux", "root", "hooks")
 _PROCESS_MEMBERS = ("env",)
 
 
@@ -27,7 +27,7 @@ def _checked(found: "dict[str, tuple[Any, int, int]]", names: "tuple[str, ...]")
 class Spec:
     """config.json, of which a few parts may be replaced; `render` splices them into the text.
 
-    They are `env` (process.env), `mounts`, `annotations`, `devices` (linux.devices) and `device_rules`
+    They are `env` (process.env), `mounts`, `annotations`, `hooks`, `devices` (linux.devices) and `device_rules`
     (linux.resources.devices).
 
     Raises Undecided, naming `where`, for what is not an OCI spec.
@@ -42,6 +42,7 @@ class Spec:
         "device_rules",
         "devices",
         "env",
+        "hooks",
         "mounts",
         "where",
     )
@@ -59,6 +60,7 @@ class Spec:
             self.env = _strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
+            self.hooks = _object(self.member("hooks"), "hooks")
             linux = _object(self.member("linux"), "linux")
             self.devices = _objects(linux.get("devices"), "linux.devices")
             resources = _object(linux.get("resources"), "linux.resources")
@@ -68,12 +70,16 @@ class Spec:
         self._kept = self._replaceable()
 
     def _replaceable(self) -> "tuple[object, ...]":
-        return self.env, self.mounts, self.annotations, self.devices, self.device_rules
+        return self.env, self.mounts, self.annotations, self.devices, self.device_rules, self.hooks
 
     def member(self, name: str) -> object:
         """The value of a top-level member other than `process`, None where it is missing."""
         entry = self._found.get(name)
         return entry[0] if entry else None
+
+    def process(self) -> "dict[str, object]":
+        """The values of the members of `process`."""
+        return {name: entry[0] for name, entry in self._process.items()}
 
     def changed(self) -> bool:
         """Whether one of them was replaced."""
@@ -81,7 +87,7 @@ class Spec:
 
     def render(self) -> bytes:
         """The text with the replaced values in it."""
-        env, mounts, annotations, devices, device_rules = self._kept
+        env, mounts, annotations, devices, device_rules, hooks = self._kept
         splices: list[tuple[int, int, str]] = []
         if self.env != env:
             splices.append(_splice(self._process, self._found["process"][1], "env", encode_strings(self.env)))
@@ -89,6 +95,8 @@ class Spec:
             splices.append(_splice(self._found, self._start(), "mounts", encode(self.mounts)))
         if self.annotations != annotations:
             splices.append(_splice(self._found, self._start(), "annotations", encode(self.annotations)))
+        if self.hooks != hooks:
+            splices.append(_splice(self._found, self._start(), "hooks", encode(self.hooks)))
         if self.devices != devices or self.device_rules != device_rules:
             splices.append(self._linux_splice())
         return _apply(self._text, splices)

@@ -11,6 +11,7 @@ from typing import Any
 from hook.base.errors import ReassertError
 from hook.emit.hookentry import oci_hook
 from hook.policy.model import AUDIT, Policy, Rule
+from hook.reserve.env import VALUE
 
 KIND = "reassert.internal/rule"
 """vendor/class. `.internal` is nobody's domain (ICANN's resolution of July 2024); a device is named after its rule."""
@@ -44,7 +45,7 @@ def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
 
 
 def _edits(rule: Rule) -> dict[str, Any]:
-    env = [f"{e.name}={e.value}" for e in rule.env if e.value is not None and not e.allocated]
+    env = [f"{e.name}={e.text}" for e in rule.env if e.source == VALUE]
     mounts = [
         {"hostPath": m.source, "containerPath": m.destination, "options": list(m.options), "type": "bind"}
         for m in rule.mounts

@@ -17,9 +17,7 @@ from hook.container.paths import clean, is_below
 from hook.policy.model import Rule
 from hook.policy.overlap import always_meet, may_meet
 from hook.policy.source import Path, Problem, Source
-
-_FORBIDDEN = ("/proc", "/sys", "/dev")
-"""Trees that the runtime itself builds; a mount there could hand the container the node (CVE-2019-16884, runc)."""
+from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
 
 _KUBELET_ROOT = ("spec", "kubelet", "root")
 
@@ -182,14 +180,14 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
     if "absent" in mount:
         found += [
             source.problem([*at, field], f"{field} means nothing where absent: true lets nothing be mounted", key=True)
-            for field in ("readOnly", "options", "onMissingSource")
+            for field in ("readOnly", "options", "onMissingSource", "volumesAbove")
             if field in mount
         ]
     wrong = _check_path(source, [*at, "mountPath"], mount["mountPath"])
     path = clean(mount["mountPath"])
     if not wrong and path == "/":
         wrong = [source.problem([*at, "mountPath"], "mountPath / would replace the container's whole root filesystem")]
-    for tree in _FORBIDDEN:
+    for tree in BUILT_BY_THE_RUNTIME:
         if not wrong and (path == tree or is_below(path, tree)):
             wrong = [source.problem([*at, "mountPath"], f"mountPath {path} lies in {tree}, which the runtime builds")]
     found += wrong
@@ -222,11 +220,10 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
         found += _wants_twice(source, number, rule)
         found += _unseen(source, number, rule)
         for position, env in enumerate(rule.env):
-            want = _Want(rule, ("spec", "rules", number, "env", position), env.wish())
+            want = _Want(rule, ("spec", "rules", number, "env", position), env.wanted())
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
-            what = (mount.source, frozenset(mount.options))
-            want = _Want(rule, ("spec", "rules", number, "mounts", position), what)
+            want = _Want(rule, ("spec", "rules", number, "mounts", position), mount.wanted())
             wants.setdefault(("mount", mount.destination), []).append(want)
     for (kind, name), all_wants in wants.items():
         for one, other in combinations(all_wants, 2):

@@ -14,12 +14,10 @@ from hook.base.errors import ReassertError, describe
 from hook.base.jsontext import encode
 from hook.base.system import make_directory, replace_file, timestamp, trusted
 from hook.container.paths import clean
-from hook.policy.model import NO_RULES, Env, Mount, Policy, Rule, rule_to_line
+from hook.policy.model import NO_RULES, Policy, Rule, rule_to_line
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
-
-_BIND = ("bind", "rbind")
-_PROPAGATION = ("private", "rprivate", "slave", "rslave")
+from hook.reserve import env, mounts
 
 
 class Compiled:
@@ -167,24 +165,14 @@ def _rule(rule: dict[str, Any]) -> Rule:
     selector = match.get("podSelector")
     if selector is not None:
         conditions["podSelector"] = _requirements(selector)
-    env = [_env(entry) for entry in rule.get("env") or []]
-    mounts = [_mount(mount) for mount in rule.get("mounts") or []]
+    reserved_env = [env.from_policy(entry) for entry in rule.get("env") or []]
+    reserved_mounts = [mounts.from_policy(entry) for entry in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
     annotations = [str(annotation["name"]) for annotation in rule.get("annotations") or []]
-    allocations = [str(part) for part, reserved in (rule.get("deviceAllocations") or {}).items() if reserved]
+    parts = rule.get("deviceAllocations") or {}
+    allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
-    return Rule(str(rule["name"]), conditions, skip, env, mounts, deny, annotations, allocations)
-
-
-def _env(entry: dict[str, Any]) -> Env:
-    origin = entry.get("valueFrom") or {}
-    allocation = origin.get("deviceAllocation")
-    value = entry.get("value") if allocation is None else allocation.get("default")
-    return Env(str(entry["name"]), _text(value), _text(origin.get("file")), allocation is not None)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, annotations, allocations)
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:
@@ -195,19 +183,3 @@ def _requirements(selector: dict[str, Any]) -> list[Any]:
         [str(item["key"]), str(item["operator"]), [str(value) for value in item.get("values") or []]]
         for item in expressions
     ]
-
-
-def _mount(mount: dict[str, Any]) -> Mount:
-    """Bind, private and read-only unless the policy says otherwise."""
-    given = [str(option) for option in mount.get("options") or []]
-    options = [option for option in given if option in _BIND] or ["rbind"]
-    options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
-    options.append("rw" if mount.get("readOnly") is False else "ro")
-    options += [option for option in given if option not in options]
-    return Mount(
-        clean(str(mount["hostPath"])) if "hostPath" in mount else "",
-        clean(str(mount["mountPath"])),
-        options,
-        [clean(str(path)) for path in mount.get("allowBelow") or []],
-        mount.get("onMissingSource") == "Skip",
-    )

@@ -1,7 +1,7 @@
 """Which rules a container matches, and what could not be known. Part of the start path: builtins only."""
 
+from hook.base.glob import glob_match
 from hook.container.identity import Identity
-from hook.policy.glob import glob_match
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,10 @@ The compiler writes a header line and then one line of JSON per rule, so that a 
 its namespace could match: a thousand rules cost a container little more than one.
 """
 
+from hook.base.glob import glob_match
 from hook.base.jsontext import parse
-from hook.policy.glob import glob_match
+from hook.reserve.env import ALLOCATED, Env
+from hook.reserve.mounts import Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,66 +17,6 @@ KUBELET_ROOT = "/var/lib/kubelet"
 
 ENFORCE, AUDIT = "Enforce", "Audit"
 FAIL, IGNORE = "Fail", "Ignore"
-
-
-KEEP = "Keep"
-"""As the default of a `deviceAllocation`: leave the name as it is where no device plugin set it."""
-
-ENV, MOUNTS, DEVICES = "env", "mounts", "devices"
-"""What `deviceAllocations` can reserve."""
-
-
-class Env:
-    """One reserved env name: `value`, or the first line of `file`, or what a device plugin allocated; else absent.
-
-    `name` may be a pattern (`NVIDIA_*`) only for what must be absent. With `allocated`, `value` is the default: a
-    value, KEEP, or None for absent.
-    """
-
-    __slots__ = ("allocated", "file", "name", "value")
-
-    def __init__(
-        self, name: str, value: "str | None" = None, file: "str | None" = None, allocated: bool = False
-    ) -> None:
-        self.name = name
-        self.value = value
-        self.file = file
-        self.allocated = allocated
-
-    def wish(self) -> "tuple[str | None, str | None, bool]":
-        """What is wanted, comparable between rules."""
-        return self.value, self.file, self.allocated
-
-    def is_pattern(self) -> bool:
-        """Whether the name stands for many."""
-        return "*" in self.name or "?" in self.name
-
-
-class Mount:
-    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` those of mount(8).
-
-    `source` "" reserves that nothing is mounted at the destination or below it.
-    """
-
-    __slots__ = ("allow_below", "destination", "options", "skip_missing", "source")
-
-    def __init__(
-        self,
-        source: str,
-        destination: str,
-        options: "list[str]",
-        allow_below: "list[str]",
-        skip_missing: bool,
-    ) -> None:
-        self.source = source
-        self.destination = destination
-        self.options = options
-        self.allow_below = allow_below
-        self.skip_missing = skip_missing
-
-    def as_oci(self) -> "dict[str, object]":
-        """The object for OCI's `mounts`."""
-        return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
 
 
 class Rule:
@@ -108,7 +50,7 @@ class Rule:
 
     def uses_allocations(self) -> bool:
         """Whether kubelet's device checkpoint has to be read for it."""
-        return bool(self.allocations or self.annotations) or any(env.allocated for env in self.env)
+        return bool(self.allocations or self.annotations) or any(env.source == ALLOCATED for env in self.env)
 
 
 def rule_to_line(rule: Rule) -> "list[object]":
@@ -117,8 +59,8 @@ def rule_to_line(rule: Rule) -> "list[object]":
         rule.name,
         rule.conditions,
         rule.skip_unknown,
-        [[e.name, e.value, e.file, e.allocated] for e in rule.env],
-        [[m.source, m.destination, m.options, m.allow_below, m.skip_missing] for m in rule.mounts],
+        [env.as_line() for env in rule.env],
+        [mount.as_line() for mount in rule.mounts],
         rule.deny,
         rule.annotations,
         rule.allocations,

@@ -10,7 +10,9 @@ from ruamel.yaml import YAML
 
 from hook.policy import store
 from hook.policy.compiler import stored_header
-from hook.policy.model import Env, Mount, Policy, Rule
+from hook.policy.model import Policy, Rule
+from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
+from hook.reserve.mounts import VOLUMES_ABOVE, Mount
 
 
 def show(source: str, store_directory: str, output: str) -> int:
@@ -85,18 +87,18 @@ def _rule(rule: Rule) -> dict[str, Any]:
     if rule.annotations:
         shown["annotations"] = [{"name": name, "absent": True} for name in rule.annotations]
     if rule.allocations:
-        shown["deviceAllocations"] = dict.fromkeys(rule.allocations, True)
+        shown["deviceAllocations"] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
     shown["onConflict"] = "Deny" if rule.deny else "Override"
     return shown
 
 
 def _env(env: Env) -> dict[str, Any]:
-    if env.allocated:
-        default = {} if env.value is None else {"default": env.value}
-        return {"name": env.name, "valueFrom": {"deviceAllocation": default}}
-    if env.file is not None:
-        return {"name": env.name, "valueFrom": {"file": env.file}}
-    return {"name": env.name, "absent": True} if env.value is None else {"name": env.name, "value": env.value}
+    if env.source == ALLOCATED:
+        default = KEEP if env.keep else env.text
+        return {"name": env.name, "valueFrom": {"deviceAllocation": {} if default is None else {"default": default}}}
+    if env.source == FILE:
+        return {"name": env.name, "valueFrom": {"file": env.text}}
+    return {"name": env.name, "absent": True} if env.source == ABSENT else {"name": env.name, "value": env.text}
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
@@ -110,4 +112,5 @@ def _mount(mount: Mount) -> dict[str, Any]:
         "options": [option for option in mount.options if option not in ("ro", "rw")],
         **below,
         "onMissingSource": "Skip" if mount.skip_missing else "Fail",
+        "volumesAbove": "Allow" if mount.volumes_above else "Refuse",
     }

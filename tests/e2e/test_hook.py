@@ -186,9 +186,11 @@ def test_a_hostile_image_never_leads_a_mount_to_the_host(
 def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
     shutil.rmtree(bundle.rootfs / "etc/ssl")
-    (bundle.rootfs / "etc/ssl").symlink_to("/nowhere")
+    (bundle.rootfs / "etc/ssl").symlink_to("ssl")
     add_hook(bundle, node, "createRuntime", "--mount-ca")
-    assert "/etc/ssl is a symbolic link that leads nowhere" in reason(node, Running(real, bundle))
+    assert "/etc/ssl in the image cannot be reached: Too many levels of symbolic links" in reason(
+        node, Running(real, bundle)
+    )
 
 
 def allow_below(node: Node, bundle: Bundle) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hook.container.identity import Identity
 from hook.container.model import Container
 from hook.container.spec import Spec
-from hook.facts import gather
+from hook.gather import gather
 from hook.plan import Plan, plan
 from hook.policy.match import select
 from unit.kubelet import entry, write_checkpoint
@@ -45,8 +45,7 @@ class Node:
         """The container as the real runtime finds it; planned a second time, nothing is left to do."""
         decided = self.decide(spec, who)
         assert decided.refusal() == ""
-        for edit in decided.edits:
-            edit.apply(spec)
+        decided.apply(spec)
         corrected = Spec(spec.render(), "config.json")
         assert self.decide(corrected, who).is_empty()
         return corrected

@@ -78,6 +78,16 @@ def bind(destination: str, source: str = "/pod") -> dict[str, object]:
     return {"destination": destination, "type": "bind", "source": source, "options": ["rbind", "rw"]}
 
 
+def name_of(entry: str) -> str:
+    """The name in an entry of process.env."""
+    return entry.partition("=")[0]
+
+
+def values_of(env: list[str], name: str) -> list[str | None]:
+    """All values that a name has in process.env, in order; None for an entry without `=`."""
+    return [entry[len(name) + 1 :] if "=" in entry else None for entry in env if name_of(entry) == name]
+
+
 def config(
     env: list[str] | None = None,
     mounts: list[dict[str, object]] | None = None,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hook.container.allocation import Allocation
 from hook.container.model import Container, Facts
 from hook.container.spec import Spec
-from hook.edits import name_of, values_of
 from hook.plan import Plan, plan
 from hook.policy.model import Policy
+from hook.reserve.env import ALLOCATED
 from unit.kubelet import Answer
-from unit.support import POD, config, policy
+from unit.support import POD, config, name_of, policy, values_of
 
 NAMES, VALUES, PATHS = ["A", "B", "N_A"], ["1", "2", "void"], ["/m", "/m/n", "/dev/x", "/z"]
 DEVICES = ["/dev/g0", "/dev/g1", "/dev//g0"]
@@ -121,9 +121,7 @@ def corrected(node: Policy, spec: Spec, facts: Facts) -> Spec | None:
     decided = decide(node, spec, facts)
     if decided.refusal():
         return None
-    for edit in decided.edits:
-        edit.apply(spec)
-    assert all(edit.verify(spec) for edit in decided.edits)
+    decided.apply(spec)
     return Spec(spec.render(), "config.json")
 
 
@@ -147,7 +145,7 @@ def test_env_is_what_one_of_the_plugins_or_a_cdi_spec_set_else_the_default(
     if after is None:
         return
     [rule] = node.candidates(None)
-    asked = {env.name: env.value for env in rule.env if env.allocated}
+    asked = {env.name: "Keep" if env.keep else env.text for env in rule.env if env.source == ALLOCATED}
     for name in NAMES:
         of_plugins = [a.env[name] for a in facts.allocations if name in a.env]
         of_cdi = facts.cdi_env.get(name, [])

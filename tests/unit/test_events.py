@@ -65,7 +65,7 @@ def kind(target: Container, **spec: str) -> tuple[object, ...]:
 
 def test_refusal_is_an_error_and_audit_only_a_warning() -> None:
     assert kind(container(["CA=x"])) == ("container.denied", "error", False)
-    assert kind(container(["CA=x"]), mode="Audit") == ("container.denied", "warning", False)
+    assert kind(container(["CA=x"]), mode="Audit") == ("container.would-deny", "warning", False)
     assert kind(container(), mode="Audit") == ("container.edited", "info", False)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.case import Case, Settings
+from hook.container.identity import identify
 from hook.container.spec import Spec
+from hook.decide import Case
 from hook.explain import explain
+from hook.policy.store import load
 from unit.support import CONTAINERD, bind, config, document
 
 CA = {
@@ -136,6 +138,7 @@ def test_explained_edits_are_those_of_the_adapter(root_dir: Path, capsys: pytest
     files = Files(root_dir, *RULES)
     files.explain("json")
     shown = json.loads(capsys.readouterr().out)
-    case = Case("runtime", Settings([f"--policy={files.policy}", f"--store={root_dir}/s"]), "0a")
-    decided = case.decide(Spec(files.config.read_bytes(), "config.json"))
+    spec = Spec(files.config.read_bytes(), "config.json")
+    case = Case("runtime", "0a", lambda: load(str(files.policy), f"{root_dir}/s"))
+    decided = case.decide(identify(spec), spec)
     assert shown["edits"] == [edit.describe() for edit in decided.edits]

@@ -7,7 +7,7 @@ from typing import Any
 
 from hook.container.identity import Identity
 from hook.container.model import Container, Facts
-from hook.facts import gather
+from hook.gather import gather
 from hook.plan import Plan, plan
 from hook.policy.match import select
 from hook.policy.model import Policy
@@ -26,16 +26,14 @@ def decide(node: Policy, target: Container) -> Plan:
 def env_after(node: Policy, *env: str) -> list[str]:
     """The env that a container gets instead of this one."""
     target = container(list(env))
-    for edit in plan(node, target).edits:
-        edit.apply(target)
+    plan(node, target).apply(target)
     return target.env
 
 
 def mounts_after(rules: list[dict[str, Any]], *destinations: str) -> list[object]:
     """The destinations that a container gets instead of these."""
     target = container(mounts=[bind(path) for path in destinations])
-    for edit in plan(policy(*rules), target).edits:
-        edit.apply(target)
+    plan(policy(*rules), target).apply(target)
     return [mount["destination"] for mount in target.mounts]
 
 
@@ -106,7 +104,8 @@ def test_deny_counts_whichever_rule_reserved_the_name_first() -> None:
 
 
 def test_deny_names_the_mounts_at_above_and_below() -> None:
-    node = policy({"name": "r", "mounts": [mount("/m/n", allowBelow=["/m/n/ok"])], "onConflict": "Deny"})
+    reserved = mount("/m/n", allowBelow=["/m/n/ok"], volumesAbove="Allow")
+    node = policy({"name": "r", "mounts": [reserved], "onConflict": "Deny"})
     mounts = [bind(path) for path in ("/m", "/m/n/", "/m/n/x", "/m/n/ok", "/m/o")]
     message = "rule r: mount /m/n is reserved and /m, /m/n/, /m/n/x was mounted"
     assert plan(node, container(mounts=mounts)).refusal() == message
@@ -117,8 +116,7 @@ def test_deny_does_not_take_the_policys_own_mounts_for_a_conflict() -> None:
     """The hook plans again what the wrapper corrected."""
     node = policy({"name": "r", "mounts": [mount("/m"), mount("/m/n")], "onConflict": "Deny"})
     target = container()
-    for edit in plan(node, target).edits:
-        edit.apply(target)
+    plan(node, target).apply(target)
     again = plan(node, target)
     assert (again.refusal(), again.is_empty()) == ("", True)
 
@@ -149,7 +147,7 @@ def test_excluded_container_is_left_alone() -> None:
 def test_rule_that_does_not_match_reserves_nothing() -> None:
     decided = plan(policy({**CA, "match": {"namespaces": ["other"]}}), container(["CA=x"]))
     assert decided.is_empty()
-    assert not decided.reserved
+    assert not decided.env
 
 
 def test_missing_source_refuses_or_skips_as_the_mount_says(root_dir: Path) -> None:
@@ -169,8 +167,8 @@ def test_value_from_a_file_is_its_first_line(root_dir: Path) -> None:
     node = policy({"name": "r", "env": [{"name": "ZONE", "valueFrom": {"file": str(file)}}]})
     target = container(["ZONE=x"])
     decided = decide(node, target)
-    decided.edits[0].apply(target)
-    assert (target.env, decided.reserved.values) == (["ZONE=eu-1"], {"ZONE": "eu-1"})
+    decided.apply(target)
+    assert (target.env, decided.env.values) == (["ZONE=eu-1"], {"ZONE": "eu-1"})
 
 
 def test_value_that_cannot_be_known_is_decided_by_the_failure_policy(root_dir: Path) -> None:
@@ -190,10 +188,38 @@ def test_value_that_cannot_be_known_is_decided_by_the_failure_policy(root_dir: P
         assert [edit.describe()["name"] for edit in ignoring.edits] == ["B"]
 
 
-def test_narrowing_keeps_one_kind_and_what_concerns_all() -> None:
+def test_an_adapter_asks_for_the_kinds_that_it_is_there_for() -> None:
     node = policy({"name": "r", "env": [{"name": "A", "value": "1"}], "mounts": [mount("/m")], "onConflict": "Deny"})
-    for kinds, edits, denials in ((("env",), ["A"], 1), (("mount",), ["/m"], 1), (("env", "mount"), ["A", "/m"], 2)):
-        decided = plan(node, container(["A=2"], [bind("/m")], POD))
-        decided.narrow(kinds)
+    for kinds, edits in (({"env"}, ["A"]), ({"mount"}, ["/m"]), ({"env", "mount"}, ["A", "/m"])):
+        decided = plan(node, container(["A=2"], [bind("/m")], POD), kinds=frozenset(kinds))
         assert [edit.describe()["name"] for edit in decided.edits] == edits
-        assert len(decided.denials) == denials
+        assert len(decided.denials) == len(kinds)
+
+
+def test_a_volume_above_a_reserved_mount_refuses_the_container_unless_the_rule_lets_it_through() -> None:
+    """Whoever shares the volume can take the mount point away: rm, mv or a rename of a directory above it."""
+    rule = {"name": "r", "mounts": [mount("/m/n/o")]}
+    for path in ("/m/n", "/m", "/", "//m/./n/"):
+        refusal = plan(policy(rule), container(mounts=[bind(path)])).refusal()
+        assert refusal.startswith("rule r: mount ")
+        assert "is a volume above the reserved mount /m/n/o: " in refusal
+    for path in ("/m/nx", "/m/n/ox", "/x"):
+        assert plan(policy(rule), container(mounts=[bind(path)])).refusal() == ""
+    allowing = {"name": "r", "mounts": [mount("/m/n/o", volumesAbove="Allow")]}
+    assert mounts_after([allowing], "/m/n", "/") == ["/m/n", "/", "/m/n/o"]
+    two = policy(allowing, {**rule, "name": "strict"})
+    assert plan(two, container(mounts=[bind("/m")])).refusal(), "one rule that does not allow it is enough"
+
+
+def test_a_reserved_mount_above_another_is_no_volume_of_the_containers() -> None:
+    rules = [{"name": "r", "mounts": [mount("/m"), mount("/m/n")]}]
+    assert mounts_after(rules, "/m") == ["/m", "/m/n"]
+    assert plan(policy(*rules), container(mounts=[bind("/m")])).refusal() == ""
+
+
+def test_more_forbidden_names_than_anybody_needs_refuse_the_container() -> None:
+    node = policy({"name": "r", "env": [{"name": "N_*", "absent": True}]})
+    assert plan(node, container([f"N_{n}=" for n in range(1000)])).refusal() == ""
+    decided = plan(node, container([f"N_{n}=" for n in range(100_000)]))
+    assert decided.refusal() == "rule r: more than 1000 env entries of the container are reserved or must be absent"
+    assert len(decided.edits) == 1000

@@ -44,7 +44,6 @@ CASES = [
     (NEW, "three-pods", "victim.honest", "GPU-gpu-7"),
     (NEW, "three-pods", "conflict.two-devs", "GPU-gpu-5,GPU-gpu-6"),
     (NEW, "edge", "edge.plain-init", "GPU-gpu-5"),
-    (NEW, "edge", "edge.shadow", "GPU-gpu-6"),
     # kubelet was restarted and no plugin has registered yet: its entries stay.
     (NEW, "after-kubelet-restart-no-plugin", "victim.evil", "GPU-gpu-4"),
 ]
@@ -91,6 +90,14 @@ def test_recorded_container_gets_what_its_plugin_allocated(
     assert [mount["source"] for mount in after.mounts if mount["destination"] == "/toy/conf"] == (
         ["/etc/default"] if toys else []
     )
+
+
+def test_a_pods_volume_above_a_plugins_mount_refuses_the_pod_unless_the_rule_lets_it_through(root_dir: Path) -> None:
+    shadow = bundle(NEW, "edge.shadow")
+    node = node_with(root_dir, NEW, "edge")
+    assert "is a volume above the reserved mount /toy/conf: " in node.decide(shadow, identify(shadow)).refusal()
+    allowing = Node(root_dir, {"name": "r", "deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}})
+    assert allowing.correct(shadow, identify(shadow)).mounts[-1]["source"] == "/etc/default"
 
 
 def test_derived_variables_are_not_repaired(root_dir: Path) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +22,12 @@ from hook.adapters.nri import messages
 from hook.container import paths
 from hook.container.model import Container
 from hook.container.paths import is_below
-from hook.edits import DropAnnotation, Edit, PlaceDevice, PlaceMount, SetEnv, UnsetEnv
 from hook.plan import Plan
-from hook.wants import Denial
+from hook.reserve.annotations import DropAnnotation
+from hook.reserve.devices import PlaceDevice
+from hook.reserve.env import SetEnv
+from hook.reserve.mounts import PlaceMount
+from hook.reserve.outcome import Edit, Reason
 
 Mount = dict[str, object]
 
@@ -66,7 +68,7 @@ class Adjustment:
         return response
 
 
-def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Denial]]:
+def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Reason]]:
     """What to ask for so that the plan comes true, and what of it will not. `removes_mounts`: NRI 0.8 or later."""
     adjustment = Adjustment()
     if not plan.edits:
@@ -74,7 +76,7 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
     mounts: dict[str, Mount] = {}
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
-            if not edit.name.startswith("-"):
+            if edit.value is not None and not edit.name.startswith("-"):
                 adjustment.env[edit.name] = edit.value
         elif isinstance(edit, PlaceMount):
             _ask_for_mount(edit, container.mounts, removes_mounts, mounts, adjustment.removed)
@@ -88,64 +90,47 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
     return adjustment, [denial for edit in plan.edits for denial in _denials(edit, adjustment, final)]
 
 
-def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Denial]:
+def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Reason]:
     """Why an edit does not come true, if it does not. `final`: `predicted_mounts`."""
-    if isinstance(edit, (SetEnv, UnsetEnv)):
+    if isinstance(edit, SetEnv):
         return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
     if isinstance(edit, PlaceMount):
         why = f"is in the way of the reserved {edit.name}, and NRI cannot take it away"
         left = mount_leftovers(edit, final, adjustment.mounts)
-        return [Denial(edit.rule, "mount", f"mount {destination} {why}") for destination in left]
+        return [Reason(edit.rule, "mount", f"mount {destination} {why}") for destination in left]
     message = ""
     if isinstance(edit, PlaceDevice):
         if any(device.get("path") != edit.name for device in edit.before):
             message = f"device {edit.name} is there under another spelling"
         elif "m" in edit.access and edit.device["type"] == "c":
             message = f"NRI cannot give the mknod access that {edit.name} has"
-    return [Denial(edit.rule, "device", message)] if message else []
+    elif not isinstance(edit, DropAnnotation):
+        message = f"{edit.kind} {edit.name} is not what the policy wants, and NRI cannot change it"
+    return [Reason(edit.rule, edit.kind, message)] if message else []
 
 
 # -- env
 
 
-def _env_holds(edit: SetEnv | UnsetEnv, set_at_all: bool) -> bool:
+def _env_holds(edit: SetEnv, set_at_all: bool) -> bool:
     """What process.env will say (generate.AdjustEnv). `set_at_all`: whether any name is set; bare entries go then."""
     values = [value for value in edit.before if value is not None]
-    if isinstance(edit, UnsetEnv):
+    if edit.value is None:
         return set_at_all and not values
     return not edit.name.startswith("-") and (len(values) < 2 or values[-1] == edit.value)
 
 
-def _env_denial(edit: SetEnv | UnsetEnv) -> Denial:
-    if isinstance(edit, UnsetEnv):
-        return Denial(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
+def _env_denial(edit: SetEnv) -> Reason:
+    if edit.value is None:
+        return Reason(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
     name = edit.name
     why = f"env {name} is there more than once, of which NRI replaces the first only"
     if name.startswith("-"):
         why = f"NRI cannot set env {name}, whose name it takes for a removal"
-    return Denial(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
+    return Reason(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
 
 
 # -- mounts
-
-
-@lru_cache(64)
-def near(reserved: tuple[str, ...]) -> Callable[[str], bool]:
-    """Tells whether a mount's destination lies at, below or above one of these cleaned paths, or may lead anywhere.
-
-    No other can be in the way of what is reserved there, since NRI sorts mounts.
-    """
-    if not reserved:
-        return lambda destination: False
-    here = set(reserved).union(*map(paths.parents, reserved))
-    below = tuple(path.rstrip("/") + "/" for path in reserved)
-
-    @lru_cache(256)
-    def is_near(destination: str) -> bool:
-        path = clean(destination)
-        return path in here or path.startswith(below) or _leads_anywhere(path)
-
-    return is_near
 
 
 def _leads_anywhere(path: str) -> bool:
@@ -157,7 +142,7 @@ def _foreign(edit: PlaceMount, mount: Mount) -> bool:
     path = clean(str(mount["destination"]))
     if _leads_anywhere(path):
         return edit.mount is not None
-    return path == edit.name or (is_below(path, edit.name) and path not in edit.companions)
+    return edit.displaces(path)
 
 
 def _ask_for_mount(
@@ -174,7 +159,7 @@ def _ask_for_mount(
         if removes_mounts:
             removed.append(destination)
         elif edit.mount and not _leads_anywhere(clean(destination)):
-            source = _part(str(edit.mount["source"]), clean(destination)[len(edit.name) :])
+            source = _part(edit.source(), clean(destination)[len(edit.name) :])
             if source:
                 mounts[destination] = {**edit.mount, "destination": destination, "source": source}
 
@@ -241,8 +226,6 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
 def _same(one: Mount, other: Mount) -> bool:
     """The same but for the order of options."""
-    if one is other:
-        return True
     if one["destination"] != other["destination"] or one.get("source") != other.get("source"):
         return False
     return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))
@@ -260,7 +243,7 @@ def still_wrong(plan: Plan, container: Container) -> list[Edit]:
         if isinstance(edit, PlaceMount):
             if mount_leftovers(edit, container.mounts, _own_parts(edit, container)):
                 found.append(edit)
-        elif not (isinstance(edit, SetEnv) and set(edit.before) == {edit.value}):
+        elif not (isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}):
             found.append(edit)
     return found
 
@@ -272,7 +255,7 @@ def _own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
     parts = []
     for mount in container.mounts:
         path = clean(str(mount["destination"]))
-        source = str(edit.mount["source"]) + path[len(edit.name) :]
+        source = edit.source() + path[len(edit.name) :]
         if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:
             parts.append({**edit.mount, "destination": mount["destination"], "source": source})
     return parts

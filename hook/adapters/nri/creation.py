@@ -7,16 +7,14 @@ from typing import Any, NamedTuple
 
 from hook import events
 from hook.adapters.nri import ttrpc
-from hook.adapters.nri.adjust import adjust, clean, near, still_wrong
+from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
-from hook.base.errors import describe
+from hook.base.errors import Undecided
 from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
-from hook.container.model import Container, Facts
-from hook.facts import gather
-from hook.plan import Plan, plan
-from hook.policy.match import Match, select
-from hook.policy.model import AUDIT, IGNORE, MOUNTS, Policy
+from hook.decide import NOWHERE, Case, Done, Verdict
+from hook.plan import Plan
+from hook.policy.model import Policy
 
 _APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
@@ -73,67 +71,58 @@ class Decider:
 
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
-        case = _Case(container.id)
-        try:
-            decided, what = self._decide(case, pod, container)
-            adjustment, denials = adjust(decided, what, self.removes_mounts)
-            decided.denials += denials
-            refusal = decided.refusal()
-            payload = b""
-            if decided.edits and not refusal and not decided.audit_only():
+        case = self._case(container.id)
+        payload = b""
+
+        def act(decided: Plan, asked: Asked) -> Done:
+            nonlocal payload
+            adjustment, denials = adjust(decided, case.container, self.removes_mounts)
+            if decided.edits and not denials and not decided.audit_only():
                 payload = ttrpc.serialize(adjustment.response())
-        except Exception as error:  # whatever it is, the policy says what a container gets then
-            return self._failed(case, describe(error))
-        text = f"reassert: refused {case.who}: {refusal}" if refusal else ""
-        return Reply(payload, text, lambda: self._tell(case, decided))
+            return Done(NOWHERE, denials)
 
-    def _decide(self, case: _Case, pod: Any, container: Any) -> tuple[Plan, Container]:
-        case.policy = policy = self.resident.get()
+        verdict = case.settle(lambda: (identify(pod, container, self.engine), Asked(container)), act)
+        return self._reply(case, verdict, payload)
+
+    def _case(self, container_id: str) -> Case:
+        return Case(ADAPTER, container_id, self._policy)
+
+    def _policy(self) -> Policy:
+        policy = self.resident.get()
         self.report.metrics.policy(policy, self.resident.loaded_at)
-        case.who = who = identify(pod, container, self.engine)
-        matches = select(policy, who)
-        facts = gather(policy, who, matches)
-        mounts = _mounts(container.mounts, matches, facts)
-        notes = container.annotations
-        annotations = {key: notes[key] for key in notes}
-        devices, rules = _devices(container.linux) if facts.allocations else ([], [])  # only those are reserved
-        what = Container(who, container.env[:], mounts, facts, annotations, devices, rules)
-        return plan(policy, what, matches), what
+        return policy
 
-    def _tell(self, case: _Case, decided: Plan) -> None:
-        metrics = self.report.metrics
-        refused = bool(decided.refusal())
-        outcome = "refused" if refused else "adjusted" if decided.edits else "unchanged"
-        if decided.audit_only() and not decided.is_empty():
+    def _reply(self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision") -> Reply:
+        text = f"reassert: {verdict.refusal}" if verdict.refusal else ""
+        return Reply(b"" if text else payload, text, lambda: self._tell(case, verdict, failure))
+
+    def _tell(self, case: Case, verdict: Verdict, failure: str) -> None:
+        metrics, decided = self.report.metrics, verdict.plan
+        if decided is None:
+            metrics.error(failure)
+            outcome = "failed"
+        elif decided.audit_only() and not decided.is_empty():
             outcome = "audited"
+        else:
+            outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
         metrics.container(outcome, case.clock.milliseconds() / 1000)
-        for edit in decided.edits:
-            metrics.edit(edit.rule, edit.kind)
-        for reason in [*decided.denials, *decided.errors]:
-            metrics.refusal(reason.rule)
-        if not decided.is_empty() or decided.policy.warning:
-            self.report.container(events.plan_event(case.event(), decided))
-
-    def _failed(self, case: _Case, message: str, kind: str = "decision") -> Reply:
-        """Nobody could decide: `failurePolicy` says what the container gets."""
-        policy = case.policy or self.resident.last
-        let_through = not policy.missing and (policy.failure_policy == IGNORE or policy.mode == AUDIT)
-
-        def tell() -> None:
-            self.report.metrics.error(kind)
-            self.report.metrics.container("failed", case.clock.milliseconds() / 1000)
-            self.report.container(events.error_event(case.event(), message, let_through))
-
-        text = "" if let_through else f"reassert: refused {case.who or case.container_id or 'a container'}: {message}"
-        return Reply(b"", text, tell)
+        if decided:
+            for edit in decided.edits:
+                metrics.edit(edit.rule, edit.kind)
+            for reason in verdict.reasons:
+                metrics.refusal(reason.rule)
+        if verdict.event:
+            self.report.container(verdict.event)
 
     def too_late(self, container_id: str) -> Reply:
         """The answer for a request whose decision takes too long. Asks nothing of the node, which may hang."""
-        return self._failed(_Case(container_id), "no decision in time for the runtime", "deadline")
+        case = Case(ADAPTER, container_id, lambda: self.resident.last)
+        return self._reply(case, case.failed(Undecided("no decision in time for the runtime")), failure="deadline")
 
     def unread(self, why: str) -> Reply:
         """The answer for a container of whom the runtime says more than is read."""
-        return self._failed(_Case(""), why)
+        case = Case(ADAPTER, "", lambda: self.resident.last)
+        return self._reply(case, case.failed(Undecided(why)))
 
     def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
         """Report how running containers differ from what the policy wants; how many do. Changes nothing."""
@@ -142,51 +131,39 @@ class Decider:
         for container in containers:
             if container.state not in _RUNNING or container.pod_sandbox_id not in by_id:
                 continue
-            case = _Case(container.id)
+            case = self._case(container.id)
             try:
-                decided, what = self._decide(case, by_id[container.pod_sandbox_id], container)
-                decided.edits = still_wrong(decided, what)
+                who = identify(by_id[container.pod_sandbox_id], container, self.engine)
+                decided = case.decide(who, Asked(container))
+                wrong = still_wrong(decided, case.container)
+                event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
             except Exception as error:  # one that cannot be read must not hide the others
                 self.report.metrics.error("decision")
-                self.report.container(events.error_event(case.event(), describe(error), True))
+                self.report.container(case.failed(error).event or {})
                 continue
-            if not decided.edits:
+            if not wrong:
                 continue
             drifted += 1
-            for edit in decided.edits:
+            for edit in wrong:
                 self.report.metrics.drift(edit.rule, edit.kind)
-            event = events.plan_event(case.event(), decided)
             event.update(event=events.DRIFTED, level="warning", applied=False)
             self.report.container(event)
         self.report.metrics.drifted(drifted)
         return drifted
 
 
-class _Case:
-    """What is known so far about one container, for its event."""
+class Asked:
+    """What a container would start with, in OCI's spelling, as NRI tells it."""
 
-    def __init__(self, container_id: str) -> None:
-        self.clock = events.Clock()
-        self.container_id = container_id
-        self.policy: Policy | None = None
-        self.who: Identity | None = None
-
-    def event(self) -> dict[str, Any]:
-        return events.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)
-
-
-def _mounts(mounts: Any, matches: list[Match], facts: Facts) -> list[dict[str, object]]:
-    """Those that a reserved mount could meet, in OCI's spelling."""
-    rules = [match.rule for match in matches if match.applies]
-    reserved = [mount.destination for rule in rules for mount in rule.mounts]
-    if facts.allocations and any(MOUNTS in rule.allocations for rule in rules):
-        reserved += [clean(path) for allocation in facts.allocations for _, path, _ in allocation.mounts]
-    is_near = near(tuple(reserved))
-    return [
-        {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
-        for mount in mounts[:]  # protobuf iterates over its own containers by index, in Python
-        if is_near(mount.destination)
-    ]
+    def __init__(self, container: Any) -> None:
+        self.env: list[str] = container.env[:]
+        self.mounts: list[dict[str, object]] = [
+            {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
+            for mount in container.mounts[:]  # protobuf iterates over its own containers by index, in Python
+        ]
+        notes = container.annotations
+        self.annotations = {key: notes[key] for key in notes}
+        self.devices, self.device_rules = _devices(container.linux)
 
 
 def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object]]]:

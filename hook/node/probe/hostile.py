@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hook.container.identity import CONTAINER, Identity
 from hook.policy.match import Match, Verdict, judge, select
-from hook.policy.model import KEEP, Env, Mount, Policy, Rule
+from hook.policy.model import Policy, Rule
+from hook.reserve.mounts import Mount
 
 PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
 """The values that a reserved name is given: first as a device plugin's, then the pod's, as kubelet orders them."""
@@ -49,16 +50,12 @@ def _views(who: Identity) -> Iterator[Identity]:
 
 def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:
     """Other values for what the rules reserve. `gentle`: nothing that must be absent, or that a rule would deny."""
-    reserved = [e for rule in rules if not (gentle and rule.deny) for e in rule.env if _is_reserved(e)]
-    valued = dict.fromkeys(e.name for e in reserved if e.value is not None or e.file is not None)
-    absent = dict.fromkeys(_instance(e.name) for e in reserved if e.value is None and e.file is None and not gentle)
+    # A name that is left as it is without an allocation is not reserved for a probe, which has none.
+    reserved = [e for rule in rules if not (gentle and rule.deny) for e in rule.env if not e.keep]
+    valued = dict.fromkeys(e.name for e in reserved if e.text is not None)
+    absent = dict.fromkeys(_instance(e.name) for e in reserved if e.text is None and not gentle)
     pairs = [(name, value) for value in (PLUGIN, POD) for name in valued]
     return pairs + [(name, POD) for name in absent if name not in valued]
-
-
-def _is_reserved(e: Env) -> bool:
-    """A name that is left as it is without an allocation is not; a probe has none."""
-    return not (e.allocated and e.value == KEEP)
 
 
 def _instance(pattern: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hook.container.paths import is_below
 from hook.linux.mountns import open_in_root
 from hook.node.probe.starter import Gone
-from hook.policy.model import Mount
+from hook.reserve.mounts import Mount
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")
 """Options that a mount must have where the policy asks for them. The others of mount(8) hide nothing from anybody."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from hook.base.errors import describe
 from hook.container.model import Container, Facts
-from hook.edits import Edit, PlaceMount, SetEnv
-from hook.facts import gather
+from hook.gather import gather
 from hook.node.engine import Engine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
@@ -19,6 +18,9 @@ from hook.node.probe.starter import Gone, NotStarted, Pairs, Running, Starter, s
 from hook.plan import plan
 from hook.policy.match import Match, excluded
 from hook.policy.model import AUDIT, Policy
+from hook.reserve.env import SetEnv
+from hook.reserve.mounts import PlaceMount
+from hook.reserve.outcome import Edit
 
 ATTEMPTS = 3
 """Starts until one container lives long enough; kubelet looks for pods that it does not know every two seconds."""
@@ -187,7 +189,7 @@ class Attempt:
         wrong = [_say(edit) for edit in decided.edits]
         wrong = wrong or [str(reason) for reason in decided.denials + decided.errors]
         try:
-            left = [_say(edit) for edit in decided.reserved.edits(running.exec_environ())]
+            left = [_say(edit) for edit in decided.env.differences(running.exec_environ())]
             executed = EXPOSED if left else PROTECTED
             said = [f"executed in it: {text}" for text in left if text not in wrong]
         except NodeError as error:
@@ -210,7 +212,7 @@ def _refusal(message: str) -> str:
 
 def _say(edit: Edit) -> str:
     """What is left to be done, as what is wrong."""
-    if isinstance(edit, SetEnv):
+    if isinstance(edit, SetEnv) and edit.value is not None:
         is_now = f"is {edit.before[-1]}" if edit.before else "is not set"
         return f"env {edit.name} {is_now}, the policy wants {edit.value}"
     if isinstance(edit, PlaceMount):

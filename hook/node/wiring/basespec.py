@@ -6,9 +6,10 @@ from typing import Any
 
 from hook.base.errors import ReassertError
 from hook.emit.hookentry import oci_hook
-from hook.facts import first_line
+from hook.gather import first_line
 from hook.node.errors import NodeError
-from hook.policy.model import KEEP, Env, Policy
+from hook.policy.model import Policy
+from hook.reserve.env import FILE, Env
 
 STAGE = "createRuntime"
 
@@ -44,9 +45,9 @@ def reserved_env(policy: Policy) -> list[str]:
 
 
 def _value(env: Env) -> str | None:
-    if env.file is not None:
+    if env.source == FILE:
         try:
-            return first_line(env.file)
+            return first_line(str(env.text))
         except (ReassertError, OSError) as error:
             raise NodeError(f"the value of env {env.name} cannot be read: {error}") from None
-    return None if env.allocated and env.value == KEEP else env.value
+    return env.text

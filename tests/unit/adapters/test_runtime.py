@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.decision import ANNOTATION, read
+from hook.reserve.decision import ANNOTATION, read
 from unit.support import ROOT, config, document
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}]}

@@ -57,7 +57,7 @@ def test_compiled_rule_survives_its_line() -> None:
     }
     (one,) = policy(full).candidates(None)
     assert one.conditions == {"namespaces": ["a"], "podSelector": [["x", "In", ["y"]], ["z", "Exists", []]]}
-    assert [(env.name, env.value, env.file) for env in one.env] == [("F", None, "/f"), ("G_*", None, None)]
+    assert [(env.name, env.source, env.text) for env in one.env] == [("F", "file", "/f"), ("G_*", "absent", None)]
     assert (one.skip_unknown, one.deny) == (True, True)
 
 

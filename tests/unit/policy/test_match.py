@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hook.base.glob import glob_match
 from hook.container.identity import TYPES, Identity
-from hook.policy.glob import glob_match
 from hook.policy.match import Match, excluded, judge, select
 from unit.support import POD, policy, rule
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.policy.glob import glob_match
+from hook.base.glob import glob_match
 from hook.policy.overlap import _glob_covers, always_meet, globs_meet, may_meet
 from unit.support import rule
 

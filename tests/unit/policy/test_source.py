@@ -38,7 +38,7 @@ def test_yaml_indented_with_tabs_is_refused_with_its_place() -> None:
 def test_value_keeps_every_character_of_json() -> None:
     value = 'tab\t quote" back\\ slash/ é 😀 \x07 \x85'
     compiled = policy({"name": "r", "env": [{"name": "A", "value": value}]})
-    assert compiled.candidates(None)[0].env[0].value == value
+    assert compiled.candidates(None)[0].env[0].text == value
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ spec:
 """
     assert problems(text) == []
     rules = compile_bytes("policy.yaml", text.encode()).policy().candidates(None)
-    assert [[(env.name, env.value) for env in rule.env] for rule in rules] == [[("X", "x")], [("X", "x")], [("Y", "x")]]
+    assert [[(env.name, env.text) for env in rule.env] for rule in rules] == [[("X", "x")], [("X", "x")], [("Y", "x")]]
 
 
 def test_billion_laughs_are_refused_before_they_are_expanded() -> None:

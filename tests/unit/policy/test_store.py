@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hook import child
+from hook.base import child
 from hook.plan import plan
 from hook.policy import store
 from hook.policy.model import Policy

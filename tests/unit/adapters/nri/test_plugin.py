@@ -43,7 +43,7 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
 
 
 def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rule, event in ((GPU, "container.edited"), ({**GPU, "onConflict": "Deny"}, "container.denied")):
+    for rule, event in ((GPU, "container.edited"), ({**GPU, "onConflict": "Deny"}, "container.would-deny")):
         with running(root_dir, document(rule, mode="Audit")) as plugin:
             response = plugin.create(["GPU=all"])
             assert (response.status.code, env(response)) == (0, {})
@@ -52,7 +52,7 @@ def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path, monkeypatch
             with monkeypatch.context() as patch:  # nor if there is no decision at all
                 patch.setattr("hook.adapters.nri.creation.identify", lambda *_: 1 / 0)
                 assert plugin.create(["GPU=all"]).status.code == 0
-            assert plugin.logged()[-1]["event"] == "container.error"
+            assert plugin.logged()[-1]["event"] == "container.would-deny"
 
 
 def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hook.base.errors import ReassertError, Undecided
 from hook.base.system import Untrusted
-from hook.facts import VALUE_LIMIT, first_line, gather
+from hook.gather import VALUE_LIMIT, first_line, gather
 from hook.policy.match import Match, judge
 from unit.support import POD, policy, rule
 

@@ -8,7 +8,9 @@ from hook.base.system import Untrusted, is_file, read_fd, read_file, trusted
 from hook.container.identity import SANDBOX, Identity
 from hook.container.model import Facts
 from hook.policy.match import Match
-from hook.policy.model import DEVICES, MOUNTS, Policy
+from hook.policy.model import Policy
+from hook.reserve import devices, mounts
+from hook.reserve.env import FILE
 
 VALUE_LIMIT = 128 * 1024
 """Bytes of a `valueFrom.file`: Linux's MAX_ARG_STRLEN, beyond which no env entry can be."""
@@ -26,15 +28,15 @@ def gather(policy: Policy, who: Identity, matches: "list[Match]") -> Facts:
         if not match.applies:
             continue
         for env in match.rule.env:
-            if env.file is not None and env.file not in facts.files:
-                _read_value(facts, env.file)
+            if env.source == FILE and env.text is not None and env.text not in facts.files:
+                _read_value(facts, env.text)
         for mount in match.rule.mounts:
             if mount.source:
                 _look_for(facts, mount.source)
-        for allocation in facts.allocations if MOUNTS in match.rule.allocations else []:
+        for allocation in facts.allocations if mounts.PART in match.rule.allocations else []:
             for source, _, _ in allocation.mounts:
                 _look_for(facts, source)
-        for allocation in facts.allocations if DEVICES in match.rule.allocations else []:
+        for allocation in facts.allocations if devices.PART in match.rule.allocations else []:
             for path, _, _ in allocation.devices:
                 _look_at_device(facts, path)
     return facts

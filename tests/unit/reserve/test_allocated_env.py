@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hook import events, facts
+from hook import events, gather
 from hook.container import cdi as specs
 from hook.container.identity import TYPES, Identity
 from unit.allocated import NAME, UID, Node, ours, spec
@@ -256,7 +256,7 @@ def test_container_of_unknown_identity_is_undecided_and_never_given_a_default(
     node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
     decided = node.decide(spec(env=["VISIBLE=all"]), who)
     assert decided.refusal() == f"rule gpu: {unknown} is unknown, so its device allocation is too"
-    assert decided.edits == []
+    assert decided.edits == ()
 
 
 def test_relative_kubelet_root_is_an_error_of_the_policy() -> None:
@@ -268,7 +268,7 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(facts, "read_file", lambda path, limit: opened.append(path) or checkpoint())
+    monkeypatch.setattr(gather, "read_file", lambda path, limit: opened.append(path) or checkpoint())
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
         opened.clear()
@@ -290,7 +290,7 @@ def test_where_a_value_comes_from_is_in_the_edit(root_dir: Path) -> None:
     node.allocate(ours("GPU-4", "GPU-5", envs={"VISIBLE": "GPU-4,GPU-5"}))
     [edit] = node.decide(spec(env=["VISIBLE=all"])).edits
     assert edit.describe()["from"] == "example.com/gpu GPU-4,GPU-5"
-    assert node.decide(spec()).reserved.values == {"VISIBLE": "GPU-4,GPU-5"}
+    assert node.decide(spec()).env.values == {"VISIBLE": "GPU-4,GPU-5"}
     assert "from" not in node.decide(spec(), INIT).edits[0].describe()
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.errors import Undecided
-from hook.decision import ANNOTATION, read, stamp
-from hook.plan import Reserved
+from hook.reserve.decision import ANNOTATION, read, stamp
+from hook.reserve.env import Reserved
 
 NOTHING = Reserved({}, [])
 

@@ -1,0 +1,41 @@
+"""podman's hook stage precreate: it runs before the runtime, so it corrects env too. Start path: builtins only."""
+
+from hook import events
+from hook.adapters.handover import correct
+from hook.adapters.options import Options
+from hook.base.errors import Refused
+from hook.base.system import read_fd, write_all
+from hook.container.identity import Identity, identify
+from hook.container.spec import LIMIT, Spec
+from hook.decide import Case, Done
+from hook.plan import Plan
+from hook.policy import store
+
+ADAPTER = "precreate"
+STDIN = "the config.json on stdin"
+
+
+def precreate(options: Options, kinds: "frozenset[str]") -> None:
+    """config.json from stdin to stdout (oci-hooks(5)). Raises Refused."""
+    data = b""
+    result: list[bytes] = []
+
+    def read() -> "tuple[Identity, Spec]":
+        nonlocal data
+        data = read_fd(0, LIMIT, STDIN)
+        spec = Spec(data, STDIN)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        done = correct(case, options, decided, spec)
+        result.append(spec.render())
+        return done
+
+    case = Case(ADAPTER, "", lambda: store.load(options.policy, options.store))
+    case.where = STDIN
+    verdict = case.settle(read, act, kinds)
+    if verdict.event:
+        events.write(options.events, verdict.event)
+    if verdict.refusal:
+        raise Refused(verdict.refusal)
+    write_all(1, result[0] if result else data)

@@ -1,0 +1,63 @@
+"""Reserved annotations: keys that only a device plugin may set. Part of the start path: builtins only."""
+
+from hook.base.glob import glob_match, literal_start
+from hook.container.model import Container
+from hook.reserve.outcome import Edit, Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.policy.model import Rule
+    from hook.reserve.outcome import Target
+
+KIND = "annotation"
+
+
+class DropAnnotation(Edit):
+    """No annotation of that key: only a device plugin may set it. `before`: its value."""
+
+    __slots__ = ("before",)
+    kind = KIND
+
+    def __init__(self, rule: str, name: str, before: str) -> None:
+        super().__init__(rule, name)
+        self.before = before
+
+    def conflict(self) -> str:
+        """What the container asked for that this overrides."""
+        return f"annotation {self.name} must be absent and was set"
+
+    def before_and_after(self) -> "tuple[object, object]":
+        """The value."""
+        return self.before, None
+
+    def words(self) -> "tuple[str, str]":
+        """The value, quoted."""
+        return repr(self.before), "absent"
+
+
+def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+    """Keys that only a device plugin may set, unless one did, with this very value."""
+    rules = [rule for rule in rules if rule.annotations]
+    if not rules or container.facts.allocation_problem:
+        return
+    allocated = {key: value for a in container.facts.allocations for key, value in a.annotations.items()}
+    starts = tuple(literal_start(name) for rule in rules for name in rule.annotations)
+    for key, value in container.annotations.items():
+        if not key.startswith(starts) or allocated.get(key) == value:
+            continue
+        for rule in rules:
+            if any(glob_match(name, key) for name in rule.annotations):
+                edit = DropAnnotation(rule.name, key, value)
+                if not outcome.count(KIND, rule.name):
+                    return
+                outcome.edits.append(edit)
+                if rule.deny:
+                    outcome.deny(rule.name, KIND, edit.conflict())
+                break
+
+
+def apply(outcome: Outcome, target: "Target") -> None:
+    """Make it so."""
+    gone = {edit.name for edit in outcome.edits if edit.kind == KIND}
+    if gone:
+        target.annotations = {key: value for key, value in target.annotations.items() if key not in gone}

@@ -1,0 +1,58 @@
+"""The decision as an annotation of config.json. Part of the start path: builtins only.
+
+`exec` reads there what `create` decided, and the hook that looks at the container reads what is left to be logged.
+There is no state beside the bundle: what a container was promised lives and dies with it. `create` always replaces
+or removes the annotation, so a pod that brings one along gains nothing; nobody else may believe it.
+"""
+
+from hook.base.errors import Undecided
+from hook.base.jsontext import Malformed, encode, parse
+from hook.reserve.env import Reserved
+
+ANNOTATION = "reassert/decision"
+
+
+def stamp(
+    annotations: "dict[str, str]", reserved: Reserved, fingerprint: str, draft: "dict[str, object] | None" = None
+) -> "dict[str, str]":
+    """The annotations with this decision in them and no other; without one where there is nothing to keep.
+
+    `draft`: the event that the hook completes.
+    """
+    if not reserved and not draft and ANNOTATION not in annotations:
+        return annotations
+    stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
+    if reserved or draft:
+        decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
+        stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
+    return stamped
+
+
+def read(annotations: "dict[str, str]") -> "Reserved | None":
+    """The decision that was stamped, None where there is none. Raises Undecided if it is not one of ours."""
+    value = _parsed(annotations)
+    if value is None:
+        return None
+    try:
+        return Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
+    except (KeyError, TypeError, ValueError) as error:
+        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
+
+
+def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
+    """The event that was handed on, None where there is none. Raises Undecided if it is not one of ours."""
+    draft = (_parsed(annotations) or {}).get("event")
+    return draft if isinstance(draft, dict) else None
+
+
+def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":
+    text = annotations.get(ANNOTATION)
+    if text is None:
+        return None
+    try:
+        value = parse(text)
+        if not isinstance(value, dict) or value.get("version") != 1:
+            raise Malformed("unknown version")
+    except Malformed as error:
+        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
+    return value

@@ -1,0 +1,256 @@
+"""Reserved env: names with one value, or absent. Part of the start path: builtins only."""
+
+from hook.base.glob import glob_match, is_pattern, literal_start
+from hook.container.model import Container
+from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hook.container.allocation import Allocation
+    from hook.policy.model import Rule
+    from hook.reserve.outcome import Target
+
+KIND = "env"
+
+VALUE, FILE, ALLOCATED, ABSENT = "value", "file", "allocated", "absent"
+KEEP = "Keep"
+"""As the default of a `deviceAllocation`: leave the name as it is where no device plugin set it."""
+
+
+class Env:
+    """One reserved env name. `source` says what `text` is.
+
+    VALUE: the value. FILE: the path of a file whose first line is the value. ALLOCATED: the default where no device
+    plugin set the name, None for absent; with `keep` the name is left as it is. ABSENT: None; `name` may be a pattern.
+    """
+
+    __slots__ = ("keep", "name", "source", "text")
+
+    def __init__(self, name: str, source: str, text: "str | None" = None, keep: bool = False) -> None:
+        self.name = name
+        self.source = source
+        self.text = text
+        self.keep = keep
+
+    def wanted(self) -> "tuple[object, ...]":
+        """What is wanted for the name, comparable between rules."""
+        return self.source, self.text, self.keep
+
+    def is_pattern(self) -> bool:
+        """Whether the name stands for many."""
+        return self.source == ABSENT and is_pattern(self.name)
+
+    def as_line(self) -> "list[object]":
+        """For the compiled policy; the arguments of the constructor."""
+        return [self.name, self.source, self.text, self.keep]
+
+
+def from_policy(entry: "dict[str, Any]") -> Env:
+    """An entry of a rule's `env`, checked against the schema."""
+    name, origin = str(entry["name"]), entry.get("valueFrom") or {}
+    if "absent" in entry:
+        return Env(name, ABSENT)
+    if "value" in entry:
+        return Env(name, VALUE, str(entry["value"]))
+    if "file" in origin:
+        return Env(name, FILE, str(origin["file"]))
+    default = (origin.get("deviceAllocation") or {}).get("default")
+    if default == KEEP:
+        return Env(name, ALLOCATED, None, True)
+    return Env(name, ALLOCATED, None if default is None else str(default))
+
+
+class SetEnv(Edit):
+    """Exactly one entry `name=value`, or none where `value` is None. `before`: values; None for an entry without `=`.
+
+    A bare `NAME` counts: crun's putenv(3) unsets the variable for it.
+    """
+
+    __slots__ = ("before", "value")
+    kind = KIND
+
+    def __init__(self, name: str, value: "str | None", before: "list[str | None]") -> None:
+        super().__init__("", name)
+        self.value = value
+        self.before = before
+
+    def conflict(self) -> str:
+        """What the container asked for that this overrides, or "". The value stays out of it."""
+        if self.value is None:
+            return f"env {self.name} must be absent and was set" if self.before else ""
+        if any(value != self.value for value in self.before):
+            return f"env {self.name} is reserved and was set to something else"
+        return ""
+
+    def before_and_after(self) -> "tuple[object, object]":
+        """Values."""
+        return self.before[:SHOWN], self.value
+
+    def words(self) -> "tuple[str, str]":
+        """Values, quoted."""
+        before = ", ".join("(no =)" if value is None else repr(value) for value in self.before[:SHOWN])
+        return before or "-", "absent" if self.value is None else repr(self.value)
+
+
+class Reserved:
+    """Reserved env apart from any one process: `values` by name, None where it must be absent; `absent` patterns.
+
+    It is decided at create time and travels on to `exec`. An exact name beats a pattern.
+    """
+
+    __slots__ = ("_starts", "absent", "values")
+
+    def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
+        self.values = values
+        self.absent = absent
+        self._starts: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.absent)
+
+    def owner(self, name: str) -> str:
+        """The reserved name or pattern that an env name falls under, or ""."""
+        if name in self.values:
+            return name
+        if not self.absent:
+            return ""
+        if len(self._starts) != len(self.absent):
+            self._starts = tuple(map(literal_start, self.absent))
+        if name.startswith(self._starts):  # at once for all, and few names do
+            for pattern in self.absent:
+                if glob_match(pattern, name):
+                    return pattern
+        return ""
+
+    def differences(self, env: "list[str]") -> "list[SetEnv]":
+        """What has to change in a process's env, exact names first. Stops shortly beyond EDITS names of patterns."""
+        before: dict[str, list[str | None]] = {name: [] for name in self.values}
+        by_pattern: dict[str, list[str | None]] = {}
+        for entry in env:
+            name, equals, value = entry.partition("=")
+            found = before.get(name)
+            if found is None and self.absent and self.owner(name) and len(by_pattern) <= EDITS:
+                found = by_pattern.setdefault(name, [])
+            if found is not None:
+                found.append(value if equals else None)
+        wrong = [
+            SetEnv(name, value, before[name])
+            for name, value in self.values.items()
+            if before[name] != ([] if value is None else [value])
+        ]
+        return wrong + [SetEnv(name, None, values) for name, values in by_pattern.items()]
+
+    def correct(self, env: "list[str]") -> "list[str]":
+        """The env as it has to be: each value where its name first stood, else at the end; all else in its order."""
+        corrected: list[str] = []
+        placed: set[str] = set()
+        for entry in env:
+            name = entry.partition("=")[0]
+            if not self.owner(name):
+                corrected.append(entry)
+            elif name not in placed:
+                placed.add(name)
+                value = self.values.get(name)
+                if value is not None:
+                    corrected.append(f"{name}={value}")
+        corrected += [f"{n}={value}" for n, value in self.values.items() if value is not None and n not in placed]
+        return corrected
+
+
+def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+    """What the rules reserve, and what of it the container has not. An exact name beats a pattern."""
+    reserved = outcome.env
+    owners: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    denying: dict[str, str] = {}
+    allocations = container.facts.allocations
+    for rule in rules:
+        wanted = list(rule.env)
+        if KIND in rule.allocations:
+            names = dict.fromkeys(name for allocation in allocations for name in allocation.env)
+            wanted += [Env(name, ALLOCATED, keep=True) for name in names]
+        for env in wanted:
+            if rule.deny:
+                denying.setdefault(env.name, rule.name)
+            if not env.is_pattern():
+                _resolve(rule.name, env, container, outcome, owners, origins)
+            elif env.name not in reserved.absent:
+                reserved.absent.append(env.name)
+                owners[env.name] = rule.name
+    for edit in reserved.differences(container.env):
+        exact = edit.name in reserved.values
+        edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
+        edit.origin = origins.get(edit.name, "") if edit.value is not None else ""
+        if not outcome.count(KIND, edit.rule):
+            break
+        outcome.edits.append(edit)
+        asked = [name for name in denying if name == edit.name or (not exact and glob_match(name, edit.name))]
+        if asked and edit.conflict():
+            outcome.deny(denying[asked[0]], KIND, edit.conflict())
+
+
+def apply(outcome: Outcome, target: "Target") -> None:
+    """Make it so."""
+    if outcome.env:
+        target.env = outcome.env.correct(target.env)
+
+
+def _resolve(
+    rule: str,
+    env: Env,
+    container: Container,
+    outcome: Outcome,
+    owners: "dict[str, str]",
+    origins: "dict[str, str]",
+) -> None:
+    """Reserve the value that one exact name has to have, found in the node's facts."""
+    facts, name, value = container.facts, env.name, env.text
+    if env.source == FILE:
+        path = str(env.text)
+        if path not in facts.files:
+            reason = facts.unreadable.get(path, f"{path} was not read")
+            outcome.cannot_tell(rule, KIND, f"cannot tell the value of env {name}: {reason}")
+            return
+        value = facts.files[path]
+    elif env.source == ALLOCATED:
+        if facts.allocation_problem:
+            return  # said once for the whole rule
+        set_by = [allocation for allocation in facts.allocations if name in allocation.env]
+        if set_by or name in facts.cdi_env:
+            value = _allocated_value(name, set_by, container)
+            if value is None:
+                names = " and ".join(str(allocation) for allocation in set_by)
+                outcome.deny(rule, KIND, f"{names} set env {name} differently, and neither value is there")
+                return
+            origins[name] = "; ".join(str(allocation) for allocation in set_by) or "CDI"
+        elif env.keep:
+            return
+    values = outcome.env.values
+    if name in values and values[name] != value:
+        outcome.deny(rule, KIND, f"wants another value for env {name} than rule {owners[name]}")
+        return
+    values[name] = value
+    owners.setdefault(name, rule)
+
+
+def _allocated_value(name: str, set_by: "list[Allocation]", container: Container) -> "str | None":
+    """The value that was allocated, None where two plugins disagree and the container has neither's.
+
+    containerd appends a CDI spec's env last, so one of its values that stands last is right. Of two plugins that
+    set one name kubelet takes either; the first value in process.env that is one of theirs tells which.
+    """
+    prefix = name + "="
+    there = [
+        entry[len(prefix) :] if entry != name else None
+        for entry in container.env
+        if entry.startswith(prefix) or entry == name
+    ]
+    cdi = container.facts.cdi_env.get(name, [])
+    if there and there[-1] in cdi:
+        return there[-1]
+    values = list(dict.fromkeys(allocation.env[name] for allocation in set_by))
+    if len(values) > 1:
+        return next((value for value in there if value in values), None)
+    return values[0] if values else cdi[-1]

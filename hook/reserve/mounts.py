@@ -1,0 +1,288 @@
+"""Reserved mounts, compared as text: what config.json says. Part of the start path: builtins only.
+
+Where a path of an image leads, and what a runtime made of it, only the container's mount namespace tells: after the
+text is right, `hook.linux.look` looks there.
+"""
+
+from hook.container.model import Container
+from hook.container.paths import clean, is_below, parents
+from hook.reserve.outcome import SHOWN, Edit, Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hook.container.allocation import Allocation
+    from hook.policy.model import Rule
+    from hook.reserve.outcome import Target
+
+    OciMount = dict[str, object]
+
+KIND = "mount"
+PART = "mounts"
+"""The part of `deviceAllocations` that reserves a device plugin's mounts."""
+
+VOLUMES_ABOVE = "volumesAbove"
+"""Beside it: a container's mount above a device plugin's is let through."""
+
+BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
+"""Trees that no mount is put into: the runtime makes them, some of it after everything else; and a mount there could
+hand the container the node (CVE-2019-16884, runc)."""
+
+_BIND = ("bind", "rbind")
+_PROPAGATION = ("private", "rprivate", "slave", "rslave")
+
+
+class Mount:
+    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` those of mount(8).
+
+    `source` "" reserves that nothing is mounted at the destination or below it. `skip_missing`: leave the mount out
+    where the node has no such source. `volumes_above`: a container's mount above the destination is let through.
+    """
+
+    __slots__ = ("allow_below", "destination", "options", "skip_missing", "source", "volumes_above")
+
+    def __init__(
+        self,
+        source: str,
+        destination: str,
+        options: "list[str]",
+        allow_below: "list[str]",
+        skip_missing: bool,
+        volumes_above: bool = False,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.options = options
+        self.allow_below = allow_below
+        self.skip_missing = skip_missing
+        self.volumes_above = volumes_above
+
+    def wanted(self) -> "tuple[object, ...]":
+        """What is wanted at the destination, comparable between rules."""
+        return self.source, frozenset(self.options)
+
+    def as_oci(self) -> "OciMount":
+        """The object for OCI's `mounts`."""
+        return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
+
+    def as_line(self) -> "list[object]":
+        """For the compiled policy; the arguments of the constructor."""
+        return [
+            self.source,
+            self.destination,
+            self.options,
+            self.allow_below,
+            self.skip_missing,
+            self.volumes_above,
+        ]
+
+
+def from_policy(entry: "dict[str, Any]") -> Mount:
+    """An entry of a rule's `mounts`, checked against the schema: rbind, rprivate and ro unless it says otherwise."""
+    given = [str(option) for option in entry.get("options") or []]
+    options = [option for option in given if option in _BIND] or ["rbind"]
+    options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
+    options.append("rw" if entry.get("readOnly") is False else "ro")
+    options += [option for option in given if option not in options]
+    return Mount(
+        clean(str(entry["hostPath"])) if "hostPath" in entry else "",
+        clean(str(entry["mountPath"])),
+        options,
+        [clean(str(path)) for path in entry.get("allowBelow") or []],
+        entry.get("onMissingSource") == "Skip",
+        entry.get("volumesAbove") == "Allow",
+    )
+
+
+class PlaceMount(Edit):
+    """A reserved mount as the last thing mounted at its path, or nothing mounted there at all.
+
+    `mount`: the OCI object, None where nothing may be mounted. `companions`: cleaned destinations that may come after
+    it, those of the plan's other reserved mounts and of what `allowBelow` lets through. Everything else at the path
+    or below it goes away. `before`: what goes away, and what stays above it because `volumes_above` allows that.
+    """
+
+    __slots__ = ("before", "companions", "mount", "volumes_above")
+    kind = KIND
+
+    def __init__(
+        self,
+        rule: str,
+        path: str,
+        mount: "OciMount | None",
+        companions: "frozenset[str]",
+        before: "list[OciMount]",
+        origin: str = "",
+    ) -> None:
+        super().__init__(rule, path, origin)
+        self.mount = mount
+        self.companions = companions
+        self.before = before
+        self.volumes_above = False
+
+    def source(self) -> str:
+        """Path on the node; "" where nothing may be mounted."""
+        return str(self.mount["source"]) if self.mount else ""
+
+    def options(self) -> "list[str]":
+        """Of mount(8)."""
+        options = self.mount.get("options") if self.mount else None
+        return [str(option) for option in options] if isinstance(options, list) else []
+
+    def displaces(self, path: str) -> bool:
+        """Whether a mount at a cleaned path has to go."""
+        return path == self.name or (is_below(path, self.name) and path not in self.companions)
+
+    def in_place(self, there: "list[tuple[str, OciMount]]", displaced: "list[int]") -> bool:
+        """Whether the text says so already. `there`: cleaned destinations and mounts; `displaced`: which have to go.
+
+        Nothing may come after it but its companions: any other path could be a link of the image that leads above it.
+        """
+        if self.mount is None or len(displaced) != 1 or there[displaced[0]][1] != self.mount:
+            return not displaced and self.mount is None
+        return all(path in self.companions and not is_below(self.name, path) for path, _ in there[displaced[0] + 1 :])
+
+    def conflict(self) -> str:
+        """What the container asked for that this overrides, or ""."""
+        if not self.before:
+            return ""
+        others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
+        return f"mount {self.name} is reserved and {', '.join(others)} was mounted"
+
+    def before_and_after(self) -> "tuple[object, object]":
+        """Destinations and sources; source and options."""
+        before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before[:SHOWN]]
+        return before, {"source": self.source(), "options": self.options()} if self.mount else None
+
+    def words(self) -> "tuple[str, str]":
+        """Where from."""
+        before = ", ".join(f"{m['destination']} from {m.get('source')}" for m in self.before[:SHOWN])
+        if self.mount is None:
+            return before or "-", "absent"
+        return before or "-", f"{self.source()} ({','.join(self.options())})"
+
+
+def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+    """What the rules reserve, shallow before deep, and what of it the container has not."""
+    reserved: list[tuple[Rule, Mount, str]] = []
+    denying: dict[str, str] = {}
+    for rule in rules:
+        asked = [(mount, "") for mount in rule.mounts]
+        if PART in rule.allocations:
+            let_through = VOLUMES_ABOVE in rule.allocations
+            asked += [(mount, str(a)) for a in container.facts.allocations for mount in _allocated(a, let_through)]
+        for mount, origin in asked:
+            if rule.deny:
+                denying.setdefault(mount.destination, rule.name)
+            if mount.source not in container.facts.absent_sources:
+                reserved.append((rule, mount, origin))
+            elif not mount.skip_missing:
+                missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
+                outcome.deny(rule.name, KIND, missing)
+    if reserved:
+        _compare(reserved, denying, container, outcome)
+
+
+def _compare(
+    reserved: "list[tuple[Rule, Mount, str]]", denying: "dict[str, str]", container: Container, outcome: Outcome
+) -> None:
+    """Hold what is reserved against the container's mounts. `denying`: by path, the rule that refuses a conflict."""
+    wanted: dict[str, tuple[Rule, Mount, str]] = {}
+    for rule, mount, origin in reserved:
+        first = wanted.setdefault(mount.destination, (rule, mount, origin))
+        if first[1].wanted() != mount.wanted():
+            other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
+            outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
+    rules_mounts = [mount for _, mount, _ in reserved]
+    there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
+    placed = {path: _as_engine_wrote(path, mount, origin, there) for path, (_, mount, origin) in wanted.items()}
+    ours = [mount for mount in placed.values() if mount]
+    companions = frozenset(path for path, mount in placed.items() if mount)
+    if any(mount.allow_below for mount in rules_mounts):
+        companions = companions.union(path for path, _ in there if _is_let_through(path, rules_mounts))
+    around = set(wanted).union(*map(parents, wanted))
+    below = tuple(path.rstrip("/") + "/" for path in wanted)
+    near = [(n, path) for n, (path, _) in enumerate(there) if path in around or path.startswith(below)]
+    for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
+        rule, mount, origin = wanted[path]
+        edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
+        edit.volumes_above = all(m.volumes_above for m in rules_mounts if m.destination == path)
+        upwards = parents(path) if mount.source else []
+        above = [n for n, at in near if at in upwards and at not in wanted]
+        displaced = [n for n, at in near if edit.displaces(at)]
+        if above and not edit.volumes_above:
+            outcome.deny(rule.name, KIND, volume_above(there[above[0]][0], path))
+        edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
+        if path in denying and edit.conflict():
+            outcome.deny(denying[path], KIND, edit.conflict())
+        outcome.mounts.append(edit)
+        if not edit.in_place(there, displaced):
+            outcome.edits.append(edit)
+
+
+def volume_above(volume: str, path: str) -> str:
+    """The reason against a volume above a reserved mount."""
+    return (
+        f"mount {volume} is a volume above the reserved mount {path}: whoever else can write to the volume can take "
+        "the reserved mount away from the running container; mount the volume elsewhere (volumesAbove: Allow in the "
+        "policy lets it through)"
+    )
+
+
+def apply(outcome: Outcome, target: "Target") -> None:
+    """Make it so: what has to go is gone, and reserved mounts come last, each before its companions below it."""
+    if not any(edit.kind == KIND for edit in outcome.edits):
+        return
+    names = [edit.name for edit in outcome.mounts]
+    prefixes = tuple(name.rstrip("/") + "/" for name in names)
+    stay: list[OciMount] = []
+    on_top: dict[str, list[OciMount]] = {name: [] for name in names}
+    for mount in target.mounts:
+        path = clean(str(mount["destination"]))
+        if path in on_top:
+            continue
+        if not path.startswith(prefixes):
+            stay.append(mount)
+        elif all(path in edit.companions for edit in outcome.mounts if is_below(path, edit.name)):
+            on_top[max((name for name in names if is_below(path, name)), key=len)].append(mount)
+    for edit in outcome.mounts:
+        stay += [*([edit.mount] if edit.mount else []), *on_top[edit.name]]
+    target.mounts = stay
+
+
+def _allocated(allocation: "Allocation", volumes_above: bool) -> "list[Mount]":
+    """As kubelet and the engines turn a plugin's mounts into OCI's."""
+    mounts = []
+    for source, destination, read_only in allocation.mounts:
+        path = clean(destination)
+        if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
+            mounts.append(
+                Mount(source, path, ["rbind", "rprivate", "ro" if read_only else "rw"], [], False, volumes_above)
+            )
+    return mounts
+
+
+def _as_engine_wrote(path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]") -> "OciMount | None":
+    """The mount as OCI has it; an allocated one as the engine wrote it, where that says the same; None for absent."""
+    if not mount.source:
+        return None
+    for at, other in there if origin else []:
+        if at == path and other.get("source") == mount.source:
+            options = other.get("options") or []
+            if isinstance(options, list) and _same_options(options, mount.options):
+                return other
+    return mount.as_oci()
+
+
+def _same_options(one: "list[object]", other: "list[str]") -> bool:
+    """Whether mount options mean the same: engines differ in their order, and docker leaves `rw` out."""
+    return [o for o in one if o not in other and o != "rw"] == [o for o in other if o not in one and o != "rw"] == []
+
+
+def _is_let_through(path: str, reserved: "list[Mount]") -> bool:
+    """Whether every reserved mount above the path allows it; one that says nothing of it is as good as a no."""
+    above = [mount for mount in reserved if is_below(path, mount.destination)]
+    return bool(above) and all(
+        any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above
+    )

@@ -1,0 +1,134 @@
+"""Correcting what a container would start with: exactly what was reserved, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.plan import plan
+from hook.reserve.env import Reserved, SetEnv
+from hook.reserve.mounts import PlaceMount
+from unit.support import bind, container, name_of, policy
+
+NAMES = st.sampled_from(["A", "AB", "B", "a", ""])
+entries = st.lists(st.builds("{}={}".format, NAMES, st.sampled_from(["1", "2", "", "a=b"])) | NAMES, max_size=8)
+
+
+def others(env: list[str]) -> list[str]:
+    return [entry for entry in env if name_of(entry) != "A"]
+
+
+@given(entries, st.text())
+def test_one_entry_is_left_where_the_name_first_stood_and_others_keep_their_order(env: list[str], value: str) -> None:
+    reserved = Reserved({"A": value}, [])
+    corrected = reserved.correct(env)
+    assert reserved.differences(corrected) == []
+    assert [entry for entry in corrected if name_of(entry) == "A"] == [f"A={value}"]
+    assert others(corrected) == others(env)
+    first = next((at for at, entry in enumerate(env) if name_of(entry) == "A"), len(env))
+    assert corrected[:first] == env[:first]
+
+
+@given(entries)
+def test_every_entry_of_an_absent_name_goes_and_no_other(env: list[str]) -> None:
+    reserved = Reserved({"A": None}, [])
+    assert reserved.correct(env) == others(env)
+    assert bool(reserved.differences(env)) == (others(env) != env)
+
+
+def test_bare_entry_counts_as_one_of_its_name() -> None:
+    """crun's putenv unsets the variable for it."""
+    [edit] = Reserved({"A": "1"}, []).differences(["A=1", "A", "AB"])
+    assert edit.before == ["1", None]
+    [edit] = Reserved({"A": None}, []).differences(["A"])
+    assert edit.before == [None]
+
+
+def test_many_names_cost_one_pass() -> None:
+    """10,000 names under a pattern once cost minutes. This is bounded by steps, not by a clock."""
+    steps = 0
+
+    class Counting(str):
+        def partition(self, separator: str, /) -> tuple[str, str, str]:
+            nonlocal steps
+            steps += 1
+            return super().partition(separator)
+
+    env: list[str] = [Counting(f"N_{n}={n}") for n in range(10_000)]
+    reserved = Reserved({"N_1": "x"}, ["N_*"])
+    reserved.differences(env)
+    assert reserved.correct(env) == ["N_1=x"]
+    assert steps == 2 * len(env)
+
+
+def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:
+    assert SetEnv("A", "x", []).conflict() == ""
+    assert SetEnv("A", "x", ["x", "x"]).conflict() == ""
+    assert SetEnv("A", "x", ["x", "secret"]).conflict() == "env A is reserved and was set to something else"
+    assert SetEnv("A", None, ["secret"]).conflict() == "env A must be absent and was set"
+    assert PlaceMount("r", "/m", bind("/m"), frozenset(), []).conflict() == ""
+    assert PlaceMount("r", "/m", bind("/m"), frozenset(), [bind("/m/b"), bind("/m//a")]).conflict() == (
+        "mount /m is reserved and /m//a, /m/b was mounted"
+    )
+
+
+MOUNT: dict[str, Any] = {"hostPath": "/node", "mountPath": "/m/n", "volumesAbove": "Allow"}
+OURS = {"destination": "/m/n", "type": "bind", "source": "/node", "options": ["rbind", "rprivate", "ro"]}
+
+
+def placed(*destinations: str, **fields: Any) -> list[object]:
+    """Sources after MOUNT was placed among pod mounts at these destinations; each source is its destination."""
+    node = policy({"name": "r", "mounts": [{**MOUNT, **fields}]})
+    target = container(mounts=[bind(path, path) for path in destinations])
+    decided = plan(node, target)
+    assert [edit.name for edit in decided.edits] == ["/m/n"]
+    decided.apply(target)
+    assert plan(node, target).edits == ()
+    return [mount["source"] for mount in target.mounts]
+
+
+def test_mount_is_placed_last_and_what_stood_at_it_or_below_is_gone() -> None:
+    assert placed("/a", "/m/n", "/m/n/x", "/z") == ["/a", "/z", "/node"]
+    assert placed("/m/n/", "//m/./n/x", "m/n", "/m/o/../n") == ["/node"]
+
+
+def test_mount_lands_on_top_of_what_is_mounted_above_it() -> None:
+    assert placed("/m", "/", "/m/") == ["/m", "/", "/m/", "/node"]
+
+
+def test_mounts_beside_it_stay_in_their_order() -> None:
+    assert placed("/m/nx", "/m/o", "/b", "/a") == ["/m/nx", "/m/o", "/b", "/a", "/node"]
+
+
+def test_what_is_let_through_below_comes_on_top_of_it() -> None:
+    assert placed("/m/n/x", "/a", "/m/n/y", allowBelow=["/m/n/x"]) == ["/a", "/node", "/m/n/x"]
+
+
+def test_mount_is_not_in_place_where_another_comes_after_it() -> None:
+    node = policy({"name": "r", "mounts": [{**MOUNT, "allowBelow": ["/m/n/x"]}]})
+
+    def is_in_place(*mounts: dict[str, object]) -> bool:
+        return not plan(node, container(mounts=list(mounts))).edits
+
+    assert is_in_place(bind("/a"), OURS)
+    assert is_in_place(OURS, bind("/m/n/x"))
+    assert not is_in_place(OURS, bind("/m")), "it shadows ours"
+    assert not is_in_place(OURS, bind("/a")), "/a could be a link to what lies above"
+    assert not is_in_place(OURS, OURS)
+    assert not is_in_place({**OURS, "options": ["rbind", "ro"]})
+
+
+def test_descriptions_hold_what_an_event_shows() -> None:
+    edit = SetEnv("A", "x", ["y", None])
+    edit.rule = "r"
+    assert edit.describe() == {"rule": "r", "kind": "env", "name": "A", "before": ["y", None], "after": "x"}
+    assert SetEnv("A", None, ["y"]).describe()["after"] is None
+    assert PlaceMount("r", "/m/n", OURS, frozenset(), [bind("/m", "/evil")]).describe() == {
+        "rule": "r",
+        "kind": "mount",
+        "name": "/m/n",
+        "before": [{"destination": "/m", "source": "/evil"}],
+        "after": {"source": "/node", "options": ["rbind", "rprivate", "ro"]},
+    }

@@ -1,0 +1,151 @@
+"""One container at one adapter: one event says what was done, and the policy says what a failure costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.base.errors import Refused, Undecided
+from hook.container.identity import identify
+from hook.container.spec import Spec
+from hook.decide import CONFIG, Case, Done, Verdict
+from hook.plan import Plan
+from hook.policy.compiler import refresh
+from hook.policy.store import load
+from hook.reserve.outcome import Reason
+from unit.support import document, spec
+
+CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+Act = Callable[[Plan, Spec], Done]
+
+
+class Node:
+    """A policy in a store, and an adapter that acts as it is told."""
+
+    def __init__(self, directory: Path, *rules: dict[str, Any], **fields: Any) -> None:
+        self.source, self.store = str(directory / "policy.yaml"), str(directory / "s")
+        (directory / "s").mkdir(parents=True)
+        if rules:
+            Path(self.source).write_text(document(*rules, **fields))
+            refresh(self.source, self.store)
+
+    def settle(self, *env: str, act: Act = lambda decided, target: Done(CONFIG)) -> Verdict:
+        case = Case("runtime", "0a1b", lambda: load(self.source, self.store))
+        case.where = "/b/config.json"
+        target = spec(env=list(env))
+        return case.settle(lambda: (identify(target), target), act)
+
+    def failing(self, error: Exception) -> Verdict:
+        def act(decided: Plan, target: Spec) -> Done:
+            raise error
+
+        return self.settle("CA=x", act=act)
+
+
+def said(verdict: Verdict) -> dict[str, Any]:
+    assert verdict.event is not None
+    return verdict.event
+
+
+def test_container_with_nothing_to_say_leaves_no_event(root_dir: Path) -> None:
+    verdict = Node(root_dir, CA).settle("CA=/ca.pem")
+    assert (verdict.event, verdict.refusal) == (None, "")
+
+
+def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
+    verdict = Node(root_dir, CA).settle()
+    assert verdict.refusal == ""
+    event = said(verdict)
+    assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
+
+
+def test_refusal_names_container_and_rule_and_nobody_acts(root_dir: Path) -> None:
+    node = Node(root_dir, {**CA, "onConflict": "Deny"})
+    verdict = node.settle("CA=x", act=lambda decided, target: pytest.fail("it acted"))
+    reason = "rule ca: env CA is reserved and was set to something else"
+    assert verdict.refusal == f"refused a container of no pod: {reason}"
+    event = said(verdict)
+    assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
+
+
+def test_node_without_a_policy_refuses_and_says_so(root_dir: Path) -> None:
+    verdict = Node(root_dir).settle()
+    assert "no node policy: " in verdict.refusal
+    assert said(verdict)["level"] == "error"
+
+
+def test_reason_that_an_adapter_finds_while_acting_refuses_and_nothing_counts_as_applied(root_dir: Path) -> None:
+    def misled(decided: Plan, target: Spec) -> Done:
+        return Done(CONFIG, [Reason("ca", "mount", "misled")])
+
+    verdict = Node(root_dir, CA).settle(act=misled)
+    assert verdict.refusal == "refused a container of no pod: rule ca: misled"
+    event = said(verdict)
+    assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
+    assert event["denials"] == [{"rule": "ca", "message": "misled"}]
+
+
+FAILURES: list[tuple[Exception, str]] = [
+    (Undecided("/b/config.json: broken"), "/b/config.json: broken"),
+    (OSError(28, "No space left on device"), "/b/config.json: No space left on device"),
+    (ZeroDivisionError("x"), "internal error, please report it: ZeroDivisionError: x"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), FAILURES)
+@pytest.mark.parametrize(
+    ("fields", "passes", "event"),
+    [
+        ({}, False, "container.error"),
+        ({"failurePolicy": "Ignore"}, True, "container.error"),
+        ({"mode": "Audit"}, True, "container.would-deny"),
+        ({"mode": "Audit", "failurePolicy": "Ignore"}, True, "container.error"),
+    ],
+)
+def test_failure_to_act_is_decided_by_the_policy_and_is_the_only_event(
+    root_dir: Path, fields: dict[str, str], passes: bool, event: str, error: Exception, text: str
+) -> None:
+    verdict = Node(root_dir, CA, **fields).failing(error)
+    assert verdict.refusal == ("" if passes else f"refused a container of no pod: {text}")
+    told = said(verdict)
+    assert (told["event"], told["applied"]) == (event, False)
+    assert told["errors"] == [{"rule": "", "message": text}]
+
+
+@pytest.mark.parametrize("mode", ["Enforce", "Audit"])
+def test_what_a_pod_can_cause_is_refused_whatever_the_failure_policy_says(root_dir: Path, mode: str) -> None:
+    verdict = Node(root_dir, CA, failurePolicy="Ignore", mode=mode).failing(Refused("a NUL"))
+    kind = {"Enforce": "container.denied", "Audit": "container.would-deny"}[mode]
+    assert said(verdict)["event"] == kind
+    assert bool(verdict.refusal) == (mode == "Enforce")
+
+
+def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:
+    for fields, refusal in (({}, "refused 0a1b: x"), ({"failurePolicy": "Ignore"}, "")):
+        node = Node(root_dir / (refusal[:3] or "ignore"), CA, **fields)
+        case = Case("runtime", "0a1b", lambda node=node: load(node.source, node.store))  # type: ignore[misc]
+        assert case.failed(Undecided("x")).refusal == refusal
+
+
+def test_audit_says_what_enforce_would_do(root_dir: Path) -> None:
+    verdict = Node(root_dir, {**CA, "onConflict": "Deny"}, mode="Audit").settle("CA=x")
+    event = said(verdict)
+    assert (event["event"], event["level"], event["applied"]) == ("container.would-deny", "warning", False)
+    assert [edit["name"] for edit in event["edits"]] == ["CA"]
+
+
+def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_once(root_dir: Path) -> None:
+    node = Node(root_dir, CA)
+    assert node.settle(act=lambda decided, target: Done(CONFIG, handed_on=True)).event is None
+    refused = node.settle(act=lambda decided, target: Done(CONFIG, [Reason("", "", "no")], handed_on=True))
+    assert said(refused)["event"] == "container.denied"
+
+
+def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
+    draft = {"timestamp": "then", "adapter": "runtime", "edits": [{"name": "CA"}]}
+    event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Done(CONFIG, draft=draft)))  # type: ignore[arg-type]
+    assert (event["timestamp"], event["adapter"], event["edits"]) == ("then", "runtime", [{"name": "CA"}])
+    assert event["event"] == "container.edited"
