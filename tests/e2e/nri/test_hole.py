@@ -54,7 +54,7 @@ def test_audit_mode_lets_it_through_and_says_so(start_pod: StartPod, start_plugi
     container = start_pod("bare").run(image=HOSTILE, env=ENV)
     assert reserved_in(container.environ())[VISIBLE] == "all"
     [event] = [event for event in node.logged() if event.get("id") == container.id]
-    assert (event["event"], event["mode"], event["applied"]) == ("container.denied", "Audit", False)
+    assert (event["event"], event["mode"], event["applied"]) == ("container.would-deny", "Audit", False)
 
 
 def test_what_has_to_be_absent_is_refused_since_nri_cannot_remove_env(
