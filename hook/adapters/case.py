@@ -1,7 +1,7 @@
 """One container in front of one adapter: what all adapters do alike. Part of the start path: builtins only."""
 
 from hook import events
-from hook.base.errors import Refused, Usage, describe
+from hook.base.errors import CAUSED_BY_THE_CONTAINER, Refused, Usage, describe
 from hook.container.identity import Identity, identify
 from hook.container.model import Container
 from hook.container.spec import Spec
@@ -88,6 +88,9 @@ class Case:
             text = f"{where}: {text}"
         if self.policy is None:  # it failed before anybody asked for the policy: a broken config.json, say
             self.policy = store.load(self.settings.policy, self.settings.store)
+        if isinstance(error, CAUSED_BY_THE_CONTAINER):
+            self.refuse("", text)
+            return
         let_through = self.policy.failure_policy == IGNORE or self.policy.mode == AUDIT
         events.write(self.settings.events, events.error_event(self._event(), text, let_through))
         if not let_through:
@@ -97,7 +100,7 @@ class Case:
         """Refuse for a reason found while acting; in Audit mode it is only logged. Raises Refused."""
         events.write(self.settings.events, events.denial_event(self._event(), rule, message))
         if self.policy is None or self.policy.mode != AUDIT:
-            raise Refused(f"refused {self.who}: {message}")
+            raise Refused(f"refused {self.who or self.container_id or 'a container'}: {message}") from None
 
     def _event(self) -> "dict[str, object]":
         return events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)

@@ -11,11 +11,11 @@ import time
 from hook import decision
 from hook.adapters.case import Case, Settings
 from hook.adapters.cmdline import Invocation
-from hook.base.errors import Refused, Undecided, Usage, describe
-from hook.base.jsontext import Malformed, decode, encode, parse
+from hook.adapters.exec import REFUSED, correct_exec
+from hook.base.errors import Refused, Usage, describe
+from hook.base.jsontext import encode
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
-from hook.container.spec import LIMIT, ProcessFile, Spec
-from hook.edits import name_of
+from hook.container.spec import LIMIT, Spec
 from hook.reserved import Reserved
 
 ADAPTER = "runtime"
@@ -47,16 +47,20 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         return 2
     invocation = Invocation(settings.rest)
     case = Case(ADAPTER, settings, invocation.container_id)
+    status = 1
     try:
         passed_on = settings.rest
-        if invocation.verb in ("create", "run", "restore"):
-            _create(case, invocation)
+        if invocation.starts_nothing():
+            pass
         elif invocation.verb == "exec":
-            passed_on = _exec(case, invocation)
+            status = REFUSED
+            passed_on = correct_exec(invocation, settings.real, environment)
+        else:
+            _create(case, invocation)
         return _become(settings.real, passed_on, environment)
     except Refused as error:
         _tell_engine(invocation, str(error))
-        return 1
+        return status
 
 
 def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -102,81 +106,6 @@ def _config_path(invocation: Invocation) -> str:
     given = invocation.value("config")
     bundle = invocation.value("bundle") or posix.getcwd()
     return given or bundle.rstrip("/") + "/config.json"
-
-
-def _exec(case: Case, invocation: Invocation) -> "list[str]":
-    """The arguments with which to exec: the process file is corrected, `--env` of reserved names replaced.
-
-    A container that was created without reassert has no decision and passes unchanged. Raises Refused.
-    """
-    try:
-        reserved = _decided_at_create(invocation, case.settings.real)
-        if reserved is None:
-            return invocation.arguments
-        process = invocation.value("process")
-        if process is not None:
-            target = ProcessFile(read_file(process, LIMIT), process)
-            for edit in reserved.edits(target.env):
-                edit.apply(target)
-            if target.changed():
-                replace_file(process, target.render())
-        return _without_reserved(invocation, reserved)
-    except Exception as error:  # the promise made at create holds, or there is no exec
-        raise Refused(f"exec in {invocation.container_id}: {describe(error)}") from None
-
-
-def _without_reserved(invocation: Invocation, reserved: Reserved) -> "list[str]":
-    """`-e NAME=…` on the command line comes after the container's own env and would win: the reserved value instead."""
-    arguments = list(invocation.arguments)
-    for option in reversed(invocation.options):
-        name = name_of(option.value)
-        if option.name != "env" or not reserved.owner(name):
-            continue
-        value = reserved.values.get(name)
-        if value is None:
-            flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
-            arguments[option.begin : option.end] = [flags] if flags.strip("-") else []
-        else:  # in the spelling that was used: runc refuses -e beside --env
-            last = arguments[option.end - 1]
-            arguments[option.end - 1] = last[: len(last) - len(option.value)] + f"{name}={value}"
-    return arguments
-
-
-def _decided_at_create(invocation: Invocation, real: str) -> "Reserved | None":
-    bundle = _bundle_of(invocation, real)
-    if bundle is None:
-        return None
-    config = bundle.rstrip("/") + "/config.json"
-    try:
-        return decision.read(Spec(read_file(config, LIMIT), config).annotations)
-    except FileNotFoundError:
-        return None
-
-
-def _bundle_of(invocation: Invocation, real: str) -> "str | None":
-    """The container's bundle from the real runtime's own state: runc's state.json (label `bundle=`), crun's status."""
-    root = invocation.global_value("root") or "/run/" + real.rpartition("/")[2]
-    base = f"{root.rstrip('/')}/{invocation.container_id}"
-    state = _read_json(base + "/state.json")
-    if isinstance(state, dict):
-        config = state.get("config")
-        labels = config.get("labels") if isinstance(config, dict) else None
-        # runc appends its own label after those it makes of the annotations (libcontainer/specconv): the last counts.
-        for label in reversed(labels if isinstance(labels, list) else []):
-            if isinstance(label, str) and label.startswith("bundle="):
-                return label[len("bundle=") :]
-    status = _read_json(base + "/status")
-    bundle = status.get("bundle") if isinstance(status, dict) else None
-    return bundle if isinstance(bundle, str) else None
-
-
-def _read_json(path: str) -> object:
-    try:
-        return parse(decode(read_file(path, LIMIT)))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except Malformed as error:
-        raise Undecided(f"{path}: {error}") from None
 
 
 def _tell_engine(invocation: Invocation, message: str) -> None:

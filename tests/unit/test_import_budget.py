@@ -22,6 +22,8 @@ MODULES = {
     "hook.adapters.case",
     "hook.base",
     "hook.adapters.cmdline",
+    "hook.adapters.exec",
+    "hook.adapters.state",
     "hook.adapters.hook",
     "hook.adapters.runtime",
     "hook.events",
