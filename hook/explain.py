@@ -29,7 +29,7 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     """Print the decision; returns 0 also for a container that would be refused. Raises ReassertError, OSError."""
     policy = _policy(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
-    who = identify(spec)
+    who = identify(spec, copied=True)
     matches = select(policy, who)
     facts = gather(policy, who, matches)
     container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)

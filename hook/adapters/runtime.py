@@ -11,7 +11,6 @@ import time
 from hook import decision
 from hook.adapters.case import Case, Settings
 from hook.adapters.cmdline import Invocation
-from hook.adapters.exec import REFUSED, correct_exec
 from hook.base.errors import Refused, Usage, describe
 from hook.base.jsontext import encode
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
@@ -53,6 +52,8 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         if invocation.starts_nothing():
             pass
         elif invocation.verb == "exec":
+            from hook.adapters.exec import REFUSED, correct_exec  # no create pays for it
+
             status = REFUSED
             passed_on = correct_exec(invocation, settings.real, environment)
         else:

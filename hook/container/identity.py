@@ -5,7 +5,7 @@ a container out of the policy. So annotations are believed only of an engine tha
 
 | known by | who writes it | can they? |
 |---|---|---|
-| cgroupsPath `SLICE:cri-containerd:ID` | containerd, systemd driver | no; a cgroup parent with `:` gives more parts or a `/` |
+| cgroupsPath `SLICE:cri-containerd:ID` | containerd, systemd driver | no; a cgroup parent gives more parts or a `/` |
 | cgroupsPath `SLICE:crio:ID`, `…/crio-ID` | CRI-O | no; docker's ends in its own ID, podman's in `libpod-ID` |
 | cgroupsPath `SLICE:libpod:ID`, `…/libpod-ID` | podman | no, but `--cgroups=disabled` leaves it out |
 | cgroupsPath `SLICE:docker:ID` | dockerd, systemd driver | no |
@@ -81,8 +81,12 @@ class Identity:
         return self.container or "a container of no pod"
 
 
-def identify(spec: Spec) -> Identity:
-    """The identity in a config.json; `spec.where` is its path, in the bundle as the engine made it."""
+def identify(spec: Spec, copied: bool = False) -> Identity:
+    """The identity in a config.json; `spec.where` is its path, in the bundle as the engine made it.
+
+    `copied`: it may be a copy that lies elsewhere, which nothing will be started of: of no known engine, the one that
+    its annotations claim is believed.
+    """
     notes = spec.annotations
     linux = spec.member("linux")
     cgroup = linux.get("cgroupsPath") if isinstance(linux, dict) else None
@@ -100,6 +104,10 @@ def identify(spec: Spec) -> Identity:
         return _docker(spec, uid)
     if uid is None and notes.get(_MANAGER) == "libpod":  # a podman that has no cgroup, and its user no pod
         return _podman()
+    if copied and _CONTAINERD + "sandbox-id" in notes:
+        return _containerd(notes)
+    if copied and _CRIO + "ContainerType" in notes:
+        return _crio(notes)
     return Identity("ambiguous", None)
 
 
