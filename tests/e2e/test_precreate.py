@@ -245,6 +245,28 @@ def test_annotations_of_podmans_user_or_image_exclude_nothing(podman: Podman, no
     assert event["event"] == "container.edited"
 
 
+def test_podmans_infra_container_starts_with_what_is_reserved(podman: Podman, node: Node) -> None:
+    """It is no sandbox to `exclude`: only its annotations say so, and any image has those."""
+    node.compile(POLICY.replace("[kube-system]", "[kube-system], containerTypes: [sandbox]"))
+    archive = node.directory / "infra.tar"
+    run("tar", "-C", str(podman.rootfs), "-cf", str(archive), ".")
+    podman("import", str(archive), "infra:1")
+    podman.configure(node.dispatcher(CRUN))
+    with podman.settings.open("a") as file:
+        file.write('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n')
+    infra = ("--share=ipc", "--infra-image=localhost/infra:1", "--infra-command=/bin/sleep 60")
+    try:
+        podman("pod", "create", "--name=with-infra", *infra)
+        podman("pod", "start", "with-infra")
+        [state] = podman("ps", "--format={{.State}}").stdout.split()
+        assert state == "running"
+    finally:
+        podman("pod", "rm", "--force", "--time=0", "with-infra", check=False)
+        podman("rmi", "--force", "localhost/infra:1", check=False)
+    [event] = node.logged()
+    assert event["event"] == "container.edited"
+
+
 def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:
     """What `node verify` finds out about podman's own runtime: the result, what was seen, the result of an exec."""
     starter = ContainerStarter("podman", podman.command(), LIMITS)
