@@ -86,20 +86,22 @@ class Case:
         text = describe(error)
         if isinstance(error, OSError) and where not in text:
             text = f"{where}: {text}"
-        if self.policy is None:  # it failed before anybody asked for the policy: a broken config.json, say
-            self.policy = store.load(self.settings.policy, self.settings.store)
         if isinstance(error, CAUSED_BY_THE_CONTAINER):
             self.refuse("", text)
             return
+        if self.policy is None:  # it failed before anybody asked for the policy
+            self.policy = store.load(self.settings.policy, self.settings.store)
         let_through = self.policy.failure_policy == IGNORE or self.policy.mode == AUDIT
         events.write(self.settings.events, events.error_event(self._event(), text, let_through))
         if not let_through:
             raise Refused(f"refused {self.who or self.container_id or 'a container'}: {text}") from None
 
     def refuse(self, rule: str, message: str) -> None:
-        """Refuse for a reason found while acting; in Audit mode it is only logged. Raises Refused."""
+        """Refuse for a reason found while acting; in Audit mode it is only logged. Raises Refused, or returns."""
+        if self.policy is None:
+            self.policy = store.load(self.settings.policy, self.settings.store)
         events.write(self.settings.events, events.denial_event(self._event(), rule, message))
-        if self.policy is None or self.policy.mode != AUDIT:
+        if self.policy.mode != AUDIT:
             raise Refused(f"refused {self.who or self.container_id or 'a container'}: {message}") from None
 
     def _event(self) -> "dict[str, object]":

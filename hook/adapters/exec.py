@@ -5,7 +5,7 @@ import posix
 from hook import decision
 from hook.adapters.cmdline import Invocation
 from hook.adapters.state import bundle_of
-from hook.base.errors import Refused, describe
+from hook.base.errors import Unacceptable, describe
 from hook.base.system import is_file, read_fd, read_file, replace_file, write_all
 from hook.container.spec import LIMIT, ProcessFile, Spec
 from hook.edits import name_of
@@ -18,7 +18,7 @@ REFUSED = 255
 def correct_exec(invocation: Invocation, real: str, environment: "dict[bytes, bytes]") -> "list[str]":
     """The arguments with which to exec: the process file is corrected, `--env` of reserved names replaced.
 
-    A container that was created without reassert has no decision and passes unchanged. Raises Refused.
+    A container that was created without reassert has no decision and passes unchanged. Raises Unacceptable.
     """
     try:
         bundle = bundle_of(invocation.container_id, invocation.global_value("root"), real, environment)
@@ -30,7 +30,7 @@ def correct_exec(invocation: Invocation, real: str, environment: "dict[bytes, by
         _replace_reserved(invocation, arguments, reserved)
         return arguments
     except Exception as error:  # the promise made at create holds, or there is no exec
-        raise Refused(f"exec in {invocation.container_id}: {describe(error)}") from None
+        raise Unacceptable(f"exec: {describe(error)}") from None
 
 
 def _decided_at_create(bundle: str) -> "Reserved | None":

@@ -11,7 +11,7 @@ import time
 from hook import decision
 from hook.adapters.case import Case, Settings
 from hook.adapters.cmdline import Invocation
-from hook.base.errors import Refused, Usage, describe
+from hook.base.errors import Refused, Unacceptable, Usage, describe
 from hook.base.jsontext import encode
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
 from hook.container.spec import LIMIT, Spec
@@ -55,7 +55,10 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
             from hook.adapters.exec import REFUSED, correct_exec  # no create pays for it
 
             status = REFUSED
-            passed_on = correct_exec(invocation, settings.real, environment)
+            try:
+                passed_on = correct_exec(invocation, settings.real, environment)
+            except Unacceptable as error:
+                case.refuse("", str(error))
         else:
             _create(case, invocation)
         return _become(settings.real, passed_on, environment)

@@ -109,17 +109,10 @@ def parse(text: str) -> "Any":
     return value
 
 
-def find_nul(text: str) -> str:
-    """Where a string in JSON text holds an escaped NUL, "" where none does; a backslash can itself be escaped."""
-    at = text.find("\\u0000")
-    while at >= 0:
-        begin = at
-        while begin and text[begin - 1] == "\\":
-            begin -= 1
-        if (at - begin) % 2 == 0:
-            return _place(text, at)
-        at = text.find("\\u0000", at + 1)
-    return ""
+def holds_nul(text: str) -> bool:
+    """Whether a string in JSON text holds an escaped NUL. Behind a backslash that is itself escaped it is none."""
+    nul = "\\u0000"
+    return nul in text and nul in text.replace("\\\\", "..")
 
 
 def fold(name: str) -> str:

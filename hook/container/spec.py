@@ -4,7 +4,7 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.base.errors import Unacceptable
-from hook.base.jsontext import Malformed, decode, encode, encode_strings, find_nul, fold, members
+from hook.base.jsontext import Malformed, decode, encode, encode_strings, fold, holds_nul, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +54,8 @@ def _all_spelled(objects: object, names: "dict[str, str]") -> None:
 
 def _without_nul(text: str) -> str:
     """The text, without a NUL: crun ends a string there, so of an env entry NAME, NUL, `=x` it unsets NAME."""
-    place = find_nul(text)
-    if place:
-        raise Malformed(f"a string holds a NUL at {place}")
+    if holds_nul(text):
+        raise Malformed("a string holds a NUL")
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hook.adapters.case import Case, Settings
-from hook.base.errors import Refused, Undecided, Usage
+from hook.base.errors import Refused, TooLarge, Unacceptable, Undecided, Usage
 from hook.plan import Plan
 from hook.policy.compiler import refresh
 from unit.support import document, spec
@@ -129,3 +129,26 @@ def test_refusal_while_acting_is_only_logged_in_audit_mode(root_dir: Path) -> No
     door.decide()
     door.case.refuse("ca", "misled")
     assert door.logged()[0]["denials"] == [{"rule": "ca", "message": "misled"}]
+
+
+@pytest.mark.parametrize(
+    "error", [Unacceptable("x"), TooLarge("x"), MemoryError("x"), RecursionError("x"), "\ud800".encode]
+)
+def test_failure_that_a_containers_own_text_can_cause_is_refused_whatever_the_failure_policy(
+    root_dir: Path, error: Any
+) -> None:
+    if not isinstance(error, Exception):
+        with pytest.raises(UnicodeError) as caught:
+            error()
+        error = caught.value
+    door = Door(root_dir, CA, failurePolicy="Ignore")
+    with pytest.raises(Refused, match="refused 0a1b: "):
+        door.case.fail(error, "/b/config.json")
+    [event] = door.logged()
+    assert (event["event"], event["applied"]) == ("container.denied", False)
+
+
+def test_failure_that_a_containers_own_text_can_cause_is_logged_in_audit_mode(root_dir: Path) -> None:
+    door = Door(root_dir, CA, mode="Audit")
+    door.case.fail(Unacceptable("x"), "/b/config.json")
+    assert [event["event"] for event in door.logged()] == ["container.denied"]

@@ -175,7 +175,7 @@ def test_exec_in_a_container_that_is_found_nowhere_is_refused_with_where_it_was_
     result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
     assert (result.returncode, result.stdout) == (255, "")
     assert result.stderr == (
-        f"reassert: exec in 0a: the real runtime's record of the container is not in {wrapper.directory}/0a\n"
+        f"reassert: refused 0a: exec: the real runtime's record of the container is not in {wrapper.directory}/0a\n"
     )
 
 
@@ -188,7 +188,19 @@ def test_exec_whose_decision_cannot_be_read_is_refused_with_runcs_status(wrapper
             wrapper.config.write_text(text)
         result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
         assert (result.returncode, result.stdout) == (255, "")
-        assert result.stderr.startswith("reassert: exec in 0a: ")
+        assert result.stderr.startswith("reassert: refused 0a: exec: ")
+
+
+def test_refused_exec_is_logged_and_in_audit_mode_no_more_than_that(wrapper: Wrapper) -> None:
+    line = ["--root", str(wrapper.directory), "exec", "0a", "cmd"]
+    assert wrapper.run(*line).returncode == 255
+    wrapper.policy.write_text(document(CA, mode="Audit"))
+    assert json.loads(wrapper.run(*line).stdout)[0] == line
+    events = [json.loads(line) for line in (wrapper.directory / "events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["mode"]) for event in events] == [
+        ("container.denied", "Enforce"),
+        ("container.denied", "Audit"),
+    ]
 
 
 @pytest.mark.parametrize(

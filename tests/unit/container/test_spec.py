@@ -146,7 +146,7 @@ NULS = [
 @pytest.mark.parametrize("text", NULS)
 def test_escaped_nul_is_unacceptable_wherever_it_stands(text: str) -> None:
     assert "\0" in str(json.loads(text)).replace("\\x00", "\0")
-    with pytest.raises(Unacceptable, match="a string holds a NUL at line 1, column"):
+    with pytest.raises(Unacceptable, match="a string holds a NUL"):
         read(text)
 
 
