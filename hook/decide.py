@@ -4,7 +4,7 @@ Every adapter and `explain` go this way, and none has a step of its own. Part of
 """
 
 from hook import events
-from hook.base.errors import Refused, describe
+from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.container.identity import Identity
 from hook.container.model import Container
 from hook.gather import gather
@@ -92,7 +92,7 @@ class Case:
         self.who: Identity | None = None
 
     def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
-        """What the policy in force wants of a container. Raises Undecided, and Refused for what a pod can cause."""
+        """What the policy in force wants of a container. Raises Undecided; Unacceptable for what a pod can cause."""
         self.who = who
         self.policy = self.load()
         matches = select(self.policy, who)
@@ -117,8 +117,6 @@ class Case:
             who, target = read()
             decided = self.decide(who, target, kinds)
             done = Done() if decided.refusal() else act(decided, target)
-        except Refused as error:
-            return self._denied(str(error))
         except Exception as error:  # whatever it is, the policy says what a container gets then
             return self.failed(error)
         reasons = decided.reasons() + done.denials
@@ -134,25 +132,23 @@ class Case:
         return events.plan_event(self._fields(), decided, edits, done.denials, done.verified, done.draft)
 
     def failed(self, error: Exception) -> Verdict:
-        """Reassert itself could not decide or act: `failurePolicy` says what happens."""
+        """Reassert itself could not decide or act: `failurePolicy` says what happens.
+
+        But for what a pod, an image or a CLI user can cause: no `failurePolicy` lets that through.
+        """
         text = describe(error)
         if isinstance(error, OSError) and self.where not in text:
             text = f"{self.where}: {text}"
         if self.policy is None:  # it failed before anybody asked for the policy
             self.policy = self.load()
         audit = self.policy.mode == AUDIT
+        if isinstance(error, CAUSED_BY_THE_CONTAINER):
+            event = events.denial_event(self._fields(), text, audit)
+            return Verdict("" if audit else self._refusal(text), event)
         starts = audit or self.policy.failure_policy == IGNORE
         would_deny = audit and self.policy.failure_policy != IGNORE
         event = events.error_event(self._fields(), text, starts, would_deny)
         return Verdict("" if starts else self._refusal(text), event)
-
-    def _denied(self, message: str) -> Verdict:
-        """A pod, an image or a CLI user caused it, so no `failurePolicy` lets it through."""
-        if self.policy is None:
-            self.policy = self.load()
-        audit = self.policy.mode == AUDIT
-        event = events.denial_event(self._fields(), message, audit)
-        return Verdict("" if audit else self._refusal(message), event)
 
     def _refusal(self, reasons: str) -> str:
         return f"refused {self.who or self.container_id or 'a container'}: {reasons}"

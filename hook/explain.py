@@ -30,7 +30,7 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     policy = _policy(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
     case = Case("explain", "", lambda: policy)
-    decided = case.decide(identify(spec), spec)
+    decided = case.decide(identify(spec, copied=True), spec)
     container = case.container
     if output == "json":
         print(json.dumps(as_json(decided, container, config), indent=2))

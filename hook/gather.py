@@ -2,10 +2,10 @@
 
 import posix
 
-from hook.base.errors import Undecided, describe
+from hook.base.errors import Unacceptable, Undecided, describe
 from hook.base.jsontext import Malformed, decode
 from hook.base.system import Untrusted, is_file, read_fd, read_file, trusted
-from hook.container.identity import SANDBOX, Identity
+from hook.container.identity import DOCKER, SANDBOX, Identity
 from hook.container.model import Facts
 from hook.policy.match import Match
 from hook.policy.model import Policy
@@ -78,9 +78,18 @@ def _look_at_device(facts: Facts, path: str) -> None:
 
 
 def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
-    """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows."""
+    """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows.
+
+    Raises Unacceptable where annotations that a pod, an image or a user wrote are why nobody knows.
+    """
     if who.kubernetes is False or who.types == (SANDBOX,):
         return  # device plugins allocate to the containers of pods only
+    if who.engine == DOCKER and who.container is None:
+        return  # kubelet gives every container a termination log, which has its name: this is pause, or of no pod
+    if who.kubernetes is None:
+        raise Unacceptable(
+            "annotations claim a pod and nothing shows which engine wrote them, so the device allocation is unknown"
+        )
     if who.uid is None or who.container is None:
         unknown = "the pod's UID" if who.uid is None else "the container's name"
         facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"

@@ -69,6 +69,10 @@ _SHORT_VALUES = {
 }
 _SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version"}
 
+_HELP = ("h", "help", "?", "usage")
+_HELP_OF_ALL = (*_HELP, "v", "V", "version")
+"""Options after which a runtime prints something and ends. Any other spelling of them costs an edit of config.json."""
+
 EDITING_VERBS = tuple(_VALUES)
 """Verbs that start a process. The others pass through untouched."""
 
@@ -113,19 +117,34 @@ class Invocation:
             found, at = _options(self.arguments, at + 1, values, flags)
             self.options += found
 
+    def starts_nothing(self) -> bool:
+        """Whether no process comes of it: another verb, a question for help, or no container's id."""
+        if self.verb not in EDITING_VERBS or not self.container_id:
+            return True
+        return self._asks(self.globals, _HELP_OF_ALL) or self._asks(self.options, _HELP)
+
+    def _asks(self, options: "list[Option]", names: "tuple[str, ...]") -> bool:
+        return any(option.name in names and "=" not in self.arguments[option.begin] for option in options)
+
+    def last(self, name: str) -> "Option | None":
+        """A verb's option; the last one counts."""
+        return _last(self.options, name)
+
     def value(self, name: str) -> "str | None":
         """The value of a verb's option; the last one counts."""
-        return _last(self.options, name)
+        option = _last(self.options, name)
+        return option.value if option else None
 
     def global_value(self, name: str) -> "str | None":
         """The value of a global option; the last one counts."""
-        return _last(self.globals, name)
+        option = _last(self.globals, name)
+        return option.value if option else None
 
 
-def _last(options: "list[Option]", name: str) -> "str | None":
+def _last(options: "list[Option]", name: str) -> "Option | None":
     for option in reversed(options):
         if option.name == name:
-            return option.value
+            return option
     return None
 
 

@@ -9,21 +9,21 @@ import posix
 import time
 
 from hook import events
-from hook.adapters.cmdline import EDITING_VERBS, Invocation
+from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
 from hook.adapters.options import Options
-from hook.base.errors import Refused, Undecided, Usage, describe
-from hook.base.jsontext import Malformed, decode, encode, parse
+from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
+from hook.base.jsontext import encode
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
 from hook.container.identity import Identity, identify
-from hook.container.spec import LIMIT, ProcessFile, Spec
-from hook.decide import Case, Done
+from hook.container.spec import LIMIT, Spec
+from hook.decide import Case, Done, Verdict
 from hook.plan import Plan
 from hook.policy import store
-from hook.reserve import decision
-from hook.reserve.env import Reserved
 
 ADAPTER = "runtime"
+EXEC_REFUSED = 255
+"""Exit status of an exec that did not happen: runc's. Engines take others for the process's own."""
 
 USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] -- ARGUMENTS…
 
@@ -53,15 +53,15 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     invocation = Invocation(options.rest)
     try:
         passed_on = options.rest
-        if invocation.verb in EDITING_VERBS:
+        if not invocation.starts_nothing():
             handle = _HANDLERS.get(invocation.verb)
             if handle is None:
                 raise Refused(f"{invocation.verb} starts a process, and reassert has no way to correct it")
-            passed_on = handle(options, invocation)
+            passed_on = handle(options, invocation, environment)
         return _become(options.real, passed_on, environment)
     except Refused as error:
         _tell_engine(invocation, str(error))
-        return 1
+        return EXEC_REFUSED if invocation.verb == "exec" else 1
 
 
 def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -77,7 +77,7 @@ def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]"
         raise Refused(f"cannot run the real runtime {real}: {describe(error)}") from None
 
 
-def _create(options: Options, invocation: Invocation) -> "list[str]":
+def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -> "list[str]":
     """Correct config.json; the arguments stay as they are. Raises Refused."""
     config = _config_path(invocation)
     try:
@@ -99,12 +99,16 @@ def _create(options: Options, invocation: Invocation) -> "list[str]":
 
     case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
     case.where = config
-    verdict = case.settle(read, act)
+    _tell(options, case.settle(read, act))
+    return invocation.arguments
+
+
+def _tell(options: Options, verdict: Verdict) -> None:
+    """Write the event. Raises Refused."""
     if verdict.event:
         events.write(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
-    return invocation.arguments
 
 
 def _config_path(invocation: Invocation) -> str:
@@ -114,78 +118,16 @@ def _config_path(invocation: Invocation) -> str:
     return given or bundle.rstrip("/") + "/config.json"
 
 
-def _exec(options: Options, invocation: Invocation) -> "list[str]":
-    """The arguments with which to exec: the process file is corrected, `--env` of reserved names replaced.
+def _exec(options: Options, invocation: Invocation, environment: "dict[bytes, bytes]") -> "list[str]":
+    """The arguments with which to exec; in Audit mode those that came if they cannot be corrected. Raises Refused."""
+    from hook.adapters.exec import correct_exec  # no create pays for it
 
-    A container that was created without reassert has no decision and passes unchanged. Raises Refused.
-    """
     try:
-        reserved = _decided_at_create(invocation, options.real)
-        if reserved is None:
-            return invocation.arguments
-        process = invocation.value("process")
-        if process is not None:
-            target = ProcessFile(read_file(process, LIMIT), process)
-            target.env = reserved.correct(target.env)
-            if target.changed():
-                replace_file(process, target.render())
-        return _without_reserved(invocation, reserved)
-    except Exception as error:  # the promise made at create holds, or there is no exec
-        raise Refused(f"exec in {invocation.container_id}: {describe(error)}") from None
-
-
-def _without_reserved(invocation: Invocation, reserved: Reserved) -> "list[str]":
-    """`-e NAME=…` on the command line comes after the container's own env and would win: the reserved value instead."""
-    arguments = list(invocation.arguments)
-    for option in reversed(invocation.options):
-        name = option.value.partition("=")[0]
-        if option.name != "env" or not reserved.owner(name):
-            continue
-        value = reserved.values.get(name)
-        if value is None:
-            flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
-            arguments[option.begin : option.end] = [flags] if flags.strip("-") else []
-        else:  # in the spelling that was used: runc refuses -e beside --env
-            last = arguments[option.end - 1]
-            arguments[option.end - 1] = last[: len(last) - len(option.value)] + f"{name}={value}"
-    return arguments
-
-
-def _decided_at_create(invocation: Invocation, real: str) -> "Reserved | None":
-    bundle = _bundle_of(invocation, real)
-    if bundle is None:
-        return None
-    config = bundle.rstrip("/") + "/config.json"
-    try:
-        return decision.read(Spec(read_file(config, LIMIT), config).annotations)
-    except FileNotFoundError:
-        return None
-
-
-def _bundle_of(invocation: Invocation, real: str) -> "str | None":
-    """The container's bundle from the real runtime's own state: runc's state.json (label `bundle=`), crun's status."""
-    root = invocation.global_value("root") or "/run/" + real.rpartition("/")[2]
-    base = f"{root.rstrip('/')}/{invocation.container_id}"
-    state = _read_json(base + "/state.json")
-    if isinstance(state, dict):
-        config = state.get("config")
-        labels = config.get("labels") if isinstance(config, dict) else None
-        # runc appends its own label after those it makes of the annotations (libcontainer/specconv): the last counts.
-        for label in reversed(labels if isinstance(labels, list) else []):
-            if isinstance(label, str) and label.startswith("bundle="):
-                return label[len("bundle=") :]
-    status = _read_json(base + "/status")
-    bundle = status.get("bundle") if isinstance(status, dict) else None
-    return bundle if isinstance(bundle, str) else None
-
-
-def _read_json(path: str) -> object:
-    try:
-        return parse(decode(read_file(path, LIMIT)))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except Malformed as error:
-        raise Undecided(f"{path}: {error}") from None
+        return correct_exec(invocation, options.real, environment)
+    except Unacceptable as error:
+        case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
+        _tell(options, case.failed(error))
+        return invocation.arguments
 
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}

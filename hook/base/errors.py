@@ -9,6 +9,21 @@ class Undecided(ReassertError):
     """reassert itself cannot decide (unreadable spec, unreadable node value): `failurePolicy` says what happens."""
 
 
+class TooLarge(Undecided):
+    """A file or stream beyond its limit."""
+
+
+class Unacceptable(ReassertError):
+    """What a pod, an image or an engine's user wrote is why nobody can decide: refused, whatever `failurePolicy` says.
+
+    Else whoever writes it would choose what `failurePolicy: Ignore` gives. In Audit mode it is only logged.
+    """
+
+
+CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
+"""Errors of a decision that a container's own text can cause. What is read of the node raises Undecided or OSError."""
+
+
 class Refused(ReassertError):
     """The container must not start. The message goes to the engine and into the event log."""
 

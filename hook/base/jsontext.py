@@ -9,6 +9,7 @@ from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstrin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _SPACE = " \t\n\r"
@@ -25,13 +26,25 @@ class _Context:
 
     strict = True
     object_hook = None
-    object_pairs_hook = None
+    object_pairs_hook: "Callable[[list[tuple[str, Any]]], dict[str, Any]] | None" = None
     parse_float = float
     parse_int = int
 
     @staticmethod
     def parse_constant(name: str) -> object:
         raise Malformed(f"{name} is not JSON")
+
+
+def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise Malformed(f"member {next(name for name in names if names.count(name) > 1)!r} stands there twice")
+    return found
+
+
+class _Strict(_Context):
+    object_pairs_hook = staticmethod(_distinct)
 
 
 def _not_json(value: object) -> object:
@@ -43,13 +56,19 @@ _SCANNERS = (ValueError, ImportError, SystemError)
 frozen start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
+_scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 
-def value_at(text: str, start: int) -> "tuple[object, int]":
-    """The value that begins exactly at `start`, and where it ends. Raises Malformed."""
+def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]":
+    """The value that begins exactly at `start`, and where it ends. Raises Malformed.
+
+    `strict`: no object in it has a member twice.
+    """
     try:
-        value, end = _scan(text, start)
+        value, end = (_scan_strictly if strict else _scan)(text, start)
+    except Malformed:
+        raise
     except StopIteration as stop:
         raise Malformed(f"no JSON value at {_place(text, stop.value)}") from None
     except RecursionError:
@@ -90,17 +109,34 @@ def parse(text: str) -> "Any":
     return value
 
 
-def members(text: str, inner: "str | None" = None) -> "dict[str, tuple[Any, int, int]]":
+def holds_nul(text: str) -> bool:
+    """Whether a string in JSON text holds an escaped NUL. Behind a backslash that is itself escaped it is none."""
+    nul = "\\u0000"
+    return nul in text and nul in text.replace("\\\\", "..")
+
+
+def fold(name: str) -> str:
+    """What Go's encoding/json compares of a member's name that has no exact match, for names in ASCII.
+
+    It folds case by Unicode's simple folding: of all other characters only U+017F (long s) and U+212A (the kelvin
+    sign, which `lower` knows) equal an ASCII letter.
+    """
+    return name.lower().replace("\u017f", "s")
+
+
+def members(text: str, inner: "str | None" = None, strict: "tuple[str, ...]" = ()) -> "dict[str, tuple[Any, int, int]]":
     """The object that the text begins with, as {name: (value, begin, end)} with the place of each value in the text.
 
     `inner`: a member whose own members' places are wanted: if it is an object, its value here is what this function
-    makes of it. A name that stands there twice is refused: Go's decoder and C's would disagree on which one counts.
-    Raises Malformed.
+    makes of it. `strict`: members in which no object may have a name twice, as it may not here: Go's decoder takes the
+    last one, C's the first. Raises Malformed.
     """
-    return _members(text, 0, inner)[0]
+    return _members(text, 0, inner, strict)[0]
 
 
-def _members(text: str, start: int, inner: "str | None") -> "tuple[dict[str, tuple[Any, int, int]], int]":
+def _members(
+    text: str, start: int, inner: "str | None", strict: "tuple[str, ...]"
+) -> "tuple[dict[str, tuple[Any, int, int]], int]":
     """The members of the object at `start`, and where it ends."""
     found: dict[str, tuple[Any, int, int]] = {}
     at = _skip(text, start)
@@ -122,9 +158,9 @@ def _members(text: str, start: int, inner: "str | None") -> "tuple[dict[str, tup
         begin = _skip(text, at + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
-            value, end = _members(text, begin, None)
+            value, end = _members(text, begin, None, strict)
         else:
-            value, end = value_at(text, begin)
+            value, end = value_at(text, begin, name in strict)
         if name in found:
             raise Malformed(f"member {name!r} stands there twice, again at {_place(text, begin)}")
         found[name] = (value, begin, end)

@@ -7,7 +7,7 @@
 import posix
 import time
 
-from hook.base.errors import ReassertError, Undecided
+from hook.base.errors import ReassertError, TooLarge, Undecided
 
 SYMLINK_LIMIT = 40
 """Hops after which a path counts as a loop; Linux's own limit, see path_resolution(7)."""
@@ -83,7 +83,7 @@ _CHUNK = 64 * 1024
 def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
     """All bytes of a descriptor, at most `limit`; best in one piece, if their number is `expected`.
 
-    Raises Undecided beyond the limit, OSError.
+    Raises TooLarge beyond the limit, OSError.
     """
     chunks: list[bytes] = []
     size = 0
@@ -93,7 +93,7 @@ def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         size += len(chunk)
         if size > limit:
-            raise Undecided(f"{what} is larger than the limit of {limit} bytes")
+            raise TooLarge(f"{what} is larger than the limit of {limit} bytes")
         chunks.append(chunk)
 
 

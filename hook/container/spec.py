@@ -3,8 +3,8 @@
 Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
-from hook.base.errors import Undecided
-from hook.base.jsontext import Malformed, decode, encode, encode_strings, members
+from hook.base.errors import Unacceptable
+from hook.base.jsontext import Malformed, decode, encode, encode_strings, fold, holds_nul, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,15 +13,69 @@ if TYPE_CHECKING:
 LIMIT = 32 * 1024 * 1024
 """Bytes of a config.json or process file. etcd takes objects of at most 1.5 MiB, so a real one is far below."""
 
-_ROOT_MEMBERS = ("process", "mounts", "annotations", "linux", "root", "hooks")
-_PROCESS_MEMBERS = ("env",)
+_STRICT = ("mounts", "annotations", "linux", "root", "hooks")
+"""Members in which a name that stands there twice is refused."""
 
 
-def _checked(found: "dict[str, tuple[Any, int, int]]", names: "tuple[str, ...]") -> None:
-    """Refuse `Process` beside `process`: Go takes either, C only the second."""
+def _names(text: str) -> "dict[str, str]":
+    return {fold(name): name for name in text.split()}
+
+
+_ROOT = _names("process mounts annotations linux root hooks")
+_PROCESS = _names("env args cwd terminal user")
+_MOUNT = _names("destination type source options uidMappings gidMappings")
+_LINUX = _names("devices resources cgroupsPath namespaces uidMappings gidMappings rootfsPropagation")
+_RESOURCES = _names("devices")
+_DEVICE = _names("path type major minor fileMode uid gid")
+_DEVICE_RULE = _names("allow type major minor access")
+_NAMESPACE = _names("type path")
+_ROOT_FILESYSTEM = _names("path readonly")
+_STAGES = _names("prestart createRuntime createContainer startContainer poststart poststop")
+_HOOK = _names("path args env timeout")
+"""Members of a spec that reassert or a runtime judges by, by what Go compares of them."""
+
+
+def _spelled(found: "dict[str, Any]", names: "dict[str, str]") -> None:
+    """Refuse `Process` and `proce\u017fs`, beside `process` or alone: Go takes each, C only the exact one."""
     for name in found:
-        if name not in names and name.lower() in names:
-            raise Malformed(f"member {name!r} is spelled {name.lower()!r} in an OCI spec")
+        meant = names.get(fold(name), name)
+        if meant != name:
+            raise Malformed(f"member {name!r} is spelled {meant!r} in an OCI spec")
+
+
+def _all_spelled(objects: object, names: "dict[str, str]") -> None:
+    """The same for each object of a list; almost always all have the same few names."""
+    seen: set[str] = set()
+    for entry in objects if isinstance(objects, list) else ():
+        if isinstance(entry, dict) and not seen.issuperset(entry):
+            _spelled(entry, names)
+            seen.update(entry)
+
+
+def _without_nul(text: str) -> str:
+    """The text, without a NUL: crun ends a string there, so of an env entry NAME, NUL, `=x` it unsets NAME."""
+    if holds_nul(text):
+        raise Malformed("a string holds a NUL")
+    return text
+
+
+def nul_in(
+    env: "list[str]", args: "list[str]", mounts: "list[dict[str, object]]", annotations: "dict[str, str]"
+) -> str:
+    """The first of env, args, mounts and annotations that holds a NUL, or "". For NRI, which has no text of a spec."""
+    if "\0" in "".join(env):
+        return "env"
+    if "\0" in "".join(args):
+        return "args"
+    if any("\0" in "".join(annotation) for annotation in annotations.items()):
+        return "annotations"
+    for mount in mounts:
+        for value in mount.values():
+            if "\0" in (
+                value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
+            ):
+                return "mounts"
+    return ""
 
 
 class Spec:
@@ -30,7 +84,7 @@ class Spec:
     They are `env` (process.env), `mounts`, `annotations`, `hooks`, `devices` (linux.devices) and `device_rules`
     (linux.resources.devices).
 
-    Raises Undecided, naming `where`, for what is not an OCI spec.
+    Raises Unacceptable, naming `where`, for what is not an OCI spec or means one thing to Go and another to C.
     """
 
     __slots__ = (
@@ -50,13 +104,13 @@ class Spec:
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         try:
-            self._text = decode(data)
-            self._found = members(self._text, inner="process")
-            _checked(self._found, _ROOT_MEMBERS)
+            self._text = _without_nul(decode(data))
+            self._found = members(self._text, "process", _STRICT)
+            _spelled(self._found, _ROOT)
             if not isinstance(self._found.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")
             self._process = self._found["process"][0]
-            _checked(self._process, _PROCESS_MEMBERS)
+            _spelled(self._process, _PROCESS)
             self.env = _strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
@@ -65,9 +119,22 @@ class Spec:
             self.devices = _objects(linux.get("devices"), "linux.devices")
             resources = _object(linux.get("resources"), "linux.resources")
             self.device_rules = _objects(resources.get("devices"), "linux.resources.devices")
+            self._check_spelling(linux, resources)
         except Malformed as error:
-            raise Undecided(f"{where}: {error}") from None
+            raise Unacceptable(f"{where}: {error}") from None
         self._kept = self._replaceable()
+
+    def _check_spelling(self, linux: "dict[str, object]", resources: "dict[str, object]") -> None:
+        _all_spelled(self.mounts, _MOUNT)
+        _spelled(linux, _LINUX)
+        _spelled(resources, _RESOURCES)
+        _all_spelled(self.devices, _DEVICE)
+        _all_spelled(self.device_rules, _DEVICE_RULE)
+        _all_spelled(linux.get("namespaces"), _NAMESPACE)
+        _spelled(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
+        _spelled(self.hooks, _STAGES)
+        for entries in self.hooks.values():
+            _all_spelled(entries, _HOOK)
 
     def _replaceable(self) -> "tuple[object, ...]":
         return self.env, self.mounts, self.annotations, self.devices, self.device_rules, self.hooks
@@ -120,12 +187,12 @@ class ProcessFile:
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         try:
-            self._text = decode(data)
+            self._text = _without_nul(decode(data))
             self._found = members(self._text)
-            _checked(self._found, _PROCESS_MEMBERS)
+            _spelled(self._found, _PROCESS)
             self.env = self._kept = _strings(self._found, "env", "env")
         except Malformed as error:
-            raise Undecided(f"{where}: {error}") from None
+            raise Unacceptable(f"{where}: {error}") from None
 
     def changed(self) -> bool:
         """Whether `env` was replaced."""

@@ -60,8 +60,8 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def bundle(directory: Path) -> Bundle:
-    """A fresh OCI bundle whose container sleeps."""
-    return Bundle(directory / "bundle")
+    """A fresh OCI bundle whose container sleeps, where containerd's CRI plugin would have it."""
+    return Bundle(directory / "k8s.io" / "bundle")
 
 
 @pytest.fixture(params=sorted(RUNTIMES))

@@ -75,7 +75,7 @@ def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_it
     with changing(kubelet, [allocated("old"), *others], [*others, allocated("new")], [*others[:3], allocated("new")]):
         for number in range(20):
             bundle.save()  # as the pod wants it
-            name = f"race-{bundle.directory.parent.name}-{number}"
+            name = f"race-{bundle.directory.parents[1].name}-{number}"
             seen.append(run(runtime, "run", "--bundle", str(bundle.directory), name).stdout.strip())
     assert set(seen) <= {"old", "new"}
     assert [event["event"] for event in node.logged()] == ["container.edited"] * 20
@@ -133,6 +133,7 @@ def test_the_hook_refuses_what_it_comes_too_late_for(kubelet: Path, node: Node, 
 def test_precreate_puts_all_of_it_back(kubelet: Path, node: Node, bundle: Bundle) -> None:
     write_checkpoint(kubelet, allocated("GPU-4"))
     bundle.pod(**{"cdi.k8s.io/x": "y"})
+    bundle.spec["linux"]["cgroupsPath"] = "kubepods.slice:cri-containerd:0a"  # no bundle shows that containerd wrote it
     bundle.spec["process"]["env"] = ["GPU=all"]
     done = run(str(REASSERT), "hook", *node.options(), "precreate", input=json.dumps(bundle.spec))
     corrected = json.loads(done.stdout)

@@ -108,10 +108,16 @@ def test_what_is_no_config_is_refused_in_one_line(node: Node, text: str) -> None
 
 
 @pytest.mark.parametrize("text", ["garbage", '{"process": {"env": {}}}'])
-def test_with_failure_policy_ignore_it_passes_as_it_is(node: Node, text: str) -> None:
-    node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+def test_in_audit_mode_it_passes_as_it_is(node: Node, text: str) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
     assert precreate(node, text)[0] == text
-    assert node.logged()[-1]["level"] == "warning"
+    assert node.logged()[-1]["event"] == "container.denied"
+
+
+@pytest.mark.parametrize("text", ["garbage", '{"process": {"env": {}}}'])
+def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node, text: str) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+    assert precreate(node, text, status=1)[0] == ""
 
 
 LIMITS = ("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
@@ -225,6 +231,44 @@ def test_podman_over_the_wrapper_corrects_run_and_exec(podman: Podman, node: Nod
         podman("rm", "--force", "--time=0", name, check=False)
     [event] = node.logged()
     assert event["adapter"] == "runtime"
+
+
+@pytest.mark.parametrize("manager", ["libpod", "cri-o"])
+def test_annotations_of_podmans_user_or_image_exclude_nothing(podman: Podman, node: Node, manager: str) -> None:
+    """Podman copies those of an image's manifest to where --annotation goes, and keeps an io.container.manager."""
+    node.compile(POLICY.replace("[kube-system]", "[kube-system], containerTypes: [sandbox]"))
+    podman.configure(node.dispatcher(CRUN))
+    said = {
+        "io.container.manager": manager,
+        "io.kubernetes.cri-o.ContainerType": "sandbox",
+        "io.kubernetes.pod.namespace": "kube-system",
+    }
+    notes = [f"--annotation={key}={value}" for key, value in said.items()]
+    assert_corrected(podman("run", "--rm", *notes, *PODS_WISH, "--rootfs", str(podman.rootfs), *LOOK).stdout)
+    [event] = node.logged()
+    assert event["event"] == "container.edited"
+
+
+def test_podmans_infra_container_starts_with_what_is_reserved(podman: Podman, node: Node) -> None:
+    """It is no sandbox to `exclude`: only its annotations say so, and any image has those."""
+    node.compile(POLICY.replace("[kube-system]", "[kube-system], containerTypes: [sandbox]"))
+    archive = node.directory / "infra.tar"
+    run("tar", "-C", str(podman.rootfs), "-cf", str(archive), ".")
+    podman("import", str(archive), "infra:1")
+    podman.configure(node.dispatcher(CRUN))
+    with podman.settings.open("a") as file:
+        file.write('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n')
+    infra = ("--share=ipc", "--infra-image=localhost/infra:1", "--infra-command=/bin/sleep 60")
+    try:
+        podman("pod", "create", "--name=with-infra", *infra)
+        podman("pod", "start", "with-infra")
+        [state] = podman("ps", "--format={{.State}}").stdout.split()
+        assert state == "running"
+    finally:
+        podman("pod", "rm", "--force", "--time=0", "with-infra", check=False)
+        podman("rmi", "--force", "localhost/infra:1", check=False)
+    [event] = node.logged()
+    assert event["event"] == "container.edited"
 
 
 def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:

@@ -98,7 +98,7 @@ def test_run_finds_the_bundle_in_every_spelling(runtime: str, bundle: Bundle, sp
     bundle.spec["process"]["args"] = ["/bin/env"]
     bundle.save()
     options = spelling.replace("BUNDLE", str(bundle.directory)).split()
-    name = f"run-{bundle.directory.parent.name}"
+    name = f"run-{bundle.directory.parents[1].name}"
     elsewhere = "BUNDLE" in spelling
     try:
         done = run(runtime, "run", *options, name, cwd="/" if elsewhere else bundle.directory)

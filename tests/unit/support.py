@@ -28,6 +28,8 @@ CONTAINERD = {
     "io.kubernetes.cri.sandbox-uid": "1-2-3",
 }
 """Annotations that containerd gives an app container."""
+SYSTEMD_CGROUP = "kubepods-burstable-pod1_2_3.slice:cri-containerd:0a1b"
+"""What containerd's cgroup is where systemd makes it; it shows that containerd wrote a spec."""
 
 POD = Identity("containerd", True, "team-a", "web-1", "1-2-3", "app", ("container",), "registry.example/app:1", None)
 
@@ -94,7 +96,9 @@ def config(
     annotations: dict[str, str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A small config.json as data."""
+    """A small config.json as data, with containerd's cgroup to containerd's annotations."""
+    if annotations and annotations.get("io.kubernetes.cri.sandbox-id"):
+        more.setdefault("linux", {"cgroupsPath": SYSTEMD_CGROUP})
     process = {"args": ["/bin/true"], "cwd": "/", "env": env or []}
     return {
         "ociVersion": "1.0.2",

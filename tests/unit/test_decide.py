@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hook.base.errors import Refused, Undecided
+from hook.base.errors import TooLarge, Unacceptable, Undecided
 from hook.container.identity import identify
 from hook.container.spec import Spec
 from hook.decide import CONFIG, Case, Done, Verdict
@@ -117,10 +117,19 @@ def test_failure_to_act_is_decided_by_the_policy_and_is_the_only_event(
 
 @pytest.mark.parametrize("mode", ["Enforce", "Audit"])
 def test_what_a_pod_can_cause_is_refused_whatever_the_failure_policy_says(root_dir: Path, mode: str) -> None:
-    verdict = Node(root_dir, CA, failurePolicy="Ignore", mode=mode).failing(Refused("a NUL"))
+    verdict = Node(root_dir, CA, failurePolicy="Ignore", mode=mode).failing(Unacceptable("a NUL"))
     kind = {"Enforce": "container.denied", "Audit": "container.would-deny"}[mode]
     assert said(verdict)["event"] == kind
     assert bool(verdict.refusal) == (mode == "Enforce")
+
+
+@pytest.mark.parametrize(
+    "error", [TooLarge("x"), MemoryError("x"), RecursionError("x"), UnicodeEncodeError("utf-8", "x", 0, 1, "x")]
+)
+def test_failure_that_a_containers_own_text_can_cause_is_refused_too(root_dir: Path, error: Exception) -> None:
+    verdict = Node(root_dir, CA, failurePolicy="Ignore").failing(error)
+    assert verdict.refusal
+    assert said(verdict)["event"] == "container.denied"
 
 
 def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:

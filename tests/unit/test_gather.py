@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import ReassertError, Undecided
+from hook.base.errors import ReassertError, Unacceptable, Undecided
 from hook.base.system import Untrusted
+from hook.container.identity import Identity
 from hook.gather import VALUE_LIMIT, first_line, gather
 from hook.policy.match import Match, judge
 from unit.support import POD, policy, rule
@@ -61,3 +62,21 @@ def test_only_rules_that_apply_are_gathered_for(root_dir: Path) -> None:
     assert facts.files == {str(good): "1"}
     assert facts.unreadable == {str(gone): f"{gone}: No such file or directory"}
     assert facts.absent_sources == {str(gone)}
+
+
+GPU = {"name": "gpu", "env": [{"name": "GPU", "valueFrom": {"deviceAllocation": {"default": "void"}}}]}
+
+
+def test_identity_that_its_own_annotations_make_unknown_is_no_failure_of_the_node() -> None:
+    """`failurePolicy: Ignore` would let the container keep what it set."""
+    one = rule(**GPU)
+    who = Identity("ambiguous", None)
+    with pytest.raises(Unacceptable, match="annotations claim a pod"):
+        gather(policy(GPU), who, [Match(one, judge(one, who))])
+
+
+def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() -> None:
+    one = rule(**GPU)
+    who = Identity("docker", None, uid="1-2-3")
+    facts = gather(policy(GPU), who, [Match(one, judge(one, who))])
+    assert (facts.allocations, facts.allocation_problem) == ([], "")

@@ -67,8 +67,10 @@ def yaml_rules() -> list[dict[str, Any]]:
 
 
 def bundle(engine: str, name: str) -> Spec:
-    """A recorded config.json."""
-    return Spec((RECORDED / engine / f"config.{name}.json").read_bytes(), name)
+    """A recorded config.json, as from the bundle that its engine had made."""
+    namespace = "k8s.io" if engine == NEW else "moby"
+    data = (RECORDED / engine / f"config.{name}.json").read_bytes()
+    return Spec(data, f"/run/containerd/io.containerd.runtime.v2.task/{namespace}/{name}/config.json")
 
 
 @pytest.mark.parametrize(("engine", "checkpoint", "name", "wanted"), CASES, ids=[f"{c[0][:5]}-{c[2]}" for c in CASES])

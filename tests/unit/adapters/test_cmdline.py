@@ -133,6 +133,56 @@ def test_later_option_counts() -> None:
     assert parsed("--root A --root B state ID").global_value("root") == "B"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "create",
+        "create --bundle B",
+        "create --help",
+        "create --help ID",
+        "create ID --help",
+        "create -h ID",
+        "create -help ID",
+        "run -? ID",
+        "run --usage ID",
+        "--help create ID",
+        "--version create ID",
+        "-v run ID",
+        "exec --help ID cmd",
+        "exec -t -h ID",
+        "exec",
+        "state ID",
+    ],
+)
+def test_command_line_after_which_nothing_starts(line: str) -> None:
+    assert parsed(line).starts_nothing()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "create ID",
+        "create --bundle --help ID",
+        "create --bundle -h ID",
+        "create --pid-file=--help ID",
+        "create --help=false ID",
+        "create -- ID --help",
+        "create ID -- --help",
+        "exec ID --help",
+        "exec ID cmd -h",
+        "exec -e -h ID cmd",
+        "exec -- ID --help",
+        "--log --help create ID",
+        "--root -v run ID",
+        "run -th ID",
+    ],
+)
+def test_help_that_is_a_value_or_an_operand_is_no_help(line: str) -> None:
+    """To take one of these for help would be to start it uncorrected."""
+    assert not parsed(line).starts_nothing()
+
+
 words = st.text("abx", min_size=1, max_size=3)
 spellings = st.sampled_from(["--{n} {v}", "--{n}={v}", "-{n} {v}", "-{n}={v}"])
 options = st.tuples(st.sampled_from(["bundle", "pid-file", "console-socket"]), words, spellings)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hook.adapters import cmdline, runtime
 from hook.reserve.decision import ANNOTATION, read
 from unit.support import ROOT, config, document
 
@@ -165,20 +166,62 @@ def test_exec_env_of_reserved_names_is_replaced_or_taken_out(wrapper: Wrapper, g
 
 def test_exec_in_a_container_from_before_passes_unchanged(wrapper: Wrapper) -> None:
     line = ["exec", "-e", "CA=x", "0a", "cmd"]
-    assert wrapper.handed_on(*line) == line
     state = wrapper.directory / "0a" / "status"  # crun's
     state.parent.mkdir()
     state.write_text(json.dumps({"bundle": str(wrapper.config.parent)}))
     assert wrapper.handed_on(*line) == line
 
 
-def test_exec_whose_decision_cannot_be_read_is_refused(wrapper: Wrapper) -> None:
+def test_exec_in_a_container_that_is_found_nowhere_is_refused_with_where_it_was_looked_for(wrapper: Wrapper) -> None:
+    result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
+    assert (result.returncode, result.stdout) == (255, "")
+    assert result.stderr == (
+        f"reassert: refused 0a: exec: the real runtime's record of the container is not in {wrapper.directory}/0a\n"
+    )
+
+
+def test_exec_whose_decision_cannot_be_read_is_refused_with_runcs_status(wrapper: Wrapper) -> None:
     wrapper.created()
-    for path, text in (
-        (wrapper.config, '{"process":{},"annotations":{"reassert/decision":"{"}}'),
-        (wrapper.config, "{"),
-    ):
-        path.write_text(text)
+    for text in ('{"process":{},"annotations":{"reassert/decision":"{"}}', "{", None):
+        if text is None:
+            wrapper.config.unlink()
+        else:
+            wrapper.config.write_text(text)
         result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
-        assert (result.returncode, result.stdout) == (1, "")
-        assert result.stderr.startswith("reassert: exec in 0a: ")
+        assert (result.returncode, result.stdout) == (255, "")
+        assert result.stderr.startswith("reassert: refused 0a: exec: ")
+
+
+def test_refused_exec_is_logged_and_in_audit_mode_no_more_than_that(wrapper: Wrapper) -> None:
+    line = ["--root", str(wrapper.directory), "exec", "0a", "cmd"]
+    assert wrapper.run(*line).returncode == 255
+    wrapper.policy.write_text(document(CA, mode="Audit"))
+    assert json.loads(wrapper.run(*line).stdout)[0] == line
+    events = [json.loads(line) for line in (wrapper.directory / "events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["mode"]) for event in events] == [
+        ("container.denied", "Enforce"),
+        ("container.denied", "Audit"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["create --help", "create -h 0a", "--version create 0a", "create", "exec -h 0a", "exec", "exec --help 0a x"]
+)
+def test_verb_that_starts_nothing_is_passed_on_as_it_is(wrapper: Wrapper, line: str) -> None:
+    before = wrapper.config.read_bytes()
+    assert json.loads(wrapper.run(*line.split(), cwd=wrapper.config.parent).stdout)[0] == line.split()
+    assert wrapper.config.read_bytes() == before
+    assert not (wrapper.directory / "events.jsonl").exists()
+
+
+def test_a_verb_without_a_handler_is_refused(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that learns a new way to start a process must not get an uncorrected config.json by it."""
+    monkeypatch.setitem(cmdline._VALUES, "resurrect", cmdline._VALUES["create"])
+    monkeypatch.setitem(cmdline._FLAGS, "resurrect", ())
+    monkeypatch.setattr(cmdline, "EDITING_VERBS", (*cmdline.EDITING_VERBS, "resurrect"))
+    monkeypatch.setattr(runtime, "_become", lambda *_: pytest.fail("it was passed on"))
+    said: list[str] = []
+    monkeypatch.setattr(runtime, "_tell_engine", lambda _, message: said.append(message))
+    options = ["--real", "/bin/true", "--events", f"{root_dir}/events.jsonl", "--", "resurrect", "0a"]
+    assert runtime.main(options, {}) == 1
+    assert said == ["resurrect starts a process, and reassert has no way to correct it"]

@@ -9,14 +9,15 @@ import pytest
 from hook.container.identity import TYPES, Identity, identify
 from hook.container.spec import Spec
 from hook.policy.match import excluded, select
-from unit.support import CONTAINERD, FIXTURES, policy, spec
+from unit.support import CONTAINERD, FIXTURES, SYSTEMD_CGROUP, config, policy, spec
 
 APPS = ("container", "init", "ephemeral")
 
 CRIO = {
     "io.container.manager": "cri-o",
     "io.kubernetes.cri-o.ContainerType": "container",
-    "io.kubernetes.cri-o.ImageName": "registry.example/app:1",
+    "io.kubernetes.cri-o.Image": "registry.example/app:1",
+    "io.kubernetes.cri-o.ImageName": "some.example/other:2",
     "io.kubernetes.cri-o.Labels": json.dumps(
         {
             "io.kubernetes.container.name": "app",
@@ -31,6 +32,13 @@ CRIO = {
     "io.kubernetes.pod.namespace": "team-a",
     "io.kubernetes.pod.uid": "1-2-3",
 }
+CRI_BUNDLES = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+CGROUPS = {
+    "containerd": SYSTEMD_CGROUP,
+    "cri-o": "kubepods-besteffort-pod1_2_3.slice:crio:0a1b",
+    "podman": "machine.slice:libpod:0a1b",
+    "docker": "system.slice:docker:0a1b",
+}
 PODMAN = {
     "io.container.manager": "libpod",
     "io.kubernetes.cri-o.Created": "2024-05-01T10:00:00.000000000Z",
@@ -42,12 +50,19 @@ PODMAN = {
 def recorded(name: str) -> Identity:
     """Of a config.json that an engine wrote for a real kubelet."""
     path = FIXTURES / "kubelet" / name
-    return identify(Spec(path.read_bytes(), name))
+    where = "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby" if "docker" in name else CRI_BUNDLES
+    return identify(Spec(path.read_bytes(), f"{where}/0a1b/config.json"))
 
 
-def noted(*annotations: dict[str, str]) -> Identity:
-    """Of a spec with these annotations."""
-    return identify(spec(annotations={key: value for notes in annotations for key, value in notes.items()}))
+def noted(*annotations: dict[str, str], cgroup: str = "", where: str = "/b/config.json") -> Identity:
+    """Of a spec with these annotations; unless told otherwise, nothing but they say whose."""
+    notes = {key: value for each in annotations for key, value in each.items()}
+    return identify(Spec(json.dumps(config(annotations=notes, linux={"cgroupsPath": cgroup})).encode(), where))
+
+
+def by(engine: str, *annotations: dict[str, str]) -> Identity:
+    """Of a spec that this engine wrote, with these annotations."""
+    return noted(*annotations, cgroup=CGROUPS[engine])
 
 
 def known(who: Identity) -> tuple[object, ...]:
@@ -79,7 +94,7 @@ def test_containerd_sandbox() -> None:
 
 
 def test_containerd_does_not_believe_a_type_that_a_pod_may_have_written() -> None:
-    assert noted(CONTAINERD, {"io.kubernetes.container.type": "init"}).types == APPS
+    assert by("containerd", CONTAINERD, {"io.kubernetes.container.type": "init"}).types == APPS
 
 
 def test_dockershim_container_is_known_by_uid_and_name() -> None:
@@ -99,10 +114,11 @@ def test_dockershim_container_is_known_by_uid_and_name() -> None:
     ],
 )
 def test_dockershim_pod_is_known_by_its_cgroup(cgroup: str, uid: str | None) -> None:
-    """Without a termination log it is the sandbox; in no pod's cgroup it is a container of no pod."""
+    """Without a termination log it may be pause, or of a user who gave that cgroup parent: nothing is certain."""
     who = identify(spec(linux={"cgroupsPath": cgroup}))
-    assert (who.uid, who.kubernetes) == (uid, uid is not None)
-    assert who.types == (("sandbox",) if uid else ("container",))
+    assert (who.uid, who.kubernetes) == (uid, None if uid else False)
+    assert who.types == (TYPES if uid else ("container",))
+    assert excluded(EVERYTHING, who) == ("" if uid else "container type container")
 
 
 def test_dockershim_container_name_comes_from_its_own_pods_directory_only() -> None:
@@ -113,75 +129,131 @@ def test_dockershim_container_name_comes_from_its_own_pods_directory_only() -> N
     assert identify(spec(mounts=[log], linux=linux)).container is None
 
 
-def test_crio_container_and_its_labels() -> None:
-    who = noted(CRIO)
+def test_crio_container() -> None:
+    who = by("cri-o", CRIO)
     assert known(who) == known(
-        Identity("cri-o", True, "team-a", "web-1", "1-2-3", "app", APPS, "registry.example/app:1", {"tier": "web"})
+        Identity("cri-o", True, "team-a", "web-1", "1-2-3", "app", APPS, "registry.example/app:1")
     )
 
 
-def test_crio_believes_its_own_copy_of_kubelets_labels_first() -> None:
-    """The single annotations share their key with what a pod may bring along; the JSON text is CRI-O's alone."""
-    assert noted(CRIO, {"io.kubernetes.pod.namespace": "kube-system"}).namespace == "team-a"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
-def test_crio_labels_that_cannot_be_read_are_unknown(text: str) -> None:
-    who = noted(CRIO, {"io.kubernetes.cri-o.Labels": text})
-    assert (who.labels, who.namespace) == (None, "team-a")
-
-
-def test_crio_sandbox() -> None:
-    assert noted(CRIO, {"io.kubernetes.cri-o.ContainerType": "sandbox"}).types == ("sandbox",)
+def test_crio_labels_in_json_are_not_believed() -> None:
+    """For a sandbox they can be the pod's own annotation; kubelet's labels stand there one by one, and last."""
+    labels = json.dumps({"io.kubernetes.pod.namespace": "kube-system", "io.kubernetes.pod.uid": "9", "tier": "web"})
+    who = by("cri-o", CRIO, {"io.kubernetes.cri-o.Labels": labels, "io.kubernetes.cri-o.ContainerType": "sandbox"})
+    assert (who.namespace, who.uid, who.labels, who.types) == ("team-a", "1-2-3", None, ("sandbox",))
 
 
 @pytest.mark.parametrize(
-    ("annotations", "types"),
+    ("asked", "image"),
     [
-        ({}, ("container",)),
-        ({"io.kubernetes.cri-o.ContainerType": "container"}, ("container",)),
-        ({"io.kubernetes.cri-o.ContainerType": "sandbox"}, ("sandbox",)),
+        ("registry.example/app:1", "registry.example/app:1"),
+        ("registry.example/app@sha256:" + "0a" * 32, "registry.example/app@sha256:" + "0a" * 32),
+        ("0a" * 32, None),
+        ("sha256:" + "0a" * 32, None),
+        ("", None),
     ],
 )
-def test_podman_container_is_of_no_kubernetes_pod(annotations: dict[str, str], types: tuple[str, ...]) -> None:
-    who = noted(PODMAN, annotations)
-    assert (who.engine, who.kubernetes, who.namespace, who.types) == ("podman", False, None, types)
+def test_crio_image_is_what_kubelet_asked_for_or_unknown(asked: str, image: str | None) -> None:
+    """`ImageName` is some name of the image in CRI-O's store, so a second tag there would take a rule away."""
+    assert by("cri-o", CRIO, {"io.kubernetes.cri-o.Image": asked}).image == image
+
+
+def test_crio_is_known_by_its_cgroup_in_both_forms() -> None:
+    assert noted(CRIO, cgroup="/kubepods/besteffort/pod1-2-3/crio-0a1b").engine == "cri-o"
+    assert noted(CRIO, cgroup="/kubepods/besteffort/pod1-2-3/0a1b").engine == "ambiguous"
+
+
+@pytest.mark.parametrize("engine", ["containerd", "cri-o"])
+def test_names_that_an_engine_does_not_write_for_a_sandbox_are_not_believed_there(engine: str) -> None:
+    notes = {"containerd": (CONTAINERD, "cri.container-type"), "cri-o": (CRIO, "cri-o.ContainerType")}[engine]
+    who = by(engine, notes[0], {f"io.kubernetes.{notes[1]}": "sandbox"})
+    assert (who.types, who.namespace, who.container, who.image) == (("sandbox",), "team-a", None, None)
+
+
+@pytest.mark.parametrize("manager", ["libpod", "cri-o"])
+@pytest.mark.parametrize("kind", ["container", "sandbox"])
+@pytest.mark.parametrize(
+    ("cgroup", "where"),
+    [
+        ("machine.slice:libpod:0a1b", "/b/config.json"),
+        ("/libpod_parent/libpod-0a1b", "/b/config.json"),
+        ("/kubepods/pod1-2-3/libpod-0a1b", "/b/config.json"),
+        ("/user.slice/libpod-payload-0a1b", "/b/config.json"),
+        ("", "/var/lib/containers/storage/overlay-containers/0a1b/userdata/config.json"),
+    ],
+)
+def test_podman_container_is_of_no_pod_and_no_sandbox_whatever_its_image_says(
+    manager: str, kind: str, cgroup: str, where: str
+) -> None:
+    said = {"io.container.manager": manager, "io.kubernetes.cri-o.ContainerType": kind}
+    who = noted(PODMAN, CONTAINERD, CRIO, said, cgroup=cgroup, where=where)
+    assert known(who) == known(Identity("podman", False, types=("container",)))
+
+
+def test_docker_has_no_annotations_of_its_own() -> None:
+    """`docker run --annotation` writes any into config.json."""
+    for cgroup in (CGROUPS["docker"], "/docker/0a1b"):
+        where = "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/0a1b/config.json"
+        assert noted(CONTAINERD, cgroup=cgroup, where=where).kubernetes is False
+        assert noted(CRIO, cgroup=cgroup, where=where).kubernetes is False
+    assert noted(CONTAINERD, cgroup="/kubepods/pod1-2-3/0a1b", where=where).kubernetes is None
+
+
+def test_containerd_is_known_by_its_cgroup_or_its_bundle() -> None:
+    where = f"{CRI_BUNDLES}/0a1b/config.json"
+    assert noted(CONTAINERD, cgroup="/kubepods/pod1-2-3/0a1b", where=where).namespace == "team-a"
+    assert noted(CONTAINERD, cgroup=SYSTEMD_CGROUP).namespace == "team-a"
 
 
 def test_bare_bundle_is_of_no_pod() -> None:
     assert known(noted({})) == known(Identity("", False, types=("container",)))
+    assert known(noted(PODMAN)) == known(Identity("podman", False, types=("container",)))
 
 
-FORGED = [
-    (CONTAINERD, {"io.kubernetes.cri-o.ContainerType": "sandbox"}),
-    (CONTAINERD, {"io.container.manager": "cri-o", "io.kubernetes.pod.namespace": "kube-system"}),
-    (CONTAINERD, {"io.container.manager": "libpod"}),
-    (CRIO, {"io.kubernetes.cri.sandbox-id": "x", "io.kubernetes.cri.sandbox-namespace": "kube-system"}),
-    (CRIO, {"io.kubernetes.cri.container-type": "sandbox"}),
-    (CRIO, {"io.container.manager": "libpod"}),
-    (PODMAN, {"io.kubernetes.cri.sandbox-id": "x", "io.kubernetes.cri.sandbox-namespace": "kube-system"}),
+EVERYTHING = policy(exclude={"namespaces": ["*"], "containerTypes": list(TYPES)})
+NARROW = {"namespaces": ["team-a"], "containerNames": ["app"], "containerTypes": ["container"]}
+CLAIMS = [
+    CONTAINERD,
+    CRIO,
+    {**CONTAINERD, "io.kubernetes.cri.container-type": "sandbox"},
+    {**CRIO, "io.kubernetes.cri-o.ContainerType": "sandbox"},
+    {"io.kubernetes.cri.sandbox-namespace": "kube-system"},
+    {"io.container.manager": "cri-o", "io.kubernetes.pod.namespace": "kube-system"},
+    {"io.container.manager": "?"},
 ]
+PARENTS = [
+    "",
+    "/kubepods/pod1-2-3/0a1b",
+    "/x:cri-containerd:y/0a1b",
+    "/x:crio:y/0a1b",
+    "x:cri-containerd:y/0a1b",
+    "/kubepods/crio-1/0a1b",
+    "x:cri-containerd:y.slice:docker:0a1b",
+    "/k8s.io/0a1b",
+]
+"""What a docker or podman user makes of cgroupsPath with a cgroup parent."""
 
 
-@pytest.mark.parametrize(("real", "forged"), FORGED)
-def test_annotations_of_a_second_engine_make_everything_unknown(real: dict[str, str], forged: dict[str, str]) -> None:
-    assert known(noted(real, forged)) == known(Identity("ambiguous", None, types=TYPES))
+@pytest.mark.parametrize("cgroup", PARENTS)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_claim_of_a_pod_by_no_known_engine_is_unknown(claim: dict[str, str], cgroup: str) -> None:
+    assert known(noted(claim, cgroup=cgroup)) == known(Identity("ambiguous", None, types=TYPES))
 
 
 @pytest.mark.parametrize("if_unknown", ["Enforce", "Skip"])
-@pytest.mark.parametrize(("real", "forged"), FORGED)
-def test_forged_annotations_neither_escape_a_rule_nor_reach_an_exclusion(
-    real: dict[str, str], forged: dict[str, str], if_unknown: str
+@pytest.mark.parametrize("cgroup", PARENTS)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_claims_of_no_known_engine_neither_escape_a_rule_nor_reach_an_exclusion(
+    claim: dict[str, str], cgroup: str, if_unknown: str
 ) -> None:
-    who = noted(real, forged)
-    match = {"namespaces": ["team-a"], "containerNames": ["app"], "containerTypes": ["container"]}
-    narrow = policy({"name": "r", "match": {**match, "ifUnknown": if_unknown}, "env": [{"name": "X", "absent": True}]})
+    who = noted(claim, cgroup=cgroup)
+    narrow = policy({"name": "r", "match": {**NARROW, "ifUnknown": if_unknown}, "env": [{"name": "X", "absent": True}]})
     assert [match.applies for match in select(narrow, who)] == [True]
-    everything = policy(exclude={"namespaces": ["*"], "containerTypes": list(TYPES)})
-    assert excluded(everything, who) == ""
+    assert excluded(EVERYTHING, who) == ""
 
 
-def test_empty_foreign_claim_is_no_identity() -> None:
-    """A namespace alone, without what its engine always writes, is only an annotation."""
-    who = noted(PODMAN, {"io.kubernetes.cri.sandbox-namespace": "kube-system"})
-    assert (who.engine, who.namespace) == ("podman", None)
+@pytest.mark.parametrize("claim", [*CLAIMS, {"io.container.manager": "libpod"}])
+@pytest.mark.parametrize(("engine", "real"), [("containerd", CONTAINERD), ("cri-o", CRIO)])
+def test_annotations_of_another_engine_change_nothing(engine: str, real: dict[str, str], claim: dict[str, str]) -> None:
+    """A pod may bring them where its engine passes annotations on; the engine writes its own over them."""
+    assert known(by(engine, claim, real)) == known(by(engine, real))

@@ -9,17 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.errors import Undecided
-from hook.container.spec import ProcessFile, Spec
+from hook.base.errors import Unacceptable
+from hook.base.jsontext import fold
+from hook.container.spec import ProcessFile, Spec, nul_in
 from unit.support import FIXTURES
 
+text = st.text().filter(lambda text: "\0" not in text)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
     max_leaves=8,
 )
-OURS = ("process", "mounts", "annotations", "env", "linux", "root")
-others = st.dictionaries(st.text().filter(lambda name: name.lower() not in OURS), json_values, max_size=4)
+OURS = ("process", "mounts", "annotations", "env", "linux", "root", "hooks", "args", "cwd", "user")
+
+
+others = st.dictionaries(text.filter(lambda name: fold(name) not in OURS), json_values, max_size=4)
 
 
 def read(data: object) -> Spec:
@@ -49,7 +53,7 @@ def test_all_that_was_not_replaced_survives(
     text = json.dumps(dict(data.draw(st.permutations(members))), indent=indent, ensure_ascii=ascii_only)
     try:
         spec = read(text)
-    except Undecided:  # a lone surrogate outside of an escape is no UTF-8
+    except Unacceptable:  # a lone surrogate outside of an escape is no UTF-8
         assert not ascii_only
         return
     process.pop("env", None)
@@ -97,12 +101,12 @@ def test_recorded_bundle_is_rendered_byte_for_byte_where_nothing_changes() -> No
         ('{"process": {}, "mounts": [{"destination": 3}]}', "mounts[0] is not an object with a destination"),
         ('{"process": {}, "annotations": []}', "annotations is not an object"),
         ('{"process": {}, "annotations": {"a": 1}}', "annotation 'a' is not a string"),
-        ('{"process": {"x": NaN}}', "not valid JSON"),
+        ('{"process": {"x": NaN}}', "NaN is not JSON"),
         ('{"process": {"x": "\ud800"}}', "not UTF-8"),
     ],
 )
-def test_what_is_no_oci_spec_is_undecided_with_its_file_and_reason(text: str, complaint: str) -> None:
-    with pytest.raises(Undecided) as caught:
+def test_what_is_no_oci_spec_is_unacceptable_with_its_file_and_reason(text: str, complaint: str) -> None:
+    with pytest.raises(Unacceptable) as caught:
         read(text)
     assert str(caught.value).startswith("/b/config.json: ")
     assert complaint in str(caught.value)
@@ -125,6 +129,99 @@ def test_process_file_keeps_all_but_env() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"env": 3}', '{"Env": []}', '{"env": [], "env": []}'])
-def test_what_is_no_process_is_undecided(text: str) -> None:
-    with pytest.raises(Undecided, match=r"^/p: "):
+def test_what_is_no_process_is_unacceptable(text: str) -> None:
+    with pytest.raises(Unacceptable, match=r"^/p: "):
         ProcessFile(text.encode(), "/p")
+
+
+NULS = [
+    '{"process": {"env": ["A\\u0000=1"]}}',
+    '{"process": {"args": ["\\\\\\u0000"]}}',
+    '{"process": {}, "mounts": [{"destination": "/x", "source": "\\u0000"}]}',
+    '{"process": {}, "annotations": {"\\u0000": ""}}',
+    '{"process": {"env": ["\\\\u0000", "\\u0000"]}}',
+]
+
+
+@pytest.mark.parametrize("text", NULS)
+def test_escaped_nul_is_unacceptable_wherever_it_stands(text: str) -> None:
+    assert "\0" in str(json.loads(text)).replace("\\x00", "\0")
+    with pytest.raises(Unacceptable, match="a string holds a NUL"):
+        read(text)
+
+
+@pytest.mark.parametrize("entry", ["\\u0000", "\\\\u0000", "u0000", "\\u00000", "\\\\\\\\u0000x"])
+def test_backslash_before_u0000_that_is_itself_escaped_is_no_nul(entry: str) -> None:
+    spec = read({"process": {"env": [entry]}})
+    assert spec.env == [entry]
+
+
+@given(st.text(alphabet='\\\0u0x"', max_size=12))
+def test_nul_is_found_if_and_only_if_there_is_one(entry: str) -> None:
+    document = json.dumps({"process": {"env": [entry]}})
+    if "\0" in entry:
+        with pytest.raises(Unacceptable, match="holds a NUL"):
+            read(document)
+    else:
+        assert read(document).env == [entry]
+
+
+def test_nul_in_a_process_file_is_unacceptable() -> None:
+    with pytest.raises(Unacceptable, match="holds a NUL"):
+        ProcessFile(b'{"env": ["A\\u0000=1"]}', "/p")
+
+
+@pytest.mark.parametrize(
+    ("parts", "place"),
+    [
+        ((["A\0"], [], [], {}), "env"),
+        ((["A"], ["\0"], [], {}), "args"),
+        (([], [], [{"destination": "/x", "options": ["ro", "\0"]}], {}), "mounts"),
+        (([], [], [{"destination": "/x\0", "options": []}], {}), "mounts"),
+        (([], [], [], {"a": "\0"}), "annotations"),
+        (([], [], [], {"\0": ""}), "annotations"),
+        ((["A=1"], ["a"], [{"destination": "/x", "options": ["ro"], "n": 1}], {"a": "b"}), ""),
+    ],
+)
+def test_nul_in_what_comes_without_a_text_is_found(parts: Any, place: str) -> None:
+    assert nul_in(*parts) == place
+
+
+SPELLINGS = [
+    ('{"process": {}, "hoo\u212as": {}}', "member 'hoo\u212as' is spelled 'hooks'"),
+    ('{"process": {}, "proce\u017fs": {}}', "member 'proce\u017fs' is spelled 'process'"),
+    ('{"process": {}, "mount\\u017f": []}', "member 'mount\u017f' is spelled 'mounts'"),
+    ('{"process": {"ARGS": []}}', "member 'ARGS' is spelled 'args'"),
+    ('{"process": {}, "linux": {"Devices": []}}', "member 'Devices' is spelled 'devices'"),
+    ('{"process": {}, "linux": {"cgroup\u017fPath": ""}}', "is spelled 'cgroupsPath'"),
+    ('{"process": {}, "linux": {"resources": {"DEVICES": []}}}', "member 'DEVICES' is spelled 'devices'"),
+    ('{"process": {}, "linux": {"devices": [{"Path": "/dev/x"}]}}', "member 'Path' is spelled 'path'"),
+    ('{"process": {}, "linux": {"resources": {"devices": [{"acce\u017fs": "rwm"}]}}}', "is spelled 'access'"),
+    ('{"process": {}, "linux": {"namespaces": [{"Type": "user"}]}}', "member 'Type' is spelled 'type'"),
+    ('{"process": {}, "mounts": [{"destination": "/x"}, {"destination": "/x", "\u017fource": "/"}]}', "'source'"),
+    ('{"process": {}, "root": {"Path": "/"}}', "member 'Path' is spelled 'path'"),
+    ('{"process": {}, "hooks": {"CreateRuntime": []}}', "is spelled 'createRuntime'"),
+    ('{"process": {}, "hooks": {"createRuntime": [{"Path": "/x"}]}}', "member 'Path' is spelled 'path'"),
+    ('{"process": {}, "mounts": [{"destination": "/x", "destination": "/y"}]}', "'destination' stands there twice"),
+    ('{"process": {}, "annotations": {"a": "1", "b": "", "a": "2"}}', "'a' stands there twice"),
+    ('{"process": {}, "linux": {"resources": {}, "resources": {}}}', "'resources' stands there twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), SPELLINGS)
+def test_member_that_go_and_c_read_differently_is_unacceptable(text: str, complaint: str) -> None:
+    with pytest.raises(Unacceptable) as caught:
+        read(text)
+    assert complaint in str(caught.value)
+
+
+def test_annotations_and_unknown_members_may_have_any_spelling() -> None:
+    spec = read({"process": {"x": {"ENV": 1}}, "annotations": {"Mounts": "1", "mounts": "2"}, "vm": {"Path": "/"}})
+    assert spec.annotations == {"Mounts": "1", "mounts": "2"}
+
+
+def test_fold_is_unicodes_simple_folding_of_ascii() -> None:
+    """Go's unicode.SimpleFold: the only characters beyond ASCII in an orbit with an ASCII letter are these two."""
+    others = {chr(code): fold(chr(code)) for code in range(128, 0x110000) if fold(chr(code)).isascii()}
+    assert others == {"\u017f": "s", "\u212a": "k"}
+    assert fold("READONLYpath\u017f") == "readonlypaths"

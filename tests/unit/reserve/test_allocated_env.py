@@ -13,7 +13,7 @@ import pytest
 
 from hook import events, gather
 from hook.container import cdi as specs
-from hook.container.identity import TYPES, Identity
+from hook.container.identity import Identity
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
 from unit.support import POD, document, lines
@@ -244,7 +244,6 @@ def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) ->
 @pytest.mark.parametrize(
     ("who", "unknown"),
     [
-        (Identity("ambiguous", None, types=TYPES), "the pod's UID"),
         (Identity("containerd", True, "n", "p", None, "app", ("container",)), "the pod's UID"),
         (Identity("containerd", True, "n", "p", UID, None, ("container",)), "the container's name"),
     ],

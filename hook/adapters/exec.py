@@ -1,0 +1,99 @@
+"""`exec` through the wrapper: the new process gets the env that was decided at create. Start path: builtins only."""
+
+import posix
+
+from hook.adapters.cmdline import Invocation
+from hook.adapters.state import bundle_of
+from hook.base.errors import Unacceptable, describe
+from hook.base.system import is_file, read_fd, read_file, replace_file, write_all
+from hook.container.spec import LIMIT, ProcessFile, Spec
+from hook.reserve import decision
+from hook.reserve.env import Reserved
+
+
+def correct_exec(invocation: Invocation, real: str, environment: "dict[bytes, bytes]") -> "list[str]":
+    """The arguments with which to exec: the process file is corrected, `--env` of reserved names replaced.
+
+    A container that was created without reassert has no decision and passes unchanged. Raises Unacceptable.
+    """
+    try:
+        bundle = bundle_of(invocation.container_id, invocation.global_value("root"), real, environment)
+        reserved = _decided_at_create(bundle)
+        if reserved is None:
+            return invocation.arguments
+        arguments = list(invocation.arguments)
+        _correct_process(invocation, arguments, reserved, environment)
+        _replace_reserved(invocation, arguments, reserved)
+        return arguments
+    except Exception as error:  # the promise made at create holds, or there is no exec
+        raise Unacceptable(f"exec: {describe(error)}") from None
+
+
+def _decided_at_create(bundle: str) -> "Reserved | None":
+    config = bundle.rstrip("/") + "/config.json"
+    return decision.read(Spec(read_file(config, LIMIT), config).annotations)
+
+
+def _correct_process(
+    invocation: Invocation, arguments: "list[str]", reserved: Reserved, environment: "dict[bytes, bytes]"
+) -> None:
+    """A regular file is replaced. A pipe can be read only once: the runtime is given what was in it, corrected."""
+    option = invocation.last("process")
+    if option is None:
+        return
+    path = option.value
+    # Blocking: a pipe's writer may need its time, and the real runtime would wait for it too.
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        plain = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
+        target = ProcessFile(read_fd(fd, LIMIT, path), path)
+    finally:
+        posix.close(fd)
+    target.env = reserved.correct(target.env)
+    data = target.render()
+    if not plain:
+        last = arguments[option.end - 1]
+        preserved = _number(invocation.value("preserve-fds")) + _number(environment.get(b"LISTEN_FDS"))
+        arguments[option.end - 1] = last[: len(last) - len(path)] + _memory_file(data, 3 + preserved)
+    elif target.changed():
+        replace_file(path, data)
+
+
+def _number(text: "str | bytes | None") -> int:
+    try:
+        return max(0, int(text or 0))
+    except ValueError:
+        return 0
+
+
+def _memory_file(data: bytes, first: int) -> str:
+    """A path to `data` for this process, whatever program it becomes; its descriptor is none below `first`.
+
+    Those are passed on into the container. All others runc and crun close before the container's process starts.
+    """
+    fd = posix.memfd_create("process.json", posix.MFD_CLOEXEC)
+    write_all(fd, data)
+    read_only = posix.open(f"/proc/self/fd/{fd}", posix.O_RDONLY | posix.O_CLOEXEC)
+    posix.close(fd)
+    taken = posix.listdir("/proc/self/fd")
+    number = first
+    while str(number) in taken:
+        number += 1
+    posix.dup2(read_only, number, inheritable=True)
+    posix.close(read_only)
+    return f"/proc/self/fd/{number}"
+
+
+def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: Reserved) -> None:
+    """`-e NAME=…` on the command line comes after the container's own env and would win: the reserved value instead."""
+    for option in reversed(invocation.options):
+        name = option.value.partition("=")[0]
+        if option.name != "env" or not reserved.owner(name):
+            continue
+        value = reserved.values.get(name)
+        if value is None:
+            flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
+            arguments[option.begin : option.end] = [flags] if flags.strip("-") else []
+        else:  # in the spelling that was used: runc refuses -e beside --env
+            last = arguments[option.end - 1]
+            arguments[option.end - 1] = last[: len(last) - len(option.value)] + f"{name}={value}"

@@ -1,0 +1,323 @@
+"""Ways past a policy through env, names and process files: each test is one of them, tried on real runtimes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.conftest import RUNTIMES
+from e2e.support import POLICY, REASSERT, TOP, Bundle, Node, Running, need, run
+
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
+IGNORE = POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1)
+NO_SANDBOX = POLICY.replace("[kube-system]", "[kube-system], containerTypes: [sandbox]")
+CONTAINERD = {
+    "io.kubernetes.cri.container-type": "sandbox",
+    "io.kubernetes.cri.sandbox-id": "0" * 64,
+    "io.kubernetes.cri.sandbox-name": "p",
+    "io.kubernetes.cri.sandbox-namespace": "kube-system",
+    "io.kubernetes.cri.sandbox-uid": "1-2-3",
+}
+CRIO = {
+    "io.container.manager": "cri-o",
+    "io.kubernetes.cri-o.ContainerType": "sandbox",
+    "io.kubernetes.pod.name": "p",
+    "io.kubernetes.pod.namespace": "kube-system",
+    "io.kubernetes.pod.uid": "1-2-3",
+}
+
+
+def newer_crun(suite: str, directory: Path) -> str:
+    """crun of a newer Debian (tests/roots.sh), with that Debian's libraries."""
+    root = TOP / "build/roots" / suite
+    need((root / ".complete").exists(), f"{root} (tests/roots.sh {suite})")
+    script = directory / f"crun-{suite}"
+    loader = f"{root}/lib64/ld-linux-x86-64.so.2 --library-path {root}/usr/lib/x86_64-linux-gnu"
+    script.write_text(f'#!/bin/sh\nexec {loader} {root}/usr/bin/crun "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture(params=[*RUNTIMES, "trixie", "forky"])
+def each(request: pytest.FixtureRequest, node: Node) -> str:
+    """Each real runtime, and crun of newer Debians."""
+    return RUNTIMES.get(request.param) or newer_crun(request.param, node.directory)
+
+
+def events(node: Node) -> list[str]:
+    return [event["event"] for event in node.logged()]
+
+
+# NUL
+
+
+NULS: dict[str, Any] = {
+    "env": lambda spec: spec["process"]["env"].append("REQUESTS_CA_BUNDLE\0=x"),
+    "args": lambda spec: spec["process"]["args"].append("a\0b"),
+    "mount": lambda spec: spec["mounts"].append({"destination": "/etc/ssl\0", "source": "/tmp", "type": "bind"}),
+    "annotation": lambda spec: spec.setdefault("annotations", {}).update({"a": "b\0"}),
+}
+
+
+@pytest.mark.parametrize("place", NULS)
+@pytest.mark.parametrize("policy", [POLICY, IGNORE], ids=["Fail", "Ignore"])
+def test_nul_in_a_spec_is_refused(node: Node, each: str, bundle: Bundle, place: str, policy: str) -> None:
+    node.compile(policy)
+    NULS[place](bundle.spec)
+    bundle.save()
+    line = Running(node.dispatcher(each), bundle).refused()
+    assert "holds a NUL" in line
+    assert events(node) == ["container.denied"]
+
+
+def test_nul_in_a_spec_is_logged_in_audit_mode(node: Node, bundle: Bundle) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
+    NULS["env"](bundle.spec)
+    bundle.save()
+    with Running(node.dispatcher(RUNTIMES["crun"]), bundle):
+        assert events(node) == ["container.denied"]
+
+
+def test_text_that_only_looks_like_a_nul_passes(node: Node, each: str, bundle: Bundle) -> None:
+    node.compile()
+    bundle.spec["process"]["env"].append("A=\\u0000")
+    bundle.save()
+    with Running(node.dispatcher(each), bundle) as container:
+        assert {"A=\\u0000", WANTED} <= set(container.environ())
+
+
+def test_nul_in_a_process_file_of_exec_is_refused(node: Node, each: str, bundle: Bundle) -> None:
+    node.compile()
+    with Running(node.dispatcher(each), bundle) as container:
+        path = process_file(bundle, "REQUESTS_CA_BUNDLE\0=x")
+        done = run(container.runtime, "exec", "--process", str(path), container.id, check=False)
+        assert (done.returncode, done.stdout) == (255, "")
+        assert "holds a NUL" in done.stderr
+
+
+# Members that Go takes for others
+
+
+SPELLINGS: dict[str, Any] = {
+    "deſtination": lambda spec: spec["mounts"].append(
+        {"destination": "/tmp", "deſtination": "/etc/ssl", "source": "/tmp", "type": "bind", "options": ["rbind"]}
+    ),
+    "Destination": lambda spec: spec["mounts"].append(
+        {"destination": "/tmp", "Destination": "/etc/ssl", "source": "/tmp", "type": "bind", "options": ["rbind"]}
+    ),
+    "linux.deviceſ": lambda spec: spec["linux"].update({"deviceſ": []}),
+    "linux.resources.Devices": lambda spec: spec["linux"]["resources"].update({"Devices": []}),
+    "proceſs": lambda spec: spec.update({"proceſs": spec["process"]}),
+    "process.ENV": lambda spec: spec["process"].update({"ENV": ["REQUESTS_CA_BUNDLE=x"]}),
+    "hooKs": lambda spec: spec.update({"hoo\u212as": {}}),
+    "root.Path": lambda spec: spec["root"].update({"Path": "elsewhere"}),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("policy", [POLICY, IGNORE], ids=["Fail", "Ignore"])
+def test_member_in_another_spelling_is_refused(node: Node, real: str, bundle: Bundle, name: str, policy: str) -> None:
+    node.compile(policy)
+    SPELLINGS[name](bundle.spec)
+    bundle.save()
+    assert "is spelled" in Running(node.dispatcher(real), bundle).refused()
+
+
+# Who says that it is a sandbox, or of kube-system
+
+
+SANDBOXES: dict[str, tuple[dict[str, str], str]] = {
+    "an image of podman": ({"io.container.manager": "libpod", "io.kubernetes.cri-o.ContainerType": "sandbox"}, ""),
+    "an image of podman as CRI-O": (CRIO, "/libpod_parent/libpod-0a"),
+    "a user of podman as containerd": (CONTAINERD, "/libpod_parent/libpod-0a"),
+    "a cgroup parent of docker": ({}, "/kubepods/pod1-2-3/0a"),
+    "a user of docker as containerd": (CONTAINERD, "/kubepods/pod1-2-3/0a"),
+    "a user of docker as CRI-O": (CRIO, "/kubepods/pod1-2-3/0a"),
+    "a cgroup parent in the form of systemd": (CONTAINERD, "/x:cri-containerd:y/0a"),
+}
+
+
+@pytest.mark.parametrize("name", SANDBOXES)
+def test_nothing_that_a_user_or_image_can_write_excludes(node: Node, real: str, directory: Path, name: str) -> None:
+    node.compile(NO_SANDBOX)
+    bundle = Bundle(directory / "moby" / "0a")
+    bundle.spec["annotations"], path = SANDBOXES[name]
+    bundle.spec["linux"]["cgroupsPath"] = f"{path or '/idt'}{directory.name}"
+    bundle.save()
+    with Running(node.dispatcher(real), bundle) as container:
+        assert WANTED in container.environ()
+        assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+    assert events(node) == ["container.edited"]
+
+
+@pytest.mark.parametrize("mode", ["Enforce", "Audit"])
+def test_annotations_of_two_engines_do_not_keep_an_allocation_that_nobody_gave(
+    node: Node, real: str, bundle: Bundle, mode: str
+) -> None:
+    """failurePolicy: Ignore is for what the node cannot do, not for what a pod writes."""
+    gpu = "env: [{name: GPU, valueFrom: {deviceAllocation: {default: void}}}]"
+    spec = f"{{mode: {mode}, failurePolicy: Ignore, rules: [{{name: gpu, {gpu}}}]}}"
+    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {spec}\n")
+    bundle.spec["annotations"] = {**CONTAINERD, **CRIO}
+    bundle.spec["process"]["env"].append("GPU=all")
+    bundle.directory = bundle.directory.rename(bundle.directory.parent.parent / "bare")
+    bundle.rootfs = bundle.directory / "rootfs"
+    bundle.save()
+    container = Running(node.dispatcher(real), bundle)
+    if mode == "Audit":
+        with container:
+            assert "GPU=all" in container.environ()
+    else:
+        container.refused()
+    assert events(node) == ["container.denied"]
+
+
+@pytest.mark.parametrize("spoil", [lambda good: good[:-9], lambda good: good + b" " * 50_000_000])
+def test_spec_that_cannot_be_read_is_refused_whatever_the_failure_policy(
+    node: Node, bundle: Bundle, spoil: Any
+) -> None:
+    node.compile(IGNORE)
+    bundle.config.write_bytes(spoil(bundle.config.read_bytes()))
+    assert "reassert: refused" in Running(node.dispatcher(RUNTIMES["crun"]), bundle).refused()
+    assert events(node) == ["container.denied"]
+
+
+# exec
+
+
+def process_file(bundle: Bundle, *env: str) -> Path:
+    path = bundle.directory / "process.json"
+    process = {**bundle.spec["process"], "args": ["/bin/env"], "env": ["PATH=/bin", *env]}
+    path.write_text(json.dumps(process))
+    return path
+
+
+NAMES = [("runc", "runc-1.1"), ("runc", "nvidia-container-runtime"), ("crun", "crun-wasm"), ("crun", "runc")]
+
+
+@pytest.mark.parametrize(("which", "name"), NAMES)
+@pytest.mark.parametrize("way", ["link", "script"])
+def test_exec_is_corrected_behind_a_runtime_of_another_name(
+    node: Node, bundle: Bundle, which: str, name: str, way: str
+) -> None:
+    node.compile()
+    real = node.directory / name
+    if way == "link":
+        real.symlink_to(RUNTIMES[which])
+    else:
+        real.write_text(f'#!/bin/sh\nexec {RUNTIMES[which]} "$@"\n')
+        real.chmod(0o755)
+    with Running(node.dispatcher(str(real)), bundle) as container:
+        path = process_file(bundle, "REQUESTS_CA_BUNDLE=/tmp/evil")
+        assert WANTED in run(container.runtime, "exec", "--process", str(path), container.id).stdout.splitlines()
+        assert WANTED in container.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=x")).splitlines()
+
+
+def test_exec_is_corrected_where_the_runtime_reads_xdg_runtime_dir(
+    node: Node, each: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """crun takes it, runc as root does not."""
+    node.compile()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(node.directory))
+    with Running(node.dispatcher(each), bundle) as container:
+        assert (node.directory / "crun" / container.id).exists() == ("crun" in each)
+        path = process_file(bundle, "REQUESTS_CA_BUNDLE=/tmp/evil")
+        assert WANTED in run(container.runtime, "exec", "--process", str(path), container.id).stdout.splitlines()
+
+
+def test_exec_in_a_container_that_is_found_nowhere_is_refused(node: Node, real: str, bundle: Bundle) -> None:
+    node.compile()
+    done = run(node.dispatcher(real), "exec", "nobody", "/bin/env", check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (255, "", 1)
+    assert "/run/runc/nobody" in done.stderr
+    assert "/run/crun/nobody" in done.stderr
+
+
+def test_exec_in_a_container_that_is_found_twice_is_refused(node: Node, bundle: Bundle) -> None:
+    """Nobody but the runtime knows which of the two it will take."""
+    node.compile()
+    name = "twice-" + node.directory.name
+    other = Bundle(node.directory / "other")
+    one, two = Running(RUNTIMES["runc"], bundle), Running(node.dispatcher(RUNTIMES["crun"]), other)
+    one.id = two.id = name
+    with one, two:
+        done = run(two.runtime, "exec", name, "/bin/env", check=False)
+        assert done.returncode == 255
+        assert "/run/runc" in done.stderr
+        assert "/run/crun" in done.stderr
+
+
+PIPES = {
+    "substitution": 'exec "$R" exec -p <(cat "$P") "$ID"',
+    "proc self fd": 'exec 9< <(cat "$P"); exec "$R" exec --process=/proc/self/fd/9 "$ID"',
+    "stdin": 'cat "$P" | "$R" exec --process /dev/stdin "$ID"',
+    "late": 'exec "$R" exec -p <(sleep 1; cat "$P") "$ID"',
+    "fifo": 'mkfifo "$P.fifo"; cat "$P" > "$P.fifo" & "$R" exec -p"$P.fifo" "$ID"',
+    "deleted file": 'exec 9< "$P"; rm "$P"; exec "$R" exec -p=/dev/fd/9 "$ID"',
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.parametrize("large", [False, True], ids=["", "larger than a pipe"])
+def test_process_file_of_exec_may_be_a_pipe(node: Node, each: str, bundle: Bundle, name: str, large: bool) -> None:
+    node.compile()
+    script = PIPES[name]
+    if "-p=/" in script and "runc" not in each:
+        script = script.replace("-p=/", "-p/")
+    if '-p"' in script and "runc" in each:
+        script = script.replace('-p"', '-p "')
+    more = [f"A{number}={'x' * 1000}" for number in range(100)] if large else ["A=1"]
+    with Running(node.dispatcher(each), bundle) as container:
+        for runtime, wanted in ((container.runtime, WANTED), (each, "REQUESTS_CA_BUNDLE=/tmp/evil")):
+            path = process_file(bundle, "REQUESTS_CA_BUNDLE=/tmp/evil", *more)
+            env = {"R": runtime, "P": str(path), "ID": container.id, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+            Path(f"{path}.fifo").unlink(missing_ok=True)
+            done = run("bash", "-c", script, env=env)
+            assert wanted in done.stdout.splitlines()
+            assert more[-1] in done.stdout.splitlines()
+
+
+def test_pipe_that_needs_no_correction_reaches_the_runtime(real: str, node: Node, bundle: Bundle) -> None:
+    node.compile()
+    with Running(real, bundle) as container:
+        path = process_file(bundle, "A=1")
+        done = run("bash", "-c", f'exec {node.dispatcher(real)} exec -p <(cat "{path}") {container.id}')
+        assert "A=1" in done.stdout.splitlines()
+
+
+def test_pipe_of_exec_leaves_no_descriptor_in_the_container(node: Node, each: str, bundle: Bundle) -> None:
+    node.compile()
+    with Running(node.dispatcher(each), bundle) as container:
+        path = process_file(bundle, "A=1")
+        process = {**json.loads(path.read_text()), "args": ["/bin/ls", "-l", "/proc/self/fd"]}
+        path.write_text(json.dumps(process))
+        seen = []
+        for runtime in (each, container.runtime):
+            script = f'exec {runtime} exec --preserve-fds 1 -p <(cat "{path}") {container.id} 3< /dev/null'
+            lines = run("bash", "-c", script).stdout.splitlines()
+            seen.append([line.split()[-3] for line in lines if "->" in line])
+            assert "memfd" not in "".join(lines)
+        assert seen[0] == seen[1]
+
+
+# Verbs that start nothing
+
+
+@pytest.mark.parametrize("line", ["create --help", "create -h", "create", "create --bundle BUNDLE", "run --help ID"])
+def test_verb_that_starts_nothing_changes_nothing(node: Node, real: str, bundle: Bundle, line: str) -> None:
+    node.compile()
+    before = bundle.config.read_bytes()
+    arguments = line.replace("BUNDLE", str(bundle.directory)).split()
+    said = [
+        subprocess.run([runtime, *arguments], cwd=bundle.directory, capture_output=True, text=True, timeout=60)
+        for runtime in (real, node.dispatcher(real))
+    ]
+    direct, wrapped = said
+    assert (direct.returncode, direct.stdout) == (wrapped.returncode, wrapped.stdout)
+    assert bundle.config.read_bytes() == before
+    assert node.logged() == []
+    assert REASSERT.exists()

@@ -1,0 +1,69 @@
+"""The real runtime's record of a container is looked for wherever a runtime of any name may keep it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hook.adapters.state import bundle_of
+from hook.base.errors import Undecided
+
+RUNC = ("state.json", {"config": {"labels": ["bundle=/elsewhere", "a=b", "bundle=BUNDLE"]}})
+CRUN = ("status", {"pid": 1, "bundle": "BUNDLE"})
+YOUKI = ("state.json", {"id": "0a", "bundle": "BUNDLE"})
+
+
+def record(root: Path, kind: tuple[str, object], bundle: str) -> None:
+    """A container 0a in a runtime's state directory."""
+    name, data = kind
+    (root / "0a").mkdir(parents=True)
+    (root / "0a" / name).write_text(json.dumps(data).replace("BUNDLE", bundle))
+
+
+@pytest.mark.parametrize("kind", [RUNC, CRUN, YOUKI])
+def test_given_root_is_the_only_place(tmp_path: Path, kind: tuple[str, object]) -> None:
+    record(tmp_path / "root", kind, "/b")
+    record(tmp_path / "crun", CRUN, "/other")
+    environment = {b"XDG_RUNTIME_DIR": str(tmp_path).encode()}
+    assert bundle_of("0a", f"{tmp_path}/root", "/usr/bin/x", environment) == "/b"
+    assert bundle_of("0a", f"{tmp_path}/root/", "/usr/bin/x", {}) == "/b"
+
+
+@pytest.mark.parametrize(
+    ("directory", "kind"), [("runc", RUNC), ("crun", CRUN), ("youki", YOUKI), ("crun-wasm", CRUN), ("runc", CRUN)]
+)
+def test_without_a_root_the_runtime_directory_of_the_environment_is_looked_through(
+    tmp_path: Path, directory: str, kind: tuple[str, object]
+) -> None:
+    record(tmp_path / directory, kind, "/b")
+    environment = {b"XDG_RUNTIME_DIR": str(tmp_path).encode()}
+    assert bundle_of("0a", None, "/usr/bin/crun-wasm", environment) == "/b"
+
+
+def test_container_that_is_found_nowhere_is_undecided_and_every_place_is_named(tmp_path: Path) -> None:
+    environment = {b"XDG_RUNTIME_DIR": str(tmp_path).encode()}
+    with pytest.raises(Undecided) as caught:
+        bundle_of("nobody", None, "/opt/my-runtime", environment)
+    for directory in ("/run", str(tmp_path)):
+        for name in ("runc", "crun", "youki", "my-runtime"):
+            assert f"{directory}/{name}/nobody" in str(caught.value)
+
+
+def test_two_records_must_agree_on_the_bundle(tmp_path: Path) -> None:
+    environment = {b"XDG_RUNTIME_DIR": str(tmp_path).encode()}
+    record(tmp_path / "runc", RUNC, "/b")
+    record(tmp_path / "crun", CRUN, "/b")
+    assert bundle_of("0a", None, "/usr/bin/crun", environment) == "/b"
+    record(tmp_path / "youki", YOUKI, "/other")
+    with pytest.raises(Undecided, match=r"different containers of that name in .*/runc/0a and .*/youki/0a"):
+        bundle_of("0a", None, "/usr/bin/crun", environment)
+
+
+@pytest.mark.parametrize("text", ["{", "", '{"bundle": 3}', "[]"])
+def test_record_that_cannot_be_read_is_no_bundle(tmp_path: Path, text: str) -> None:
+    (tmp_path / "0a").mkdir()
+    (tmp_path / "0a" / "status").write_text(text)
+    with pytest.raises(Undecided):
+        bundle_of("0a", str(tmp_path), "/usr/bin/crun", {})
