@@ -1,15 +1,22 @@
 """One JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
-The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log.
+The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log. What a
+pod wrote is in the record as it is; what is logged of it is cut by hook/base/excerpt.py, whoever made the record.
 """
 
 import time
 
-from hook.base.jsontext import encode
-from hook.base.system import append_line, timestamp
+from hook.base import logfile
+from hook.base.excerpt import ENTRIES, line
+from hook.base.system import timestamp
 from hook.container.identity import Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 EVENTS = "/var/log/reassert/events.jsonl"
 """Where events go unless the command line says otherwise."""
@@ -63,9 +70,9 @@ def plan_event(event: "dict[str, object]", plan: Plan) -> "dict[str, object]":
     event["event"] = kind
     event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
     event["applied"] = not refused and not plan.audit_only()
-    event["edits"] = [edit.describe() for edit in plan.edits]
-    event["denials"] = [{"rule": denial.rule, "message": denial.message} for denial in plan.denials]
-    event["errors"] = [{"rule": error.rule, "message": error.message} for error in plan.errors]
+    _list(event, "edits", plan.edits, lambda edit: edit.describe())
+    _list(event, "denials", plan.denials, lambda denial: {"rule": denial.rule, "message": denial.message})
+    _list(event, "errors", plan.errors, lambda error: {"rule": error.rule, "message": error.message})
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event
@@ -89,14 +96,21 @@ def denial_event(event: "dict[str, object]", rule: str, message: str) -> "dict[s
     return event
 
 
+def _list(event: "dict[str, Any]", key: str, things: "list[Any]", described: "Callable[[Any], object]") -> None:
+    """What an event lists; of more than ENTRIES things the first ones and, in `omitted`, how many are left out."""
+    event[key] = [described(thing) for thing in things[:ENTRIES]]
+    if len(things) > ENTRIES:
+        event.setdefault("omitted", {})["/" + key] = len(things) - ENTRIES
+
+
 def write(path: str, event: "dict[str, object]") -> None:
     """Append an event."""
-    append(path, encode(event))
+    append(path, line(event))
 
 
-def append(path: str, line: str) -> None:
-    """Append an event's JSON. A log that cannot be written never stops a container: the decision has been taken."""
+def append(path: str, text: str) -> None:
+    """Append an event's `line`. A log that cannot be written never stops a container: the decision has been taken."""
     try:
-        append_line(path, line.encode("ascii"))
+        logfile.append(path, text.encode("ascii"))
     except OSError:
         pass
