@@ -14,6 +14,7 @@ from hook.adapters.cmdline import Invocation
 from hook.base.errors import Refused, Undecided, Usage, describe
 from hook.base.jsontext import Malformed, decode, encode, parse
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
+from hook.base.text import message
 from hook.container.spec import LIMIT, ProcessFile, Spec
 from hook.edits import name_of
 from hook.reserved import Reserved
@@ -179,11 +180,14 @@ def _read_json(path: str) -> object:
         raise Undecided(f"{path}: {error}") from None
 
 
-def _tell_engine(invocation: Invocation, message: str) -> None:
-    """One line on stderr, and in the runtime's --log in its --log-format, where engines look for the reason."""
-    message = message.replace("\n", " ")
-    line = "reassert: " + message
-    say(message)
+def _tell_engine(invocation: Invocation, refusal: str) -> None:
+    """One line on stderr, and in the runtime's --log in its --log-format, where engines look for the reason.
+
+    Engines decode it and print it to whoever asked for the container, so it is made printable here.
+    """
+    told = message(refusal.replace("\n", " "))
+    line = "reassert: " + told
+    say(told)
     log = invocation.global_value("log") or ""
     path = log.removeprefix("file:")
     if not path or path.startswith(("journald:", "syslog:")):

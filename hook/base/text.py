@@ -10,7 +10,7 @@ STRING = 256
 """Bytes of UTF-8 that are kept of one string."""
 
 MESSAGE = 4096
-"""Bytes of UTF-8 that are kept of a message to an engine or on standard error."""
+"""Bytes of UTF-8 that a message to an engine or on standard error has at most."""
 
 REASONS = 8
 """Reasons that a refusal lists."""
@@ -82,8 +82,13 @@ def joined(reasons: "Sequence[object]") -> str:
 
 
 def message(text: str) -> str:
-    """One line for an engine or a terminal: printable, and at most MESSAGE bytes of the text."""
-    return printable(shortened(text, MESSAGE))
+    """One line for an engine or a terminal: printable, at most MESSAGE bytes. A message of a message is the same."""
+    kept = head(text, MESSAGE)
+    shown = printable(kept)
+    if kept is text and head(shown, MESSAGE) is shown:
+        return shown
+    size, digest = measure(text)
+    return f"{head(shown, MESSAGE - 64)}… ({size} bytes, sha256 {digest})"
 
 
 def _utf8(text: str) -> bytes:
