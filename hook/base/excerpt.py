@@ -61,7 +61,7 @@ class _Excerpt:
     def of(self, value: "Any", at: str) -> "Any":
         """The value as it is to be logged; `at` is the JSON pointer to it."""
         if isinstance(value, str):
-            return self._string(value, at)
+            return value if len(value) * 4 <= self.limit else self._string(value, at)
         if not isinstance(value, (list, tuple, dict)):
             return value
         depth = at.count("/")

@@ -1,4 +1,4 @@
-"""The frozen program's event log, before a real runtime: bounded lines, its rotation, and nothing that stops a start."""
+"""The frozen program's event log under a real runtime: bounded lines, its rotation, and nothing that stops a start."""
 
 from __future__ import annotations
 
