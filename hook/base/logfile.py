@@ -21,12 +21,8 @@ _FLAGS = (
 )  # fmt: skip
 
 
-class NotALog(OSError):
-    """What lies at the path is not a regular file of root's or ours."""
-
-
 def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None:
-    """Append a line, and a newline, making the file and its directory if needed. Raises NotALog, OSError."""
+    """Append a line, and a newline, making the file and its directory if needed. Raises OSError."""
     line += b"\n"
     fd, status = _open(path)
     try:
@@ -38,7 +34,7 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
 
 
 def _open(path: str) -> "tuple[int, posix.stat_result]":
-    """The file to append to and its status."""
+    """The file to append to and its status. Raises OSError, for what is not a regular file of root's or ours too."""
     try:
         fd = posix.open(path, _FLAGS, 0o600)
     except FileNotFoundError:
@@ -48,7 +44,7 @@ def _open(path: str) -> "tuple[int, posix.stat_result]":
     if is_file(status) and status.st_uid in (0, posix.geteuid()):
         return fd, status
     posix.close(fd)
-    raise NotALog(0, "not a regular file of root's", path)
+    raise OSError(22, "not a regular file of root's", path)
 
 
 def _rotated(path: str, fd: int, status: posix.stat_result, kept: int) -> int:
