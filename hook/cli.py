@@ -15,6 +15,7 @@ from ruamel.yaml.error import YAMLError
 from hook import __version__, events
 from hook.base.errors import ReassertError, Usage, describe
 from hook.base.system import Untrusted, print_to_nobody, trusted
+from hook.base.text import printable
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid
@@ -48,14 +49,14 @@ def main(arguments: list[str]) -> int:
         print_to_nobody()
         return 1
     except Usage as error:
-        print(f"reassert: {error}", file=sys.stderr)
+        print(printable(f"reassert: {error}"), file=sys.stderr)
         return 2
     except PolicyInvalid as error:
         for problem in error.problems:
             print(problem.at(error.path), file=sys.stderr)
         return 1
     except (ReassertError, OSError) as error:
-        print(f"reassert: {describe(error)}", file=sys.stderr)
+        print(printable(f"reassert: {describe(error)}"), file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # it is a full disk, and the interpreter would complain of it once more
@@ -146,8 +147,8 @@ def _policy_check(options: argparse.Namespace) -> int:
     except Untrusted as error:
         if not options.file:
             raise
-        print(f"{path}: warning: on a node this file would be refused: {error}", file=sys.stderr)
-    print(f"{path}: valid, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}")
+        print(printable(f"{path}: warning: on a node this file would be refused: {error}"), file=sys.stderr)
+    print(printable(f"{path}: valid, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
     return 0
 
 

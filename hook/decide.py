@@ -5,6 +5,7 @@ Every adapter and `explain` go this way, and none has a step of its own. Part of
 
 from hook import events
 from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.base.text import joined
 from hook.container.identity import Identity
 from hook.container.model import Container
 from hook.gather import gather
@@ -122,7 +123,7 @@ class Case:
         reasons = decided.reasons() + done.denials
         refused = bool(reasons) and not decided.audit_only()
         event = None if done.handed_on and not refused else self.event(decided, done)
-        return Verdict(self._refusal("; ".join(map(str, reasons))) if refused else "", event, decided, reasons)
+        return Verdict(self._refusal(joined(reasons)) if refused else "", event, decided, reasons)
 
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
         """The record of a decision and of what was done about it; None where there is nothing to say."""

@@ -1,19 +1,22 @@
 """One JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
-The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log.
+The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log. What a
+pod wrote is in the record as it is; what is logged of it is cut by hook/base/excerpt.py, whoever made the record.
 """
 
 import time
 
-from hook.base.jsontext import encode
-from hook.base.system import append_line, timestamp
+from hook.base import logfile
+from hook.base.excerpt import ENTRIES, line
+from hook.base.system import timestamp
 from hook.container.identity import Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from hook.reserve.outcome import Edit, Reason
 
@@ -74,11 +77,13 @@ def plan_event(
     """
     reasons = [*plan.reasons(), *denials]
     refused = bool(reasons) and not plan.audit_only()
-    made: list[object] = [edit.describe() for edit in (plan.edits if edits is None else edits)]
+    made: list[Any] = list(plan.edits if edits is None else edits)
     if draft is not None:
         earlier = draft.get("edits")
-        made = [*(earlier if isinstance(earlier, list) else []), *made]
-        event.update((key, draft[key]) for key in ("timestamp", "adapter") if key in draft)
+        told = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
+        names = {(edit.get("kind"), edit.get("name")) for edit in told}
+        made = told + [edit for edit in made if (edit.kind, edit.name) not in names]
+        event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
     if refused:
         kind = DENIED
     elif reasons:
@@ -91,9 +96,9 @@ def plan_event(
     event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
     event["applied"] = not refused and not plan.audit_only()
     event["verified"] = verified if event["applied"] else ""
-    event["edits"] = made
-    event["denials"] = [reason.describe() for reason in [*plan.denials, *denials]]
-    event["errors"] = [reason.describe() for reason in plan.errors]
+    _list(event, "edits", made, lambda edit: edit if isinstance(edit, dict) else edit.describe())
+    _list(event, "denials", [*plan.denials, *denials], lambda reason: reason.describe())
+    _list(event, "errors", plan.errors, lambda reason: reason.describe())
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event
@@ -119,14 +124,21 @@ def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dic
     return event
 
 
+def _list(event: "dict[str, Any]", key: str, things: "Sequence[Any]", described: "Callable[[Any], object]") -> None:
+    """What an event lists; of more than ENTRIES things the first ones and, in `omitted`, how many are left out."""
+    event[key] = [described(thing) for thing in things[:ENTRIES]]
+    if len(things) > ENTRIES:
+        event.setdefault("omitted", {})["/" + key] = len(things) - ENTRIES
+
+
 def write(path: str, event: "dict[str, object]") -> None:
     """Append an event."""
-    append(path, encode(event))
+    append(path, line(event))
 
 
-def append(path: str, line: str) -> None:
-    """Append an event's JSON. A log that cannot be written never stops a container: the decision has been taken."""
+def append(path: str, text: str) -> None:
+    """Append an event's `line`. A log that cannot be written never stops a container: the decision has been taken."""
     try:
-        append_line(path, line.encode("ascii"))
+        logfile.append(path, text.encode("ascii"))
     except OSError:
         pass

@@ -8,9 +8,9 @@ import os
 import sys
 from typing import Any
 
-from tabulate import tabulate
-
 from hook.base.system import Untrusted, read_file, trusted
+from hook.base.terminal import table
+from hook.base.text import printable
 from hook.container.identity import Identity, identify
 from hook.container.model import Container
 from hook.container.spec import LIMIT, Spec
@@ -52,7 +52,8 @@ def _policy(policy_file: str | None, store_directory: str) -> Policy:
     try:
         trusted(os.path.abspath(policy_file))
     except Untrusted as error:
-        print(f"{policy_file}: warning: on a node this file would be refused: {error}", file=sys.stderr)
+        warning = f"{policy_file}: warning: on a node this file would be refused: {error}"
+        print(printable(warning), file=sys.stderr)
     return compiled.policy()
 
 
@@ -107,27 +108,30 @@ def _outcome(decided: Plan) -> str:
 
 
 def _table(decided: Plan, container: Container, config: str) -> str:
-    parts = [_identity(container.identity, config), f"policy     {decided.policy.path} ({decided.policy.mode})"]
+    parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
-        parts.append(f"WARNING    {decided.policy.warning}")
+        parts.append(_line("WARNING", decided.policy.warning))
     if decided.matches:
         rows = [[match.rule.name, "yes" if match.applies else "no", _why(match)] for match in decided.matches]
-        parts.append("\n" + tabulate(rows, ["RULE", "APPLIES", "WHY"], tablefmt="plain"))
+        parts += ["", table(rows, ["RULE", "APPLIES", "WHY"])]
     for allocation in container.facts.allocations:
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
-        parts.append(f"\nallocated  {allocation}: {what}")
+        parts += ["", _line("allocated", f"{allocation}: {what}")]
     if decided.edits:
         rows = [[edit.rule, edit.kind, edit.name, *_words(edit)] for edit in decided.edits]
-        parts.append(
-            "\n" + tabulate(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"], tablefmt="plain", disable_numparse=True)
-        )
+        parts += ["", table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])]
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
-        parts += [f"\n{label:10} {reason}" for reason in reasons]
-    parts.append(f"\nresult     {_outcome(decided)}")
-    return "\n".join(parts)
+        for reason in reasons:
+            parts += ["", _line(label, str(reason))]
+    return "\n".join([*parts, "", _line("result", _outcome(decided))])
 
 
-def _identity(who: Identity, config: str) -> str:
+def _line(label: str, text: str) -> str:
+    """One line, whatever a pod's author wrote into the text."""
+    return f"{label:10} {printable(text)}"
+
+
+def _identity(who: Identity, config: str) -> list[str]:
     if who.kubernetes is False:
         kind = f"of no pod ({who.engine})" if who.engine else "of no pod"
     elif who.kubernetes is None:
@@ -135,7 +139,8 @@ def _identity(who: Identity, config: str) -> str:
     else:
         kind = f"{who} ({who.engine}, {' or '.join(who.types)})"
     known = " ".join(f"{key}={value}" for key, value in who.as_dict().items())
-    return f"config     {config}\ncontainer  {kind}" + (f"\n           {known}" if known else "")
+    lines = [_line("config", config), _line("container", kind)]
+    return [*lines, _line("", known)] if known else lines
 
 
 def _why(match: Match) -> str:
@@ -165,4 +170,5 @@ def _diff(decided: Plan, spec: Spec, config: str) -> str:
     elif decided.audit_only():
         spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
     after = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
-    return "".join(difflib.unified_diff(before, after, config, config + " (corrected)", n=2))
+    name = printable(config)  # the lines themselves are JSON in ASCII
+    return "".join(difflib.unified_diff(before, after, name, name + " (corrected)", n=2))

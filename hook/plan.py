@@ -3,6 +3,7 @@
 Every adapter asks this one function and none has an opinion of its own.
 """
 
+from hook.base.text import joined
 from hook.container.model import Container
 from hook.policy.match import Match, excluded, select
 from hook.policy.model import AUDIT, FAIL, Policy
@@ -52,7 +53,7 @@ class Plan:
 
     def refusal(self) -> str:
         """Why the container must not start, or "" where it may."""
-        return "" if self.audit_only() else "; ".join(map(str, self.reasons()))
+        return "" if self.audit_only() else joined(self.reasons())
 
     def is_empty(self) -> bool:
         """Whether there is nothing to do and nothing to say."""

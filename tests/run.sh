@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
 export PYTHON
 
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap logrotate mandoc \
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc \
   kubernetes-client
 case $* in
 *tests/unit*) ;;

@@ -9,6 +9,8 @@ import sys
 
 from hook.adapters.options import Options
 from hook.base.child import own_command
+from hook.base.excerpt import line
+from hook.base.jsontext import parse
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
 from hook.plan import Plan
@@ -31,13 +33,18 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec) -> Done:
     decided.apply(spec)
     draft = None
     if decided.mounts:
-        draft = case.event(decided, Done(CONTAINER))
+        draft = _bounded(case.event(decided, Done(CONTAINER)))
         entry = _hook(options)
         there = spec.hooks.get(STAGE)
         others = [other for other in there if other != entry] if isinstance(there, list) else []
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
     return Done(CONFIG, handed_on=bool(decided.mounts))
+
+
+def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":
+    """The event with no more of a pod's in it than will be logged: runtimes copy annotations into their state."""
+    return parse(line(event)) if event else None
 
 
 def _hook(options: Options) -> "dict[str, object]":

@@ -15,6 +15,7 @@ from hook.adapters.options import Options
 from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
 from hook.base.jsontext import encode
 from hook.base.system import append_line, read_file, replace_file, say, timestamp
+from hook.base.text import message
 from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
 from hook.decide import Case, Done, Verdict
@@ -134,11 +135,14 @@ _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exe
 """How each of EDITING_VERBS is corrected. A verb that is missing here is refused."""
 
 
-def _tell_engine(invocation: Invocation, message: str) -> None:
-    """One line on stderr, and in the runtime's --log in its --log-format, where engines look for the reason."""
-    message = message.replace("\n", " ")
-    line = "reassert: " + message
-    say(message)
+def _tell_engine(invocation: Invocation, refusal: str) -> None:
+    """One line on stderr, and in the runtime's --log in its --log-format, where engines look for the reason.
+
+    Engines decode it and print it to whoever asked for the container, so it is made printable here.
+    """
+    told = message(refusal.replace("\n", " "))
+    line = "reassert: " + told
+    say(told)
     log = invocation.global_value("log") or ""
     path = log.removeprefix("file:")
     if not path or path.startswith(("journald:", "syslog:")):

@@ -8,6 +8,7 @@ import posix
 import time
 
 from hook.base.errors import ReassertError, TooLarge, Undecided
+from hook.base.text import message
 
 SYMLINK_LIMIT = 40
 """Hops after which a path counts as a loop; Linux's own limit, see path_resolution(7)."""
@@ -166,7 +167,7 @@ def make_directory(path: str, mode: int) -> None:
 
 
 def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
-    """Append one whole line with a single write(2), making the file and its directory if needed. Raises OSError."""
+    """Append one whole line to a file of an engine's, making it and its directory if needed. Raises OSError."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
     try:
         fd = posix.open(path, flags, mode)
@@ -180,9 +181,9 @@ def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
 
 
 def say(text: str) -> None:
-    """One line on standard error, if there is one."""
+    """One line on standard error, if there is one, with nothing in it that a terminal could act on."""
     try:
-        write_all(2, (f"reassert: {text}\n").encode("utf-8", "backslashreplace"))
+        write_all(2, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
 

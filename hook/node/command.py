@@ -9,6 +9,7 @@ from types import FrameType
 
 from hook.base.errors import ReassertError, Usage
 from hook.base.system import print_to_nobody
+from hook.base.text import printable
 from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
@@ -353,6 +354,6 @@ def _root() -> None:
 def _say(text: str) -> None:
     """Whether anybody can read it must not decide about a change: `… | head`, a lost ssh, a full disk."""
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except OSError:
         print_to_nobody()

@@ -6,6 +6,7 @@ import difflib
 import json
 from typing import Any
 
+from hook.base.text import printable
 from hook.node.engine import Engine, Handler
 from hook.node.files import LINK, TREE, Change, State, look
 from hook.node.record import Part, Record
@@ -13,35 +14,36 @@ from hook.node.record import Part, Record
 
 def shown(changes: list[Change]) -> str:
     """Changes for people: a diff of what is text."""
-    return "\n".join(_diff(path, look(path), state) for path, state in changes)
+    lines = [line for path, state in changes for line in _diff(path, look(path), state)]
+    return "\n".join([printable(line, "\t") for line in lines])
 
 
-def _diff(path: str, before: State | None, after: State | None) -> str:
+def _diff(path: str, before: State | None, after: State | None) -> list[str]:
     kinds = {state.kind for state in (before, after) if state}
     if TREE in kinds:
-        return f"{path}: {'the program' if after else 'removed'}"
+        return [f"{path}: {'the program' if after else 'removed'}"]
     if LINK in kinds:
-        return f"{path} -> {after.content.decode()}" if after else f"{path}: removed"
+        return [f"{path} -> {after.content.decode()}" if after else f"{path}: removed"]
     if after is None:
-        return f"{path}: removed"
+        return [f"{path}: removed"]
     old = (before.content if before else b"").decode(errors="replace").splitlines()
     new = after.content.decode(errors="replace").splitlines()
     if before and old == new:
-        return f"{path}: mode {before.mode:04o} -> {after.mode:04o}"
+        return [f"{path}: mode {before.mode:04o} -> {after.mode:04o}"]
     name = path if before else "/dev/null"
-    return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
+    return list(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
 def as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     """A line for each handler, then problems and hints, for people."""
-    from tabulate import tabulate  # brings importlib.metadata
+    from hook.base.terminal import table  # brings importlib.metadata
 
     cells = [
         (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
         for engine, handler in rows
     ]
-    table = tabulate(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""], tablefmt="plain")
-    return "\n".join([table, *(f"! {problem}" for problem in problems), *(f"Hint: {hint}" for hint in hints)])
+    remarks = [*(f"! {problem}" for problem in problems), *(f"Hint: {hint}" for hint in hints)]
+    return "\n".join([table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""]), *map(printable, remarks)])
 
 
 def as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
 from hook.policy.model import Policy, Rule
@@ -41,15 +43,26 @@ def show(source: str, store_directory: str, output: str) -> int:
         }
         for key, value in status.items():
             if value:
-                print(f"# {labels[key]}: {value}")
+                print(printable(f"# {labels[key]}: {value}"))
         if policy.missing:
             print("# containers of kube-system start, all others are refused until this is mended")
         else:
-            yaml = YAML()
-            yaml.default_flow_style = False
-            yaml.width = 4096
-            yaml.dump(document, sys.stdout)
+            sys.stdout.write(_yaml(document))
     return 1 if policy.warning or policy.missing else 0
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    """YAML with nothing in it that a terminal could act on: what is not printable is escaped as YAML escapes it."""
+    for readable in (True, False):
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.width = 4096
+        yaml.allow_unicode = readable
+        text = io.StringIO()
+        yaml.dump(document, text)
+        if printable_lines(text.getvalue()) == text.getvalue():
+            break
+    return text.getvalue()
 
 
 def effective(policy: Policy) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
 from hook.base.errors import ReassertError
+from hook.base.text import printable
 
 Path = Sequence[str | int]
 """Keys and indices from the document's root, as jsonschema gives them."""
@@ -33,8 +34,8 @@ class Problem:
     severity: str = "error"
 
     def at(self, path: str) -> str:
-        """The line that compilers print, which editors jump to."""
-        return f"{path}:{self.line}:{self.column}: {self.severity}: {self.message}"
+        """The line that compilers print, which editors jump to; what it quotes of the file is made printable."""
+        return printable(f"{path}:{self.line}:{self.column}: {self.severity}: {self.message}")
 
 
 class PolicyInvalid(ReassertError):

@@ -54,7 +54,7 @@ class PlaceDevice(Edit):
 
     def before_and_after(self) -> "tuple[object, object]":
         """OCI's objects."""
-        return self.before[:SHOWN], self.device
+        return self.before, self.device
 
     def words(self) -> "tuple[str, str]":
         """Type and numbers."""

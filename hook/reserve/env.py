@@ -86,7 +86,7 @@ class SetEnv(Edit):
 
     def before_and_after(self) -> "tuple[object, object]":
         """Values."""
-        return self.before[:SHOWN], self.value
+        return self.before, self.value
 
     def words(self) -> "tuple[str, str]":
         """Values, quoted."""

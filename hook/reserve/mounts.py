@@ -4,6 +4,7 @@ Where a path of an image leads, and what a runtime made of it, only the containe
 text is right, `hook.linux.look` looks there.
 """
 
+from hook.base.text import shortened
 from hook.container.model import Container
 from hook.container.paths import clean, is_below, parents
 from hook.reserve.outcome import SHOWN, Edit, Outcome
@@ -148,11 +149,11 @@ class PlaceMount(Edit):
         if not self.before:
             return ""
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
-        return f"mount {self.name} is reserved and {', '.join(others)} was mounted"
+        return f"mount {self.name} is reserved and {shortened(', '.join(others))} was mounted"
 
     def before_and_after(self) -> "tuple[object, object]":
         """Destinations and sources; source and options."""
-        before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before[:SHOWN]]
+        before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before]
         return before, {"source": self.source(), "options": self.options()} if self.mount else None
 
     def words(self) -> "tuple[str, str]":

@@ -45,7 +45,6 @@ mkdir -p "$root/usr/bin"
 ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
 install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
-install -D -m 644 packaging/deb/logrotate "$root/etc/logrotate.d/reassert"
 install -d "$root/usr/lib/systemd/system" "$doc/examples"
 sed 's|/usr/local/bin/reassert|/usr/bin/reassert|' packaging/systemd/reassert-nri.service \
   > "$root/usr/lib/systemd/system/reassert-nri.service"

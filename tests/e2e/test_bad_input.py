@@ -163,7 +163,7 @@ def test_a_kill_while_config_is_written_leaves_the_old_one(wrapper: str, node: N
     """strace kills the wrapper where it enters a system call: before it has its way."""
     need(run("strace", "-o", "/dev/null", "true", check=False).returncode == 0, "strace (ptrace)")
     node.compile()
-    node.events = Path("/dev/null")
+    node.events = Path("/dev/null")  # no log: nothing is written there
     before = bundle.config.read_bytes()
     inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when=1"]
     command = [str(REASSERT), "runtime", "--real", RUNC, *node.options(), "--"]

@@ -12,7 +12,7 @@ import structlog
 
 from hook import events
 from hook.adapters.nri.metrics import NoMetrics
-from hook.base.jsontext import encode
+from hook.base.excerpt import line
 from hook.base.system import timestamp
 
 ADAPTER = "nri"
@@ -34,13 +34,13 @@ class Report:
         self.events = events
         self.metrics = metrics
         self._lines: deque[str] = deque()
-        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record))
+        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: line(record))
         self._log = structlog.wrap_logger(_Lines(self), processors=[renderer])
         threading.Thread(target=self._print, name="log", daemon=True).start()
 
     def container(self, event: dict[str, Any]) -> None:
         """An event about a container (hook.events): to the event log and to standard output."""
-        self.line(encode(event))  # not by way of structlog, which takes longer than that
+        self.line(line(event))  # not by way of structlog, which takes longer than that
 
     def plugin(self, event: str, level: str, message: str, **more: object) -> None:
         """An event about the plugin itself."""

@@ -18,6 +18,7 @@ from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
 from hook.base.errors import Usage, describe
 from hook.base.system import make_directory, replace_file
+from hook.base.text import printable
 
 NAME = "reassert"
 INDEX = "10"
@@ -194,7 +195,7 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
                 notify.sendto(text.encode(), address)
         except OSError as error:
-            print(f"reassert: {self._address}: {describe(error)}", file=sys.stderr)
+            print(printable(f"reassert: {self._address}: {describe(error)}"), file=sys.stderr)
 
     def ready(self) -> None:
         """The runtime asks us from now on."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from hook.adapters.nri import messages
 from hook.adapters.nri.mux import Violation
+from hook.base.text import message
 
 REQUEST, RESPONSE = 1, 2
 UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
@@ -148,6 +149,6 @@ def answer(stream: int, payload: bytes) -> bytes:
 
 
 def refusal(stream: int, code: int, text: str) -> bytes:
-    """The response to a request that failed, with a text of at most 16 KiB."""
-    status = messages.get("Status")(code=code, message=text[:16384])
+    """The response to a request that failed. The runtime passes the text on to whoever reads it in a terminal."""
+    status = messages.get("Status")(code=code, message=message(text))
     return _encode(stream, RESPONSE, _Response(status=status).SerializeToString())

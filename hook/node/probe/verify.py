@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 
 from hook.base.errors import describe
+from hook.base.text import printable
 from hook.container.model import Container, Facts
 from hook.gather import gather
 from hook.node.engine import Engine, Handler
@@ -248,12 +249,12 @@ def _as_json(engine: Engine, policy: Policy, findings: list[Finding], others: di
 
 
 def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str], nothing: str) -> str:
-    parts = [f"engine     {engine.title}", f"policy     {policy.path}"]
+    parts = [f"engine     {engine.title}", printable(f"policy     {policy.path}")]
     if policy.warning:
-        parts.append(f"WARNING    {policy.warning}")
+        parts.append(printable(f"WARNING    {policy.warning}"))
     if nothing:
-        return "\n".join([*parts, f"result     nothing to verify: {nothing}"])
-    from tabulate import tabulate  # brings importlib.metadata
+        return "\n".join([*parts, printable(f"result     nothing to verify: {nothing}")])
+    from hook.base.terminal import table  # brings importlib.metadata
 
     rows = []
     for finding in findings:
@@ -261,9 +262,9 @@ def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict
         first, *more = finding.saw
         rows.append([handler.name, ",".join(handler.wired) or "-", finding.result, first])
         rows += [["", "", "", line] for line in more]
-    parts.append("\n" + tabulate(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"], tablefmt="plain", disable_numparse=True))
-    parts += ["", *(f"not tried  rule {name}: {reason}" for name, reason in others.items())]
+    parts.append("\n" + table(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"]))
+    parts += ["", *(printable(f"not tried  rule {name}: {reason}") for name, reason in others.items())]
     bad = [f.handler.name for f in findings if f.handler.runtime and f.result != PROTECTED]
     good = "every handler is protected" if _is_good(findings) else "no handler calls an OCI runtime of this node"
-    parts.append(f"result     {'not protected: ' + ', '.join(bad) if bad else good}")
+    parts.append(printable(f"result     {'not protected: ' + ', '.join(bad) if bad else good}"))
     return "\n".join(parts)

@@ -200,7 +200,7 @@ def test_refused_exec_is_logged_and_in_audit_mode_no_more_than_that(wrapper: Wra
     events = [json.loads(line) for line in (wrapper.directory / "events.jsonl").read_text().splitlines()]
     assert [(event["event"], event["mode"]) for event in events] == [
         ("container.denied", "Enforce"),
-        ("container.denied", "Audit"),
+        ("container.would-deny", "Audit"),
     ]
 
 

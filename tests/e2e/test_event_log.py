@@ -1,0 +1,137 @@
+"""The frozen program's event log under a real runtime: bounded lines, its rotation, and nothing that stops a start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e.support import REASSERT, Bundle, Node, Running, run
+
+RUNC = "/usr/sbin/runc"
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
+LIMIT, KEPT = 64 << 20, 4
+
+
+@pytest.fixture
+def wrapper(node: Node) -> str:
+    node.compile()
+    return node.dispatcher(RUNC)
+
+
+def start(wrapper: str, bundle: Bundle, env: list[str]) -> list[str]:
+    """The env of a real container's process; config.json is what an engine would write."""
+    bundle.spec["process"]["env"] = ["PATH=/bin", *env]
+    bundle.config.write_text(json.dumps(bundle.spec, ensure_ascii=False))
+    with Running(wrapper, bundle) as container:
+        return container.environ()
+
+
+def test_a_start_cannot_fill_the_log(node: Node, wrapper: str, bundle: Bundle) -> None:
+    """25 MB of DEL, which stands in a config.json as one byte and in a log as six."""
+    assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=" + "\x7f" * 25_000_000])
+    assert node.events.stat().st_size < 4096
+    (event,) = node.logged()
+    assert event["edits"][0]["before"] == ["\x7f" * 256 + "…"]
+    (cut,) = event["truncated"]
+    assert (cut["at"], cut["bytes"], len(cut["sha256"])) == ("/edits/0/before/0", 25_000_000, 16)
+
+
+def test_two_thousand_names_that_must_be_absent(node: Node, bundle: Bundle) -> None:
+    names = [f"N_{number}" for number in range(2000)]
+    rules = json.dumps([{"name": "r", "env": [{"name": name, "absent": True} for name in names]}])
+    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {{rules: {rules}}}\n")
+    environ = start(node.dispatcher(RUNC), bundle, [f"{name}=" + "\x1b" * 1000 for name in names])
+    assert not [entry for entry in environ if entry.startswith("N_")]
+    assert node.events.stat().st_size <= 64 << 10
+    (event,) = node.logged()
+    assert len(event["edits"]) + event["omitted"]["/edits"] == 2000
+    assert {cut["bytes"] for cut in event["truncated"]} == {1000}
+
+
+def test_the_log_rotates_by_itself(node: Node, wrapper: str, bundle: Bundle) -> None:
+    """Six times over; a log of 64 MiB is a hole here."""
+    for _ in range(KEPT + 2):
+        assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=/tmp/x"])
+        os.truncate(node.events, LIMIT)
+    start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=/tmp/x"])
+    names = sorted(path.name for path in node.events.parent.iterdir())
+    assert names == ["events.jsonl", *(f"events.jsonl.{number}" for number in range(1, KEPT + 1))]
+    assert len(node.logged()) == 1
+    assert [node.events.with_suffix(f".jsonl.{n}").stat().st_size for n in range(1, KEPT + 1)] == [LIMIT] * KEPT
+
+
+def test_parallel_starts_lose_no_line_when_the_log_rotates(node: Node, wrapper: str, directory: Path) -> None:
+    """The wrapper alone, 60 of them at once against a log that is just below its limit."""
+    node.events.parent.mkdir(exist_ok=True)
+    node.events.touch()
+    os.truncate(node.events, LIMIT - 2000)
+    config = json.dumps({"ociVersion": "1.0.2", "process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}})
+    running = []
+    for number in range(60):
+        bundle = directory / str(number)
+        bundle.mkdir()
+        (bundle / "config.json").write_text(config)
+        command = [str(REASSERT), "runtime", "--real", "/bin/true", *node.options()]
+        running.append(subprocess.Popen([*command, "--", "create", "--bundle", str(bundle), f"c{number}"]))
+    assert [process.wait(timeout=60) for process in running] == [0] * 60
+    old = node.events.with_suffix(".jsonl.1").read_bytes().replace(b"\0", b"")
+    lines = [*old.splitlines(), *node.events.read_bytes().splitlines()]
+    assert sorted(json.loads(line)["id"] for line in lines) == sorted(f"c{number}" for number in range(60))
+    assert not node.events.with_suffix(".jsonl.2").exists()
+
+
+def _link(log: Path) -> None:
+    log.symlink_to("/etc/hostname")
+
+
+def _foreign(log: Path) -> None:
+    log.touch()
+    os.chown(log, 65534, 65534)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _link, _foreign, os.mkdir])
+def test_whatever_lies_at_its_path_a_container_starts(
+    node: Node, wrapper: str, bundle: Bundle, make: Callable[[Path], None]
+) -> None:
+    node.events.parent.mkdir(exist_ok=True)
+    make(node.events)
+    before, hostname = os.lstat(node.events), Path("/etc/hostname").read_text()
+    began = time.monotonic()
+    assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=x"])
+    assert time.monotonic() - began < 20
+    assert os.lstat(node.events).st_mtime_ns == before.st_mtime_ns
+    assert Path("/etc/hostname").read_text() == hostname
+
+
+def test_a_container_starts_when_the_disk_of_the_log_is_full(node: Node, wrapper: str, bundle: Bundle) -> None:
+    node.events.parent.mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(node.events.parent))
+    try:
+        with pytest.raises(OSError), (node.events.parent / "ballast").open("wb", 0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=x"])
+    finally:
+        run("umount", str(node.events.parent))
+
+
+def test_what_a_refusal_says_is_bounded_and_harmless(node: Node, bundle: Bundle) -> None:
+    """In the log of the runtime, which engines decode and print."""
+    rule = "{name: r, mounts: [{hostPath: /etc, mountPath: /etc/ssl}], onConflict: Deny}"
+    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {{rules: [{rule}]}}\n")
+    for number in range(500):
+        bundle.bind("/tmp", f"/etc/ssl/\x1b[2J\u202e{number}")
+    bundle.save()
+    log = bundle.directory.parent / "log.json"
+    line = Running(node.dispatcher(RUNC), bundle, "--log", str(log), "--log-format", "json").refused()
+    assert line.isprintable()
+    assert "\\x1b[2J\\u202e" in line
+    assert len(line.encode()) < 4200
+    assert json.loads(log.read_text())["msg"] == line
+    assert node.events.stat().st_size < 16 << 10

@@ -1,0 +1,239 @@
+"""A line of the event log has at most 64 KiB, whatever a pod writes, and says what is left out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hook import events
+from hook.base.excerpt import ENTRIES, ITEMS, LINE, line
+from hook.container.identity import Identity
+from hook.plan import Plan
+from hook.policy.model import Policy
+from hook.reserve.annotations import DropAnnotation
+from hook.reserve.devices import PlaceDevice
+from hook.reserve.env import Reserved, SetEnv
+from hook.reserve.mounts import PlaceMount
+from hook.reserve.outcome import Outcome, Reason
+from unit.support import POD, bind, policy
+
+NODE = policy()
+
+
+class Decided:
+    """What a plan is made of."""
+
+    def __init__(self, node: Policy = NODE) -> None:
+        self.policy = node
+        self.edits: list[Any] = []
+        self.denials: list[Reason] = []
+        self.errors: list[Reason] = []
+
+    def plan(self) -> Plan:
+        outcome = Outcome(Reserved({}, []))
+        outcome.edits, outcome.denials, outcome.errors = self.edits, self.denials, self.errors
+        return Plan(self.policy, [], outcome)
+
+
+def set_env(rule: str, name: str, value: str | None, before: list[str | None], origin: str = "") -> SetEnv:
+    edit = SetEnv(name, value, before)
+    edit.rule, edit.origin = rule, origin
+    return edit
+
+
+def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
+    return set_env(rule, name, None, before)
+
+
+def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> dict[str, Any]:
+    """The event about a plan as it stands in the log."""
+    text = line(
+        events.plan_event(events.container_event(events.Clock(), "hook", container_id, who, NODE), decided.plan())
+    )
+    assert len(text) < LINE
+    assert text.isascii()
+    assert text.isprintable()
+    record: dict[str, Any] = json.loads(text)
+    return record
+
+
+def lookup(record: Any, pointer: str) -> Any:
+    """What a JSON pointer points to; none of the names here has a `~`."""
+    for part in pointer.split("/")[1:]:
+        record = record[int(part)] if isinstance(record, list) else record[part]
+    return record
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def test_what_is_short_is_logged_as_it_is() -> None:
+    event = {"event": "x", "edits": [{"name": "é" * 128, "before": ["a" * 256, None]}], "applied": True, "n": 1.5}
+    assert json.loads(line(event)) == event
+
+
+def test_long_string_is_cut_and_measured_where_it_stands() -> None:
+    value, unit = "v" * 100_000, "ü" * 200
+    decided = Decided()
+    decided.edits = [set_env("r", "A", "new", ["short", value, None]), DropAnnotation("r", unit, "x")]
+    record = logged(decided)
+    assert record["edits"][0]["before"] == ["short", "v" * 256 + "…", None]
+    assert record["edits"][1]["name"] == "ü" * 128 + "…"
+    assert record["truncated"] == [
+        {"at": "/edits/0/before/1", "bytes": 100_000, "sha256": sha(value)},
+        {"at": "/edits/1/name", "bytes": 400, "sha256": sha(unit)},
+    ]
+    assert "omitted" not in record
+
+
+def test_id_and_names_of_a_container_are_cut() -> None:
+    who = Identity("podman", False, namespace="n" * 300, pod="p" * 300, container="c" * 300, image="i" * 300)
+    record = logged(Decided(), "0" * 300, who)
+    cut = {entry["at"]: entry["bytes"] for entry in record["truncated"]}
+    assert cut == dict.fromkeys(["/id", *(f"/container/{k}" for k in ("namespace", "pod", "container", "image"))], 300)
+
+
+def test_warning_about_the_policy_file_is_given_more_room() -> None:
+    assert len(json.loads(line({"warning": "w" * 5000}))["warning"]) == 1025
+
+
+def test_entries_beyond_the_limit_are_counted() -> None:
+    decided = Decided()
+    decided.edits = [unset_env("r", f"N{number}", ["v"] * 20) for number in range(2000)]
+    decided.denials = [Reason("r", "env", f"d{number}") for number in range(100)]
+    record = logged(decided)
+    assert len(record["edits"]) == len(record["denials"]) == ENTRIES
+    assert record["omitted"]["/edits"] == 2000 - ENTRIES
+    assert record["omitted"]["/denials"] == 100 - ENTRIES
+    assert record["edits"][63]["before"] == ["v"] * ITEMS
+    assert record["omitted"]["/edits/63/before"] == 20 - ITEMS
+
+
+def test_two_thousand_absent_names_of_a_kilobyte() -> None:
+    value = "\x1b" * 1000
+    decided = Decided()
+    decided.edits = [unset_env("r", f"N_{number}", [value]) for number in range(2000)]
+    decided.denials = [Reason(edit.rule, "env", edit.conflict()) for edit in decided.edits]
+    record = logged(decided)
+    for key in ("edits", "denials"):
+        assert 10 < len(record[key]) <= ENTRIES
+        assert len(record[key]) + record["omitted"][f"/{key}"] == 2000
+    for cut in record["truncated"]:
+        assert (cut["bytes"], cut["sha256"]) == (1000, sha(value))
+        assert lookup(record, cut["at"]).endswith("…")
+
+
+def test_ninety_megabytes() -> None:
+    """A config.json of 32 MiB could have become 90 MB of log: control characters, in several members of an event."""
+    huge = "\x01" * 15_000_000
+    decided = Decided()
+    decided.edits = [set_env("r", "A", "new", [huge]), DropAnnotation("r", "\x02" * 1_000_000, huge)]
+    decided.edits.append(PlaceMount("r", "/m", None, frozenset(), [bind(f"/m/{n}", "/s") for n in range(300_000)]))
+    decided.errors = [Reason("r", "env", f"cannot read {huge}")]
+    began = time.process_time()
+    record = logged(decided)
+    assert time.process_time() - began < 2, "bounded work: each string is hashed once"
+    assert {cut["bytes"] for cut in record["truncated"]} == {15_000_000, 1_000_000, 15_000_012}
+    assert record["omitted"] == {"/edits/2/before": 300_000 - ITEMS}
+
+
+def test_a_long_list_of_edits_leaves_room_for_the_reason_of_a_refusal() -> None:
+    decided = Decided()
+    decided.edits = [unset_env("r", "\x01" * 300, ["\x02" * 300] * ITEMS) for _ in range(ENTRIES)]
+    decided.denials = [Reason("r", "env", "why")]
+    record = logged(decided, "\x03" * 300)
+    assert record["denials"] == [{"rule": "r", "message": "why"}]
+    assert len(record["edits"]) + record["omitted"]["/edits"] == ENTRIES
+    assert record["id"].startswith("\x03")
+
+
+def test_event_of_the_plugin_is_bounded_too() -> None:
+    record = json.loads(line({"event": "nri.violation", "message": "m" * 1_000_000, "more": ["x" * 300] * 10_000}))
+    assert record["message"] == "m" * 256 + "…"
+    assert record["omitted"]["/more"] == 10_000 - ENTRIES
+
+
+def test_deeply_nested_member_of_a_device_is_left_out() -> None:
+    nested: Any = 1
+    for _ in range(900):
+        nested = {"deep": [nested]}
+    decided = Decided()
+    decided.edits = [PlaceDevice("r", {"path": "/dev/x"}, "rwm", [{"path": "/dev/x", "vendor": nested}], "")]
+    record = logged(decided)
+    assert record["edits"][0]["before"][0]["path"] == "/dev/x"
+    assert any(pointer.startswith("/edits/0/before/0/vendor") for pointer in record["omitted"])
+
+
+@pytest.mark.parametrize("character", ["\x01", '"', "é", "€", "\U0001f600", "\ud800", "a"])
+def test_line_is_bounded_for_the_costliest_characters(character: str) -> None:
+    long = character * 5000
+    decided = Decided()
+    mounts = [{"destination": long, "source": long, "type": long}] * 100
+    decided.edits = [PlaceMount(long, long, {"source": long, "options": [long] * 100}, frozenset(), mounts, long)] * 100
+    decided.denials = [Reason(long, "env", long)] * 100
+    decided.errors = [Reason(long, "env", long)] * 100
+    who = Identity(long, True, long, long, long, long, (), long)
+    record = logged(decided, long, who)
+    assert record["edits"]
+    assert record["denials"]
+    assert record["errors"]
+
+
+TEXT = st.one_of(
+    st.text(st.characters(), max_size=40),
+    st.builds(lambda c, n: c * n, st.characters(), st.integers(0, 3000)),
+)
+VALUES = st.lists(st.none() | TEXT, max_size=12)
+MOUNTS = st.lists(st.fixed_dictionaries({"destination": TEXT, "source": TEXT}), max_size=12)
+EDITS = st.one_of(
+    st.builds(set_env, TEXT, TEXT, TEXT, VALUES, TEXT),
+    st.builds(unset_env, TEXT, TEXT, VALUES),
+    st.builds(DropAnnotation, TEXT, TEXT, TEXT),
+    st.builds(
+        PlaceMount,
+        TEXT,
+        TEXT,
+        st.none() | st.fixed_dictionaries({"source": TEXT, "options": st.lists(TEXT, max_size=12)}),
+        st.just(frozenset()),
+        MOUNTS,
+        TEXT,
+    ),
+)
+REASONS = st.lists(st.builds(Reason, TEXT, TEXT, TEXT), max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(EDITS, max_size=8), REASONS, REASONS, st.lists(TEXT, min_size=7, max_size=7), st.sampled_from([1, 10, 50])
+)
+def test_any_event_is_one_bounded_line_that_accounts_for_everything(
+    edits: list[Any], denials: list[Reason], errors: list[Reason], names: list[str], times: int
+) -> None:
+    decided = Decided(policy())
+    decided.edits, decided.denials, decided.errors = edits * times, denials * times, errors * times
+    decided.policy.warning = names[6]
+    record = logged(decided, names[0], Identity("e", True, *names[1:5], (), names[5]))
+    omitted = record.get("omitted", {})
+    for key, things in (("edits", decided.edits), ("denials", decided.denials), ("errors", decided.errors)):
+        assert len(record[key]) + omitted.get(f"/{key}", 0) == len(things)
+        assert bool(record[key]) == bool(things)
+    for cut in record.get("truncated", []):
+        kept = lookup(record, cut["at"])
+        assert kept.endswith("…")
+        assert len(kept[:-1].encode("utf-8", "surrogatepass")) < cut["bytes"]
+        if cut["at"].startswith("/edits/") and cut["at"].endswith("/name"):
+            name = decided.edits[int(cut["at"].split("/")[2])].name
+            assert (cut["bytes"], cut["sha256"]) == measured(name)
+            assert name.startswith(kept[:-1])
+
+
+def measured(text: str) -> tuple[int, str]:
+    """Length and hash, by another way than hook.base.text."""
+    return len(text.encode("utf-8", "surrogatepass")), sha(text)
