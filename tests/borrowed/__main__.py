@@ -1,8 +1,9 @@
-"""Runs runc's own suite with the runtime alone and with reassert in front, and compares. See tests/borrowed/run.sh."""
+"""Runs a runtime's own suite with it alone and with reassert in front, and compares. See tests/borrowed/run.sh."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -13,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 from borrowed.compare import BadList, Difference, difference, differences, judge, read_list
-from borrowed.suite import Missing, Suite
-from borrowed.tap import Outcome, Results
+from borrowed.suite import SUITES, Missing, Suite
+from borrowed.tap import NOT_OK, OK, SKIP, Outcome, Results
 
 HERE = Path(__file__).resolve().parent
 AGAIN = 2
@@ -38,7 +39,7 @@ spec:
     - {name: REASSERT_BORROWED, value: reserved}
     - {name: REASSERT_BORROWED_ABSENT, absent: true}
     mounts:
-    - {hostPath: RESERVED, mountPath: /reassert-borrowed/reserved, readOnly: true}
+    - {hostPath: RESERVED, mountPath: /var/spool, readOnly: true}
 """,
 }
 
@@ -48,7 +49,7 @@ class Front:
 
     def __init__(self, reassert: Path, runtime: Path, policy: str, directory: Path) -> None:
         directory.mkdir()
-        (directory / "reserved").write_text("reserved\n")
+        (directory / "reserved").mkdir()
         file = directory / "policy.yaml"
         file.write_text(policy.replace("RESERVED", str(directory / "reserved")))
         store = ["--policy", str(file), "--store", str(directory / "store")]
@@ -80,7 +81,7 @@ class Run:
         start = time.monotonic()
         results = {file: self._suite.run(file, self._runtime, self._limit) for file in files}
         states = Counter(outcome.state for one in results.values() for outcome in one.tests.values())
-        counts = ", ".join(f"{states[state]} {state}" for state in ("ok", "not ok", "skip"))
+        counts = ", ".join(f"{states[state]} {state}" for state in (OK, NOT_OK, SKIP))
         unfinished = sum(one.unfinished for one in results.values())
         print(f"{self.title}: {counts}, {unfinished} did not run, {time.monotonic() - start:.0f} s", flush=True)
         for file, one in results.items():
@@ -109,13 +110,13 @@ def settle(first: list[Difference], alone: Run, with_us: Run) -> tuple[set[Diffe
 def compare(options: argparse.Namespace, scratch: Path) -> bool:
     """Run everything, print what was found, and say whether the differences are those of the list."""
     listed = read_list(options.list.read_text())
-    suite = Suite(options.source, scratch)
+    suite = SUITES[options.suite](options.source, scratch)
     files = suite.files(options.files)
     for note in suite.notes:
         print(f"note: {note}", flush=True)
     plain = Run(f"{options.runtime} alone", suite, options.runtime, options.limit)
     alone = plain.all(files)
-    if not any(outcome.state == "ok" for one in alone.values() for outcome in one.tests.values()):
+    if not any(outcome.state == OK for one in alone.values() for outcome in one.tests.values()):
         raise Missing("no test of the suite passes with the runtime alone; there is nothing to compare")
     found: set[Difference] = set()
     flaky: set[Difference] = set()
@@ -132,6 +133,10 @@ def compare(options: argparse.Namespace, scratch: Path) -> bool:
         found |= steady
         flaky |= unsteady
     verdict = judge(found, flaky - found, listed, alone)
+    for file, one_file in alone.items():
+        for name, outcome in one_file.tests.items():
+            if outcome.state == NOT_OK:
+                print(f"fails with the runtime alone, so says nothing: {file} | {name}")
     for one in sorted(flaky - found):
         print(f"flaky, not judged: {one}")
     for one in verdict.listed:
@@ -149,14 +154,20 @@ def compare(options: argparse.Namespace, scratch: Path) -> bool:
 
 def main() -> int:
     """The command. 0: the differences are those of the list; 1: they are not; 2: it could not be run."""
-    parser = argparse.ArgumentParser(prog="tests/borrowed/run.sh runc")
-    parser.add_argument("source", type=Path, metavar="DIR", help="source tree of the runc that is installed")
-    parser.add_argument("files", nargs="*", metavar="FILE.bats", help="only these test files")
-    parser.add_argument("--runtime", type=Path, default=shutil.which("runc"), help="the runc (default: that in PATH)")
-    parser.add_argument("--reassert", type=Path, required=True, help="the frozen program")
+    parser = argparse.ArgumentParser(prog="tests/borrowed/run.sh")
+    parser.add_argument("suite", choices=list(SUITES), help="whose suite")
+    parser.add_argument("source", type=Path, metavar="DIR", help="source tree of the version that is installed")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="only these test files")
+    parser.add_argument("--runtime", type=Path, help="the runtime (default: that in PATH)")
+    parser.add_argument("--reassert", type=Path, required=True, help="the frozen program (default: in dist/)")
     parser.add_argument("--limit", type=float, default=900, help="seconds for one test file (default: 900)")
-    parser.add_argument("--list", type=Path, default=HERE / "runc.differences", help="differences that have a reason")
+    parser.add_argument("--list", type=Path, help="differences that have a reason (default: SUITE.differences)")
     options = parser.parse_args()
+    options.list = options.list or HERE / f"{options.suite}.differences"
+    options.runtime = options.runtime or shutil.which(options.suite)
+    if not options.runtime or not os.access(options.runtime, os.X_OK):
+        parser.error(f"no runtime {options.runtime or options.suite}; install it or give --runtime")
+    options.runtime = Path(options.runtime).absolute()
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, lambda number, _: sys.exit(128 + number))
     # Below /var/lib: a policy has to lie where only root writes.

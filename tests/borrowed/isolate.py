@@ -23,6 +23,7 @@ for spec; do
   directory=${spec#*:}
   umount -l "$directory"
   case $spec in
+  hide:*) ;;
   v2:*)
     mount -t cgroup2 cgroup2 "$directory"
     mkdir -p "$directory/tests" # controllers are only handed down by a cgroup that has no processes
@@ -30,21 +31,30 @@ for spec; do
   *) mount -t cgroup -o "${spec%%:*}" cgroup "$directory" ;;
   esac
 done
-exec unshare --pid --fork --kill-child --mount-proc --ipc --uts --net sh -c 'ip link set lo up; "$@"; exit $?' sh "$@"
+exec unshare --pid --fork --kill-child --mount-proc --ipc --uts --net sh -c '
+  ip link set lo up
+  "$@"
+  # What is frozen cannot be killed, and this namespace ends when all of its processes have.
+  for file in $(find /sys/fs/cgroup -mindepth 2 -name freezer.state -o -mindepth 2 -name cgroup.freeze); do
+    case $file in
+    *.state) echo THAWED > "$file" ;;
+    *) echo 0 > "$file" ;;
+    esac
+  done 2> /dev/null' sh "$@"
 """
 
 
 class Cgroups:
     """One cgroup of our own in every hierarchy; below our own place in version 1, at the top in version 2."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, hybrid: bool) -> None:
         own = {}
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             own[controllers] = path
         self.directories: list[Path] = []
         self.mounts: list[str] = []
-        """What `_ENTER` mounts again: OPTIONS:DIRECTORY, with v2 as the option of version 2."""
+        """What `_ENTER` mounts again: OPTIONS:DIRECTORY, with v2 as the option of version 2. hide: it stays away."""
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             left, _, right = line.partition(" - ")
             root, directory = left.split()[3:5]
@@ -59,6 +69,9 @@ class Cgroups:
                     self.mounts.append(f"{names}:{directory}")
                     self.directories.append(Path(directory) / os.path.relpath(own[names], root) / name)
 
+        if not hybrid and any(not mount.startswith("v2:") for mount in self.mounts):
+            self.mounts = [mount.replace("v2:", "hide:", 1) for mount in self.mounts]
+
     def make(self) -> None:
         """Make them."""
         for directory in self.directories:
@@ -71,6 +84,13 @@ class Cgroups:
         """Move this process there."""
         for directory in self.directories:
             (directory / "cgroup.procs").write_text("0")
+
+    def thaw(self) -> None:
+        """What is frozen cannot be killed."""
+        for directory in self.directories:
+            for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                for file in sorted(directory.rglob(name)):
+                    file.write_text(value)
 
     def remove(self) -> None:
         """Remove them with all that was made below, when the processes are gone."""
@@ -86,12 +106,13 @@ class Cgroups:
                 time.sleep(0.05)
 
 
-def run(command: list[str], name: str, limit: float, **options: Any) -> bool:
+def run(command: list[str], name: str, limit: float, hybrid: bool = True, **options: Any) -> bool:
     """Run a command in namespaces, cgroups and on a terminal of its own. False: it was killed after `limit` seconds.
 
-    `name`: of the cgroups; none of that name may exist. `options`: as subprocess.Popen takes them.
+    `name`: of the cgroups; none of that name may exist. `hybrid`: whether it may see a version 2 tree beside version 1,
+    which crun refuses. `options`: as subprocess.Popen takes them.
     """
-    cgroups = Cgroups(name)
+    cgroups = Cgroups(name, hybrid)
     with _terminal() as terminal:
 
         def enter() -> None:
@@ -117,6 +138,7 @@ def _run(command: list[str], cgroups: Cgroups, limit: float, **options: Any) -> 
         finally:
             if process.returncode is None:
                 process.send_signal(signal.SIGKILL)  # --kill-child ends the rest with it
+                cgroups.thaw()
 
 
 @contextmanager

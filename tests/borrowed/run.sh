@@ -5,8 +5,9 @@
 #   sudo tests/borrowed/run.sh runc DIR                        all of DIR/tests/integration/*.bats
 #   sudo tests/borrowed/run.sh runc DIR exec.bats hooks.bats   only these files
 #   sudo tests/borrowed/run.sh runc DIR --runtime /opt/runc    another runc than that in PATH
+#   sudo tests/borrowed/run.sh crun DIR                        all of DIR/tests/test_*.py
 #
-# Exit status: 0 the differences are those in runc.differences, 1 they are not, 2 it could not be run. See README.md.
+# Exit status: 0 the differences are those in RUNTIME.differences, 1 they are not, 2 it could not be run. See README.md.
 set -eu
 from=$PWD
 cd "$(dirname "$0")/../.."
@@ -17,14 +18,8 @@ fail() {
   exit 2
 }
 
-usage="usage: sudo tests/borrowed/run.sh runc DIR [FILE.bats …] [--runtime RUNC]"
+usage="usage: sudo tests/borrowed/run.sh runc|crun DIR [FILE …] [--runtime PATH]"
 [ $# -ge 2 ] || fail "$usage"
-suite=$1
-shift
-case $suite in
-runc) ;;
-*) fail "no suite called $suite; $usage" ;;
-esac
 [ "$(id -u)" -eq 0 ] || fail "run it as root: $usage"
 
 missing=
@@ -32,12 +27,18 @@ want() { # COMMAND PACKAGE
   command -v "$1" > /dev/null || missing="$missing $2"
 }
 want "$PYTHON" python3
-want bats bats
-want jq jq
-want gawk gawk
+case $1 in
+runc)
+  want bats bats
+  want jq jq
+  want gawk gawk
+  want tar tar
+  ;;
+crun) want gcc gcc ;;
+*) fail "no suite called $1; $usage" ;;
+esac
 want ip iproute2
 want unshare util-linux
-want tar tar
 [ -z "$missing" ] || fail "install these first (names are Debian's):$missing"
 [ -x "$REASSERT" ] || fail "no frozen program at $REASSERT; run packaging/build.sh or set REASSERT"
 
