@@ -117,7 +117,7 @@ class Crun(Suite):
 
     def _prepare(self) -> None:
         (self._scratch / "config.h").touch()  # tests/init.c includes what configure writes, and needs nothing of it
-        build = ["gcc", "-static", "-I", str(self._scratch), "-o", str(self._scratch / "init"), "tests/init.c"]
+        build = ["gcc", "-static", "-I", str(self._scratch), "-o", "tests/init", "tests/init.c"]
         if not shutil.which("gcc"):
             raise Missing("no gcc, which builds the suite's tests/init.c: apt-get install gcc libc6-dev")
         made = subprocess.run(build, cwd=self.source, text=True, capture_output=True)
@@ -125,7 +125,7 @@ class Crun(Suite):
             raise Missing(f"tests/init.c of the suite cannot be built: {made.stderr.strip()}")
 
     def _command(self, file: str, runtime: Path, name: str) -> tuple[list[str], Path, dict[str, str]]:
-        environment = {"OCI_RUNTIME": str(runtime), "INIT": str(self._scratch / "init")}
+        environment = {"OCI_RUNTIME": str(runtime), "INIT": str(self.source / "tests/init")}
         if name and not re.search(r"\s", name):  # names are given in a list with spaces between
             environment["RUN_TESTS"] = name
         return [sys.executable, str(self.tests / file)], self.source, environment

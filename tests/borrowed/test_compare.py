@@ -108,5 +108,6 @@ def test_a_line_about_another_version_of_the_suite_is_left_alone() -> None:
     assert (verdict.inapplicable, verdict.good) == ([newer], True)
 
 
-def test_the_list_of_this_repository_can_be_read() -> None:
-    read_list((Path(__file__).parent / "runc.differences").read_text())
+@pytest.mark.parametrize("suite", ["runc", "crun"])
+def test_the_lists_of_this_repository_can_be_read(suite: str) -> None:
+    read_list((Path(__file__).parent / f"{suite}.differences").read_text())
