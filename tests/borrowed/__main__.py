@@ -148,7 +148,8 @@ def compare(options: argparse.Namespace, scratch: Path) -> bool:
         print("".join(f"    {line}\n" for line in said[one]), end="")
     for one in verdict.gone:
         print(f"NO LONGER DIFFERS, remove it from {options.list.name}: {one}")
-    print(f"{len(verdict.unlisted)} differences are not in the list, {len(verdict.gone)} lines of it no longer differ")
+    counts = f"{len(verdict.listed)} listed, {len(verdict.unlisted)} not listed; {len(verdict.gone)} lines to remove"
+    print(f"differences: {counts}")
     return verdict.good
 
 
