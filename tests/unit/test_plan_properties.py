@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hook.container.model import Container
@@ -17,7 +17,7 @@ from hook.policy.compiler import compile_bytes
 from hook.policy.glob import glob_match
 from hook.policy.model import Policy
 from hook.policy.source import PolicyInvalid
-from unit.support import POD, config, document
+from unit.support import POD, config, document, examples
 
 NAMES = ["A", "AB", "B", "a", "N_A", "N_B", "PATH"]
 PATHS = ["/m", "/m/n", "/m/n/o", "/m/nx", "/z", "/z/y"]
@@ -86,14 +86,14 @@ def corrected(policy: Policy, spec: Spec) -> Spec:
     return Spec(spec.render(), "config.json")
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), specs())
 def test_planning_a_corrected_spec_gives_an_empty_plan(policy: Policy, spec: Spec) -> None:
     again = plan(policy, container(corrected(policy, spec)))
     assert again.is_empty()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), specs())
 def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.env)
@@ -110,7 +110,7 @@ def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Polic
     assert [entry for entry in after if name_of(entry) not in wanted] == [entry for entry in before if is_free(entry)]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), specs())
 def test_reserved_mounts_are_last_and_unshadowed_and_others_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.mounts)
@@ -143,7 +143,7 @@ def is_below_any(path: str, parents: dict[str, Any]) -> bool:
     return any(is_below(path, parent) for parent in parents)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(policies(), specs())
 def test_everything_but_env_and_mounts_is_untouched(policy: Policy, spec: Spec) -> None:
     before = json.loads(spec.render())
@@ -154,7 +154,7 @@ def test_everything_but_env_and_mounts_is_untouched(policy: Policy, spec: Spec) 
     assert list(after) == list(before)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(policies(), specs())
 def test_each_edit_changes_something_and_verifies_itself(policy: Policy, spec: Spec) -> None:
     edits = plan(policy, container(spec)).edits
