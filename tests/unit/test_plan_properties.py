@@ -115,10 +115,12 @@ def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Polic
 def test_reserved_mounts_are_last_and_unshadowed_and_others_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.mounts)
     after = corrected(policy, spec).mounts
-    reserved = {mount.destination: mount for rule in policy.candidates(None) for mount in rule.mounts}
+    mounts = [mount for rule in policy.candidates(None) for mount in rule.mounts]
+    reserved = {mount.destination: mount for mount in mounts}
 
     def is_let_through(path: str) -> bool:
-        above = [mount for mount in reserved.values() if is_below(path, mount.destination)]
+        """Every rule has to let it through, those that reserve the same mount too."""
+        above = [mount for mount in mounts if is_below(path, mount.destination)]
         return all(any(path == ok or is_below(path, ok) for ok in mount.allow_below) for mount in above)
 
     def stays(mount: dict[str, Any]) -> bool:
