@@ -1,8 +1,9 @@
-"""For all tests: what a test needs of the machine, and which tests `--fast` leaves out for it."""
+"""For all tests: what a test needs of the machine, what `--fast` leaves out for it, and what runs beside what."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -32,6 +33,22 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
 NEVER_FAST = ("frozen", "engine")
 """What `--fast` does without, though it may be there."""
 
+SUITES = ("bookworm", "trixie", "forky", "1.6", "1.7", "2.1")
+"""Parameters with which a test has another node or another containerd."""
+
+SLOWEST_FIRST = (
+    "tests/e2e/node/test_killed",
+    "tests/e2e/kubernetes/",
+    "tests/e2e/node/test_docker",
+    "tests/e2e/nri",
+    "tests/e2e/node/test_containerd",
+    "tests/e2e/node/",
+    "tests/e2e/cri",
+    "tests/e2e/",
+    "",
+)
+"""In which order groups of tests begin: the last one to begin is to be a short one."""
+
 LEFT_OUT = pytest.StashKey[Counter[tuple[str, ...]]]()
 
 
@@ -55,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--fast`: deselect what cannot run, and count it. Else what the machine lacks is skipped, see below."""
     if not config.getoption("fast"):
+        items.sort(key=lambda item: _turn(item.nodeid))
         return
     there = {name for name, (_, probe) in NEEDS.items() if name not in NEVER_FAST and probe()}
     kept, left = [], []
@@ -73,6 +91,36 @@ def needed(item: pytest.Item) -> list[str]:
     if "root_dir" in getattr(item, "fixturenames", ()):
         found.add("root")
     return [name for name in NEEDS if name in found]
+
+
+def _turn(test: str) -> int:
+    return next(turn for turn, start in enumerate(SLOWEST_FIRST) if test.startswith(start))
+
+
+def group_of(test: str) -> str:
+    """Tests of one group run one after the other in one process, so they have one booted node or one containerd.
+
+    That is a file's tests with one suite of Debian; of tests/e2e/cri and tests/e2e/nri all files' with one containerd.
+    """
+    file, _, name = test.partition("::")
+    parameters = name.partition("[")[2].rstrip("]").split("-")
+    suite = next((parameter for parameter in parameters if parameter in SUITES), "")
+    shared = re.match("tests/e2e/(cri|nri)/", file)
+    return f"{shared[0] if shared and suite else file} {suite}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist=loadscope` with the groups above."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

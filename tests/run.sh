@@ -79,12 +79,15 @@ make_venv
 if [ $# -eq 0 ]; then
   check
   # More workers than cores: most of the time they wait for a node to boot or an engine to start.
-  set -- --numprocesses=4 --dist=loadscope --durations=20 --durations-min=1 tests
+  set -- --numprocesses=4 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi
 
-# crun refuses cgroup v1 with a v2 tree beside it, as some virtual machines have it: in a mount namespace of its own
-# the tests see an empty directory there. A node of one cgroup version is left as it is.
-export VENV=$venv
+# In a mount namespace of its own, for two reasons. Scratch directories are in memory: the tests write many small files
+# and the program waits until each is on the disk. And crun refuses cgroup v1 with a v2 tree beside it, as some virtual
+# machines have it: the tests see an empty directory there. A node of one cgroup version is left as it is.
+export VENV=$venv PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
+mkdir -p "$PYTEST_DEBUG_TEMPROOT"
 exec unshare --mount --propagation private sh -c '
+  mount -t tmpfs -o mode=0755 tmpfs "$PYTEST_DEBUG_TEMPROOT"
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
   exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh "$@"
