@@ -137,7 +137,7 @@ def test_a_request_in_the_middle_of_which_it_is_killed(
     stopped(plugin)
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(creation.one, "c")
-        time.sleep(0.5)  # if it was not asked meanwhile, there is one request less in the middle
+        wait_for(plugin.has_unread, "the request")
         killed(plugin)
         assert started.result(60) is False, creation.started
     assert _says_why(creation.refused[0]), creation.refused

@@ -302,7 +302,7 @@ def test_ten_thousand_entries_cost_one_containers() -> None:
     """tests/bench measures it; here, that the others are not decoded at all."""
     many = [entry(f"pod-{number}", "app", f"GPU-{number}", envs={"GPU": str(number)}) for number in range(10_000)]
     data = checkpoint(*many[:5000], OURS, SECOND, *many[5000:])
-    began = time.perf_counter()
+    began = time.thread_time()
     assert found(data) == RIGHT
-    assert time.perf_counter() - began < 0.2
+    assert time.thread_time() - began < 0.2
     assert found(data, "pod-9999") == [("example.com/gpu", ["GPU-9999"], {"GPU": "9999"})]
