@@ -184,7 +184,7 @@ def test_the_sandbox_of_the_unit_lets_a_policy_be_edited(node: BootedNode) -> No
     wait_for(lambda: gpu() == "none", "the new policy", node.trouble)
     node.path(POLICY).write_text(POLICY_TEXT.replace("spec:", "sepc:"))
     wait_for(lambda: gpu() == "none" and bool(warnings()), "the warning of a broken policy", node.trouble)
-    assert warnings()[0] in said(node)
+    wait_for(lambda: warnings()[0] in said(node), "it in the journal", node.trouble)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9464", "unix:/run/reassert/metrics.sock"])
