@@ -18,6 +18,12 @@ from e2e.support import Node
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
+@pytest.fixture
+def runtime() -> str:
+    """One of them: what is tried here is decided in containerd and in the plugin, before a runtime is called."""
+    return "runc"
+
+
 def test_the_hole_is_open_with_a_naive_adjustment(start_pod: StartPod, containerd: Containerd, node: Node) -> None:
     with naive_plugin(node, containerd.directory / "nri.sock", RESERVED) as naive:
         container = start_pod("bare").run(image=HOSTILE, env=ENV)
