@@ -1,20 +1,172 @@
-"""For all tests: in CI a skip for something that the machine lacks is a failure."""
+"""For all tests: what a test needs of the machine, what `--fast` leaves out for it, and what runs beside what."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import re
+from collections import Counter
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from e2e.support import REASSERT
+from hypothesis import settings
+
+ENGINES = ("/usr/sbin/runc", "/usr/bin/crun", "/bin/busybox")
+
+
+def several_users() -> bool:
+    """Whether files and processes can be given to other users: as the machine's root, not as a user namespace's."""
+    mapped = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return os.geteuid() == 0 and mapped > 1
+
+
+NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
+    "root": ("to be root; root of a user namespace is enough", lambda: os.geteuid() == 0),
+    "users": ("files and processes of several users: the machine's own root", several_users),
+    "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
+    "engine": ("real runtimes and engines", lambda: all(os.access(tool, os.X_OK) for tool in ENGINES)),
+}
+"""Markers: what a test needs of the machine, in words, and the probe for it."""
+
+NEVER_FAST = ("frozen", "engine")
+"""What `--fast` does without, though it may be there."""
+
+SUITES = ("bookworm", "trixie", "forky", "1.6", "1.7", "2.1")
+"""Parameters with which a test has another node or another containerd."""
+
+SLOWEST_FIRST = (
+    "tests/e2e/node/test_killed",
+    "tests/e2e/kubernetes/",
+    "tests/e2e/node/test_docker",
+    "tests/e2e/nri",
+    "tests/e2e/node/test_containerd",
+    "tests/e2e/node/",
+    "tests/e2e/cri",
+    "tests/e2e/",
+    "",
+)
+"""In which order groups of tests begin: the last one to begin is to be a short one."""
+
+LEFT_OUT = pytest.StashKey[Counter[tuple[str, ...]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fast`, as tests/run.sh passes it."""
+    text = "leave out what needs a frozen program, an engine, or what this machine lacks; try fewer examples"
+    parser.addoption("--fast", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The markers, and how many examples a property is tried with (unit.support.examples)."""
+    for name, (words, _) in NEEDS.items():
+        config.addinivalue_line("markers", f"{name}: needs {words}")
+    settings.register_profile("whole", deadline=None)
+    settings.register_profile("fast", deadline=None, max_examples=20)
+    settings.load_profile("fast" if config.getoption("fast") else "whole")
+    config.stash[LEFT_OUT] = Counter()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--fast`: deselect what cannot run, and count it. Else what the machine lacks is skipped, see below."""
+    if not config.getoption("fast"):
+        items.sort(key=lambda item: _turn(item.nodeid))
+        return
+    there = {name for name, (_, probe) in NEEDS.items() if name not in NEVER_FAST and probe()}
+    kept, left = [], []
+    for item in items:
+        lacking = tuple(name for name in needed(item) if name not in there)
+        (left if lacking else kept).append(item)
+        if lacking:
+            config.stash[LEFT_OUT][lacking] += 1
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def needed(item: pytest.Item) -> list[str]:
+    """What a test needs: its markers, and root for a directory that only root writes."""
+    found = {marker.name for marker in item.iter_markers()}
+    if "root_dir" in getattr(item, "fixturenames", ()):
+        found.add("root")
+    return [name for name in NEEDS if name in found]
+
+
+def _turn(test: str) -> int:
+    return next(turn for turn, start in enumerate(SLOWEST_FIRST) if test.startswith(start))
+
+
+def group_of(test: str) -> str:
+    """Tests of one group run one after the other in one process, so they have one booted node or one containerd.
+
+    That is a file's tests with one suite of Debian; of tests/e2e/cri and tests/e2e/nri all files' with one containerd.
+    """
+    file, _, name = test.partition("::")
+    parameters = name.partition("[")[2].rstrip("]").split("-")
+    suite = next((parameter for parameter in parameters if parameter in SUITES), "")
+    shared = re.match("tests/e2e/(cri|nri)/", file)
+    return f"{shared[0] if shared and suite else file} {suite}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist=loadscope` with the groups above."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs something that this machine lacks, by its name."""
+    for name in needed(item):
+        words, probe = NEEDS[name]
+        if not probe():
+            pytest.skip(f"needs {words}")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skip into a failure where CI=true."""
+    """In CI (CI=true) a skip for something that the machine lacks is a failure."""
     report = yield
     if report.skipped and os.environ.get("CI") == "true":
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped in CI: {call.excinfo and call.excinfo.value}"
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist hands its counts over: all of them collect the same."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = [[list(lacking), count] for lacking, count in session.config.stash[LEFT_OUT].items()]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over a worker's counts."""
+    for lacking, count in getattr(node, "workeroutput", {}).get("left_out", []):
+        node.config.stash[LEFT_OUT][tuple(lacking)] = count
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """What `--fast` left out: how many tests, what they need, and which command runs them."""
+    if not config.getoption("fast"):
+        return
+    counts = config.stash[LEFT_OUT]
+    skipped = len(terminalreporter.stats.get("skipped", []))
+    terminalreporter.section("left out by --fast")
+    for lacking, count in counts.most_common():
+        terminalreporter.line(f"{count:5} tests need " + " and ".join(NEEDS[name][0] for name in lacking))
+    if skipped:
+        terminalreporter.line(f"{skipped:5} tests were skipped for what is named above")
+    terminalreporter.line("Properties were tried with a fifth of their examples.")
+    terminalreporter.line(f"The other {counts.total() + skipped} tests, and all examples: sudo tests/run.sh")

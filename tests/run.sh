@@ -1,15 +1,71 @@
 #!/bin/bash
-# Set up everything that the tests need on a Debian machine, then run all of them. As root:
+# The tests. CONTRIBUTING.md says which command to take when.
 #
-#   sudo tests/run.sh                      lint, types, unit and end-to-end tests with the real runtimes
-#   sudo tests/run.sh tests/unit -k glob   only these, as pytest takes them
+#   tests/run.sh --fast                    as any user: formatter, linter, types, and the unit tests that need no more
+#   tests/run.sh --fast tests/unit -k glob of those tests only these, as pytest takes them
+#   sudo tests/run.sh                      set a Debian machine up, then run all tests, with the real runtimes
+#   sudo tests/run.sh tests/e2e/test_hook.py -k audit
 #
 # In CI (CI=true) a test that is skipped because the machine lacks something counts as failed.
 set -eu
 cd "$(dirname "$0")/.."
-[ "$(id -u)" -eq 0 ] || { echo "tests/run.sh: run it as root: sudo tests/run.sh" >&2; exit 2; }
 : "${PYTHON:=python3}"
 export PYTHON
+venv=$PWD/build/venv-test
+
+fail() {
+  echo "tests/run.sh: $*" >&2
+  exit 2
+}
+
+make_venv() {
+  stamp=$("$PYTHON" -VV | cat - packaging/requirements.txt tests/requirements.txt | cksum | tr ' ' -)
+  [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ] || return 0
+  echo "Installing the test tools into build/venv-test; pip needs a network for that …"
+  rm -rf "$venv" || fail "build/venv-test is another user's and out of date; remove it: sudo rm -r build/venv-test"
+  "$PYTHON" -m venv "$venv" || fail "$PYTHON cannot make virtual environments; on Debian: apt-get install python3-venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes \
+    -r packaging/requirements.txt -r tests/requirements.txt
+  echo "$stamp" > "$venv/stamp"
+}
+
+check() {
+  "$venv/bin/ruff" format --check . && "$venv/bin/ruff" check . && "$venv/bin/mypy"
+}
+
+# As root of a user namespace where the kernel allows one: a third of the tests want to be root of some kind. Whoever is
+# root runs just the same tests.
+fast() {
+  "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$("$PYTHON" -V) is too old; set PYTHON"
+  make_venv
+  checking=
+  if [ $# -eq 0 ]; then
+    mkdir -p build
+    check > build/check.log 2>&1 & # beside the tests, which wait now and then
+    checking=$!
+    set -- --numprocesses=2 --dist=worksteal tests
+  fi
+  set -- "$venv/bin/python" -m pytest --fast --quiet "$@"
+  status=0
+  tests/rootless.sh "$@" || status=$?
+  if [ "$status" -eq 125 ]; then
+    echo "This machine does not let its users make user namespaces: tests that need to be root are left out."
+    status=0
+    "$@" || status=$?
+  fi
+  if [ -n "$checking" ]; then
+    echo "Formatter, linter and types:"
+    wait "$checking" || status=1
+    cat build/check.log
+  fi
+  exit "$status"
+}
+
+if [ "${1:-}" = --fast ]; then
+  shift
+  fast "$@"
+fi
+[ "$(id -u)" -eq 0 ] || fail "run it as root: sudo tests/run.sh; without root: tests/run.sh --fast"
 
 packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc \
   kubernetes-client
@@ -19,28 +75,19 @@ case $* in
 esac
 echo "Building reassert …"
 packaging/build.sh
-
-stamp=$("$PYTHON" -VV | cat - packaging/requirements.txt tests/requirements.txt | cksum | tr ' ' -)
-venv=$PWD/build/venv-test
-if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
-  echo "Installing the test tools …"
-  rm -rf "$venv"
-  "$PYTHON" -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes \
-    -r packaging/requirements.txt -r tests/requirements.txt
-  echo "$stamp" > "$venv/stamp"
-fi
-
+make_venv
 if [ $# -eq 0 ]; then
-  "$venv/bin/ruff" format --check .
-  "$venv/bin/ruff" check .
-  "$venv/bin/mypy"
-  set -- --numprocesses=3 --dist=loadfile tests # most of the time they wait for a node to boot or an engine to start
+  check
+  # More workers than cores: most of the time they wait for a node to boot or an engine to start.
+  set -- --numprocesses=4 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi
 
-# crun refuses cgroup v1 with a v2 tree beside it, as some virtual machines have it: in a mount namespace of its own
-# the tests see an empty directory there. A node of one cgroup version is left as it is.
-export VENV=$venv
+# In a mount namespace of its own, for two reasons. Scratch directories are in memory: the tests write many small files
+# and the program waits until each is on the disk. And crun refuses cgroup v1 with a v2 tree beside it, as some virtual
+# machines have it: the tests see an empty directory there. A node of one cgroup version is left as it is.
+export VENV=$venv PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
+mkdir -p "$PYTEST_DEBUG_TEMPROOT"
 exec unshare --mount --propagation private sh -c '
+  mount -t tmpfs -o mode=0755 tmpfs "$PYTEST_DEBUG_TEMPROOT"
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
   exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh "$@"

@@ -67,6 +67,7 @@ def _systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def last_lines(unit: str) -> str:
     """The end of a unit's journal, to be appended to a message; "" where there is none."""
+    command(["journalctl", "--sync"])  # what the unit printed last may not have been read from its pipe yet
     lines = command(["journalctl", "--unit", unit, "--lines", "5", "--output", "cat", "--no-pager"]).stdout.splitlines()
     return "".join(f"\n  {line}" for line in lines)
 

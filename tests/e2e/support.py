@@ -6,13 +6,18 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hook.emit.dispatcher import dispatcher
+from hook.policy.compiler import refresh
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
@@ -65,20 +70,20 @@ class Node:
         self.policy.write_text(self.placed(text))
 
     def compile(self, text: str = "") -> None:
-        """Compile the policy, as happens long before a container starts. `text`: a new one."""
+        """Compile the policy, as `reassert policy compile` does long before a container starts. `text`: a new one."""
         if text:
             self.write_policy(text)
-        run(str(REASSERT), "policy", "compile", "--policy", str(self.policy), "--store", str(self.store))
+        refresh(str(self.policy), str(self.store))
 
     def options(self) -> list[str]:
         """What every adapter is told about this node."""
         return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]
 
     def dispatcher(self, real: str) -> str:
-        """Path of a `reassert-runc` for a real runtime, made by the frozen program."""
+        """Path of a `reassert-runc` for a real runtime, as `reassert dispatcher` prints it."""
         path = self.directory / f"reassert-{Path(real).name}"
         if not path.exists():
-            path.write_text(run(str(REASSERT), "dispatcher", "--real", real, *self.options()).stdout)
+            path.write_text(dispatcher(real, str(REASSERT), self.options()))
             path.chmod(0o755)
         return str(path)
 
@@ -109,6 +114,14 @@ def need(there: bool, what: str) -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"this machine lacks: {what}")
 
 
+@cache
+def usual_spec() -> str:
+    """What `runc spec` writes."""
+    with tempfile.TemporaryDirectory() as directory:
+        run("runc", "spec", "--bundle", directory)
+        return (Path(directory) / "config.json").read_text()
+
+
 class Bundle:
     """An OCI bundle with a busybox root filesystem. `spec` is written to config.json by `save`."""
 
@@ -122,8 +135,7 @@ class Bundle:
             (self.rootfs / "bin" / applet).symlink_to("busybox")
         (self.rootfs / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
         (self.rootfs / "etc/ssl/certs/image.crt").write_text("image\n")
-        run("runc", "spec", "--bundle", str(directory))
-        self.spec: dict[str, Any] = json.loads(self.config.read_text())
+        self.spec: dict[str, Any] = json.loads(usual_spec())
         self.spec["root"]["readonly"] = False  # as in a pod that says nothing about it
         process = self.spec["process"]
         process.update(terminal=False, args=args or ["/bin/sleep", "600"], env=["PATH=/bin"])

@@ -12,18 +12,24 @@ from typing import Any
 
 import pytest
 
+from e2e.conftest import RUNTIMES
 from e2e.support import POLICY, REASSERT, Bundle, Node, Running, need, run
 
 STAGES = ("prestart", "createRuntime", "createContainer")
+NAMESPACES = ("createRuntime", "createContainer")
+"""A stage in the node's mount namespace, as prestart is too, and the one in the container's."""
+
+each_stage = pytest.mark.parametrize("stage", STAGES)
+each_namespace = pytest.mark.parametrize("stage", NAMESPACES)
+each_once = pytest.mark.parametrize(
+    ("real", "stage"),
+    [(RUNTIMES["runc"], "createRuntime"), (RUNTIMES["crun"], "createContainer")],
+    ids=["runc-createRuntime", "crun-createContainer"],
+)
+"""Each runtime and each mount namespace, for what none of them can make a difference to: what config.json says."""
+
 WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 ADAPTERS = "a hook cannot set env; the runtime wrapper (reassert runtime) or the NRI plugin can"
-
-
-@pytest.fixture(params=STAGES)
-def stage(request: pytest.FixtureRequest) -> str:
-    """Each stage of a hook in turn."""
-    name: str = request.param
-    return name
 
 
 @pytest.fixture
@@ -58,22 +64,26 @@ def reason(node: Node, container: Running) -> str:
     return message
 
 
-def host(bundle: Bundle) -> list[Any]:
-    """What of the host a misled mount would change: mounts in the node's and in our namespace, files at the targets."""
+def host(node: Node, bundle: Bundle) -> list[Any]:
+    """What of the host a misled mount would change, of this test's own alone.
+
+    Mounts in the machine's and in our namespace whose source or target is the test's, and its files.
+    """
+    places = (node.directory.name, bundle.directory.parent.name)
     seen: list[Any] = []
     for process in ("1", "self"):
         lines = Path(f"/proc/{process}/mountinfo").read_text().splitlines()
-        points = [(line.split()[4], line) for line in lines]
-        places = ("/tmp", "/elsewhere", "/nowhere")
-        seen.append(
-            [
-                line
-                for point, line in points
-                if str(bundle.directory.parent) in line or point in places or point.startswith("/etc")
-            ]
-        )
-    seen.append([sorted(os.listdir("/etc")), sorted(os.listdir("/etc/ssl")), sorted(os.listdir("/"))])
+        seen.append([line for line in lines if any(place in line for place in places)])
+    seen.append(sorted(str(path) for path in canary(bundle).rglob("*")))
     return seen
+
+
+def canary(bundle: Bundle) -> Path:
+    """A directory of the host to which a hostile image leads, with files that a misled mount would hide or add to."""
+    directory = bundle.directory.parent / "canary"
+    for name in ("there/certs", "elsewhere/ssl"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def sees_the_nodes_ca(container: Running) -> None:
@@ -87,20 +97,22 @@ def sees_the_nodes_ca(container: Running) -> None:
     )
 
 
+@each_stage
 def test_the_hook_puts_the_mount_back_over_a_pods(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     evil = bundle.directory / "evil"
     evil.mkdir()
     bundle.bind(evil, "/etc/ssl/certs", "ro")
     bundle.pod()
     add_hook(bundle, node, stage, "--mount-ca")
-    before = host(bundle)
+    before = host(node, bundle)
     with Running(real, bundle) as container:
         sees_the_nodes_ca(container)
-        assert host(bundle) == before
+        assert host(node, bundle) == before
     [event] = node.logged()
     assert (event["event"], event["adapter"], event["applied"]) == ("container.edited", "hook", True)
 
 
+@each_namespace
 def test_the_hook_makes_a_target_that_the_image_lacks(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     shutil.rmtree(bundle.rootfs / "etc/ssl")
     add_hook(bundle, node, stage, "--mount-ca")
@@ -108,6 +120,7 @@ def test_the_hook_makes_a_target_that_the_image_lacks(real: str, stage: str, nod
         sees_the_nodes_ca(container)
 
 
+@each_namespace
 def test_the_hook_mounts_a_file(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     policy = POLICY.replace(
         "hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/certs/company.crt, mountPath: /etc/a/b.pem,"
@@ -120,6 +133,7 @@ def test_the_hook_mounts_a_file(real: str, stage: str, node: Node, bundle: Bundl
         assert (point, options.split(",")[0]) == ("/etc/a/b.pem", "ro")
 
 
+@each_namespace
 def test_the_hook_works_under_a_read_only_root(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["root"]["readonly"] = True
     add_hook(bundle, node, stage, "--mount-ca")
@@ -127,6 +141,7 @@ def test_the_hook_works_under_a_read_only_root(real: str, stage: str, node: Node
         sees_the_nodes_ca(container)
 
 
+@each_namespace
 def test_a_read_only_root_has_no_place_for_a_missing_target(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     """crun makes the root read-only before createContainer, runc after it; both do after createRuntime."""
     shutil.rmtree(bundle.rootfs / "etc/ssl")
@@ -141,6 +156,7 @@ def test_a_read_only_root_has_no_place_for_a_missing_target(real: str, stage: st
             sees_the_nodes_ca(container)
 
 
+@each_once
 def test_the_hook_works_under_small_limits(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 64}]
     add_hook(bundle, node, stage, "--mount-ca")
@@ -149,38 +165,41 @@ def test_the_hook_works_under_small_limits(real: str, stage: str, node: Node, bu
 
 
 HOSTILE = {
-    "/etc/ssl to /tmp": ("etc/ssl", "/tmp"),
-    "/etc/ssl out of the root": ("etc/ssl", "/../../etc"),
-    "/etc/ssl relative, out of the root": ("etc/ssl", "../../../../tmp"),
-    "/etc/ssl to nowhere": ("etc/ssl", "/nowhere"),
+    "/etc/ssl to a directory that is there": ("etc/ssl", "CANARY/there"),
+    "/etc/ssl out of the root": ("etc/ssl", "/../..CANARY/there"),
+    "/etc/ssl relative, out of the root": ("etc/ssl", "../../../..CANARY/there"),
+    "/etc/ssl to nowhere": ("etc/ssl", "CANARY/nowhere"),
     "/etc/ssl to itself": ("etc/ssl", "ssl"),
-    "/etc/ssl through /proc": ("etc/ssl", "/proc/1/root/tmp"),
-    "/etc to another directory": ("etc", "/elsewhere"),
-    "/etc to nowhere": ("etc", "/nowhere"),
+    "/etc/ssl through /proc": ("etc/ssl", "/proc/1/root/CANARY/there"),
+    "/etc to another directory": ("etc", "CANARY/elsewhere"),
+    "/etc to nowhere": ("etc", "CANARY/nowhere"),
 }
+"""What is a link in the image, and where it leads: into the image and, if it misleads, into a directory of the host."""
 
 
+@each_namespace
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_image_never_leads_a_mount_to_the_host(
     real: str, stage: str, node: Node, bundle: Bundle, name: str
 ) -> None:
     link, target = HOSTILE[name]
     shutil.rmtree(bundle.rootfs / link)
-    (bundle.rootfs / link).symlink_to(target)
-    (bundle.rootfs / "elsewhere").mkdir()
+    (bundle.rootfs / link).symlink_to(target.replace("CANARY", str(canary(bundle))))
+    for place in ("there", "elsewhere"):
+        (bundle.rootfs / str(canary(bundle)).lstrip("/") / place).mkdir(parents=True)
     add_hook(bundle, node, stage, "--mount-ca")
-    before = host(bundle)
+    before = host(node, bundle)
     container = Running(real, bundle)
     if container.create() == 0:
         run(real, "start", container.id)
         try:
             assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
-            assert host(bundle) == before
+            assert host(node, bundle) == before
         finally:
             run(real, "delete", "--force", container.id)
     else:
         assert re.match(r"/etc/ssl (in|cannot be reached inside) the image", reason(node, container))
-    assert host(bundle) == before
+    assert host(node, bundle) == before
 
 
 def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node, bundle: Bundle) -> None:
@@ -201,6 +220,7 @@ def allow_below(node: Node, bundle: Bundle) -> None:
         bundle.bind(bundle.directory / name, f"/etc/ssl/{name}", "ro")
 
 
+@each_namespace
 def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     allow_below(node, bundle)
     (node.ca / "private").mkdir(exist_ok=True)
@@ -218,6 +238,7 @@ def test_what_is_allowed_below_needs_a_place_in_the_nodes_directory(real: str, n
     assert message.startswith("/etc/ssl/private, which allowBelow lets through, has no place in the mount at /etc/ssl")
 
 
+@each_once
 def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/evil")
     add_hook(bundle, node, stage, "--inject-env")
@@ -225,6 +246,7 @@ def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: st
     assert message == f"env REQUESTS_CA_BUNDLE is not what the policy wants, and {ADAPTERS}"
 
 
+@each_once
 def test_the_hook_passes_right_env(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["process"]["env"].append(WANTED)
     add_hook(bundle, node, stage, "--inject-env")
@@ -248,6 +270,7 @@ def test_of_a_name_that_stands_twice_the_last_counts(real: str, node: Node, bund
     assert reason(node, Running(real, bundle)).startswith("env REQUESTS_CA_BUNDLE is not what the policy wants")
 
 
+@each_once
 def test_without_a_flag_the_hook_does_both(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     add_hook(bundle, node, stage)
     assert ADAPTERS in reason(node, Running(real, bundle))
@@ -257,6 +280,7 @@ def test_without_a_flag_the_hook_does_both(real: str, stage: str, node: Node, bu
         sees_the_nodes_ca(container)
 
 
+@each_once
 def test_audit_only_logs(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
     add_hook(bundle, node, stage)
@@ -266,6 +290,7 @@ def test_audit_only_logs(real: str, stage: str, node: Node, bundle: Bundle) -> N
     assert (event["mode"], event["applied"]) == ("Audit", False)
 
 
+@each_once
 def test_an_excluded_namespace_is_left_alone(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.pod("kube-system")
     add_hook(bundle, node, stage)
@@ -274,6 +299,7 @@ def test_an_excluded_namespace_is_left_alone(real: str, stage: str, node: Node, 
     assert node.logged() == []
 
 
+@each_namespace
 def test_behind_the_wrapper_the_hook_finds_everything_in_place(
     runtime: str, stage: str, node: Node, bundle: Bundle
 ) -> None:
@@ -306,11 +332,11 @@ def test_the_hook_works_with_a_user_namespace(real: str, stage: str, node: Node,
     bundle.bind(evil, "/etc/ssl/certs", "ro")
     bundle.spec["process"]["env"].append(WANTED)
     add_hook(bundle, node, stage)
-    before = host(bundle)
+    before = host(node, bundle)
     with Running(real, bundle) as container:
         assert container.exec("/bin/cat", "/proc/self/uid_map").split() == ["0", "100000", "65536"]
         sees_the_nodes_ca(container)
-        assert host(bundle) == before
+        assert host(node, bundle) == before
 
 
 def test_inside_a_user_namespace_the_hook_refuses_and_names_the_right_stage(
@@ -359,11 +385,11 @@ def test_a_bad_state_is_refused_in_one_line(node: Node, name: str) -> None:
 def test_a_state_without_a_running_process_is_refused_in_one_line(
     node: Node, bundle: Bundle, pid: int | str | None
 ) -> None:
-    before = host(bundle)
+    before = host(node, bundle)
     done = call(node, "createRuntime", {"id": "x", "bundle": str(bundle.directory), "pid": pid}, "--mount-ca")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert any(clue in done.stderr for clue in ("pid", f"/proc/{2**40}", "no mount namespace of its own"))
-    assert host(bundle) == before
+    assert host(node, bundle) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["startContainer"], ["prestart", "poststop"], ["--nonsense", "prestart"]])

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hypothesis import settings
+
 from hook.container.identity import Identity
 from hook.container.model import Container, Facts
 from hook.container.spec import Spec
@@ -32,6 +34,11 @@ SYSTEMD_CGROUP = "kubepods-burstable-pod1_2_3.slice:cri-containerd:0a1b"
 """What containerd's cgroup is where systemd makes it; it shows that containerd wrote a spec."""
 
 POD = Identity("containerd", True, "team-a", "web-1", "1-2-3", "app", ("container",), "registry.example/app:1", None)
+
+
+def examples(count: int) -> settings:
+    """With how many examples a property is tried; a fifth of them with `--fast`, as everywhere."""
+    return settings(max_examples=count * settings.default.max_examples // 100)
 
 
 def document(*rules: dict[str, Any], **spec: Any) -> str:

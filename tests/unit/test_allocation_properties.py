@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.container.allocation import Allocation
@@ -15,7 +15,7 @@ from hook.plan import Plan, plan
 from hook.policy.model import Policy
 from hook.reserve.env import ALLOCATED
 from unit.kubelet import Answer
-from unit.support import POD, config, name_of, policy, values_of
+from unit.support import POD, config, examples, name_of, policy, values_of
 
 NAMES, VALUES, PATHS = ["A", "B", "N_A"], ["1", "2", "void"], ["/m", "/m/n", "/dev/x", "/z"]
 DEVICES = ["/dev/g0", "/dev/g1", "/dev//g0"]
@@ -125,7 +125,7 @@ def corrected(node: Policy, spec: Spec, facts: Facts) -> Spec | None:
     return Spec(spec.render(), "config.json")
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(rules, specs(), node_facts())
 def test_planning_a_corrected_spec_gives_an_empty_plan(node: Policy, spec: Spec, facts: Facts) -> None:
     after = corrected(node, spec, facts)
@@ -135,7 +135,7 @@ def test_planning_a_corrected_spec_gives_an_empty_plan(node: Policy, spec: Spec,
         assert again.is_empty()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(rules, specs(), node_facts())
 def test_env_is_what_one_of_the_plugins_or_a_cdi_spec_set_else_the_default(
     node: Policy, spec: Spec, facts: Facts
@@ -164,7 +164,7 @@ def test_env_is_what_one_of_the_plugins_or_a_cdi_spec_set_else_the_default(
     assert [e for e in after.env if name_of(e) == "FIXED"] == ["FIXED=1"]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(rules, specs(), node_facts())
 def test_only_what_was_reserved_is_touched(node: Policy, spec: Spec, facts: Facts) -> None:
     before: dict[str, Any] = json.loads(spec.render())

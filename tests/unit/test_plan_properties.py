@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hook.base.glob import glob_match
@@ -16,7 +16,7 @@ from hook.plan import plan
 from hook.policy.compiler import compile_bytes
 from hook.policy.model import Policy
 from hook.policy.source import PolicyInvalid
-from unit.support import POD, config, document, name_of
+from unit.support import POD, config, document, examples, name_of
 
 NAMES = ["A", "AB", "B", "a", "N_A", "N_B", "PATH"]
 PATHS = ["/m", "/m/n", "/m/n/o", "/m/nx", "/z", "/z/y"]
@@ -89,14 +89,14 @@ def corrected(policy: Policy, spec: Spec) -> Spec:
     return Spec(spec.render(), "config.json")
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), specs())
 def test_planning_a_corrected_spec_gives_an_empty_plan(policy: Policy, spec: Spec) -> None:
     again = plan(policy, container(corrected(policy, spec)))
     assert again.is_empty()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), specs())
 def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.env)
@@ -113,15 +113,17 @@ def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Polic
     assert [entry for entry in after if name_of(entry) not in wanted] == [entry for entry in before if is_free(entry)]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), specs())
 def test_reserved_mounts_are_last_and_unshadowed_and_others_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.mounts)
     after = corrected(policy, spec).mounts
-    reserved = {mount.destination: mount for rule in policy.candidates(None) for mount in rule.mounts}
+    mounts = [mount for rule in policy.candidates(None) for mount in rule.mounts]
+    reserved = {mount.destination: mount for mount in mounts}
 
     def is_let_through(path: str) -> bool:
-        above = [mount for mount in reserved.values() if is_below(path, mount.destination)]
+        """Every rule has to let it through, those that reserve the same mount too."""
+        above = [mount for mount in mounts if is_below(path, mount.destination)]
         return all(any(path == ok or is_below(path, ok) for ok in mount.allow_below) for mount in above)
 
     def stays(mount: dict[str, Any]) -> bool:
@@ -146,7 +148,7 @@ def is_below_any(path: str, parents: dict[str, Any]) -> bool:
     return any(is_below(path, parent) for parent in parents)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(policies(), specs())
 def test_everything_but_env_and_mounts_is_untouched(policy: Policy, spec: Spec) -> None:
     before = json.loads(spec.render())
@@ -157,7 +159,7 @@ def test_everything_but_env_and_mounts_is_untouched(policy: Policy, spec: Spec) 
     assert list(after) == list(before)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(policies(), specs())
 def test_there_are_edits_where_and_only_where_something_is_changed(policy: Policy, spec: Spec) -> None:
     before = spec.render()

@@ -89,6 +89,9 @@ DEFAULT = {"runc": "reassert-runc"}
 with_every_containerd = pytest.mark.parametrize("booted", sorted(FORMATS), indirect=True)
 """1.6 edits what 1.7 edits, but reads and dumps it by itself."""
 
+with_one_containerd = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
+"""For what reassert does before it asks containerd anything, or to files that are the same for all of them."""
+
 
 def assert_round_trip(node: Wirable, *changed: str, wired: dict[str, str] = BOTH) -> None:
     """Install changes just these files below /etc and, for containerd, only BinaryName; uninstall leaves nothing."""
@@ -158,6 +161,7 @@ def test_as_few_people_write_it(node: Wirable) -> None:
     assert_round_trip(node, *main_file(node))
 
 
+@with_one_containerd
 def test_mode_and_owner_are_kept(node: Wirable) -> None:
     config = node.booted.path(CONFIG)
     config.chmod(0o600)
@@ -218,9 +222,10 @@ def assert_refused(node: Wirable, *words: str, options: tuple[str, ...] = ()) ->
     assert [word for word in words if word not in said] == [], said
 
 
+@with_one_containerd
 def test_broken(node: Wirable) -> None:
     write(node, CONFIG, node.config() + "\n[plugins\n")
-    assert_refused(node, CONFIG, "27" if two(node) else "25")
+    assert_refused(node, CONFIG, "25")
 
 
 @with_every_containerd
@@ -236,6 +241,7 @@ def test_cri_is_disabled(node: Wirable, head: str) -> None:
     assert_refused(node, CONFIG, "the CRI plugin is disabled")
 
 
+@with_one_containerd
 def test_containerd_does_not_run(node: Wirable) -> None:
     assert "does not run; it will read its new configuration when it starts\n" in node.install().stdout
     assert node.booted.property("containerd.service", "ActiveState") == "inactive"
@@ -368,14 +374,22 @@ def test_a_new_runtime_class_is_a_copy_of_the_default_one(node: Wirable) -> None
     assert node.changes() == [], "\n".join(node.changes())
 
 
-@pytest.mark.parametrize("name", ["kata", "UPPER", "a_b", "a.b", "-a", "a" * 64, "../x", ""])
-def test_a_runtime_class_that_cannot_be(node: Wirable, name: str) -> None:
+def test_a_handler_that_cannot_be_a_runtime_class(node: Wirable) -> None:
     write(node, CONFIG, containerd_config(version(node), (RUNC, KATA)))
-    assert_refused(
-        node, "kata" if name == "kata" else f"--runtime-class {name}: ", options=(f"--runtime-class={name}",)
-    )
+    assert_refused(node, "kata", options=("--runtime-class=kata",))
 
 
+@with_one_containerd
+def test_a_name_that_cannot_be_a_runtime_class(node: Wirable) -> None:
+    node.before = node.booted.snapshot()
+    for name in ("UPPER", "a_b", "a.b", "-a", "a" * 64, "../x", ""):
+        done = node.install(f"--runtime-class={name}", check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), name
+        assert f"--runtime-class {name}: " in done.stderr
+    assert node.changes() == []
+
+
+@with_one_containerd
 def test_what_somebody_breaks_is_said(node: Wirable) -> None:
     node = Wirable(node.booted, node.before)  # with a program that can go while another one says so
     node.install()
@@ -399,6 +413,7 @@ def test_what_somebody_breaks_is_said(node: Wirable) -> None:
     node.node("uninstall")
 
 
+@with_one_containerd
 def test_an_empty_variable_is_not_the_default(node: Wirable) -> None:
     done = node.install("--adapter", "", check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -59,10 +59,12 @@ def test_containerd_rejects_the_configuration(node: Wirable) -> None:
     node.is_untouched()
 
 
+@pytest.mark.parametrize("booted", ["forky"], indirect=True)
 def test_containerd_understands_something_else(node: Wirable) -> None:
-    """A file that has the last word over ours."""
-    if FORMATS[node.booted.suite] == 2:
-        return  # containerd 1.x: the file that has the last word is the one that is edited (test_containerd_configs.py)
+    """A file that has the last word over ours.
+
+    In containerd 1.x the file that has the last word is the one that is edited (test_containerd_configs.py).
+    """
     plugin = "plugins.'io.containerd.cri.v1.runtime'.containerd"
     write(node, SITE, f"version = 3\n[{plugin}.runtimes.runc.options]\nBinaryName = '/usr/bin/crun'\n")
     node.reconfigure("imports = ['/etc/containerd/conf.d/*.toml']\n" + node.config())
@@ -121,6 +123,7 @@ def test_a_handler_that_was_broken_before_is_not_held_against_it(node: Wirable) 
     assert node.status() == (0, {"crun": ["runtime"], "runc": ["runtime"]}, [])
 
 
+@pytest.mark.parametrize("booted", ["trixie"], indirect=True)
 @pytest.mark.parametrize("text", [POLICY.replace("name: gpu", "nane: gpu"), POLICY + "  - ["], ids=["key", "yaml"])
 def test_a_broken_policy(node: Wirable, text: str) -> None:
     write(node, POLICY_FILE, text)

@@ -18,6 +18,12 @@ from e2e.support import Node
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
+@pytest.fixture
+def runtime() -> str:
+    """One of them: what is tried here is decided in containerd and in the plugin, before a runtime is called."""
+    return "runc"
+
+
 def test_the_hole_is_open_with_a_naive_adjustment(start_pod: StartPod, containerd: Containerd, node: Node) -> None:
     with naive_plugin(node, containerd.directory / "nri.sock", RESERVED) as naive:
         container = start_pod("bare").run(image=HOSTILE, env=ENV)
@@ -28,7 +34,7 @@ def test_the_hole_is_open_with_a_naive_adjustment(start_pod: StartPod, container
 def test_it_is_closed_with_ours_even_without_base_runtime_spec(
     start_pod: StartPod, start_plugin: StartPlugin, node: Node
 ) -> None:
-    plugin = start_plugin()
+    start_plugin()
     pod = start_pod("bare")
     with pytest.raises(CriError) as error:
         pod.create(image=HOSTILE, env=ENV)
@@ -38,7 +44,6 @@ def test_it_is_closed_with_ours_even_without_base_runtime_spec(
     assert (event["applied"], event["level"]) == (False, "error")
     container = pod.run(name="once", image=PLAIN, env=[(VISIBLE, "all")])
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
-    assert plugin.connections() == 1
 
 
 def test_the_same_values_twice_are_no_hole(start_pod: StartPod, start_plugin: StartPlugin) -> None:

@@ -25,6 +25,12 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 @pytest.fixture
+def runtime() -> str:
+    """One of them: what is tried here is decided in containerd and in the plugin, before a runtime is called."""
+    return "runc"
+
+
+@pytest.fixture
 def launched(containerd: Containerd, node: Node) -> Iterator[Containerd]:
     """A containerd that found the program in its plugin directory, and a policy in its configuration directory."""
     plugins, settings = containerd.directory / "nri-plugins", containerd.directory / "nri-conf"

@@ -16,6 +16,7 @@ from hook.base.system import Untrusted, append_line, make_directory, read_file, 
 from unit.support import ROOT
 
 
+@pytest.mark.users
 def test_replaced_file_keeps_owner_and_mode(root_dir: Path) -> None:
     file = root_dir / "f"
     file.write_text("old")
@@ -128,12 +129,14 @@ def test_trusted_path_that_leads_nowhere_is_an_os_error(root_dir: Path, path: st
         trusted(f"{root_dir}/{path}")
 
 
-def test_sticky_directories_are_not_trusted() -> None:
-    """In /tmp nobody can replace root's file; but where it is not there yet, anybody can be first."""
-    with pytest.raises(Untrusted, match=r"^/tmp is writable by others \(mode 1777\)"):
-        trusted("/tmp/policy.yaml")
+def test_sticky_directories_are_not_trusted(root_dir: Path) -> None:
+    """As in /tmp, nobody can replace root's file; but where it is not there yet, anybody can be first."""
+    root_dir.chmod(0o1777)
+    with pytest.raises(Untrusted, match=rf"^{root_dir} is writable by others \(mode 1777\)"):
+        trusted(f"{root_dir}/policy.yaml")
 
 
+@pytest.mark.users
 def test_link_of_another_user_is_not_trusted(root_dir: Path) -> None:
     (root_dir / "f").write_text("x")
     (root_dir / "link").symlink_to("f")
@@ -142,6 +145,7 @@ def test_link_of_another_user_is_not_trusted(root_dir: Path) -> None:
         trusted(f"{root_dir}/link")
 
 
+@pytest.mark.users
 def test_group_root_may_write(root_dir: Path) -> None:
     (root_dir / "f").write_text("x")
     (root_dir / "f").chmod(0o664)

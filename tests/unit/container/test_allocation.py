@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.base.errors import Undecided
@@ -17,7 +17,7 @@ from hook.base.jsontext import Malformed
 from hook.container.allocation import Allocation, allocations
 from hook.container.allocation import base64 as unbase64
 from unit.kubelet import Answer, checkpoint, entry
-from unit.support import FIXTURES
+from unit.support import FIXTURES, examples
 
 RECORDED = FIXTURES / "kubelet"
 CHECKPOINTS = sorted(path for path in RECORDED.glob("*/checkpoint*.json") if "decoded" not in path.name)
@@ -107,7 +107,7 @@ def same(allocation: Allocation, answer: Any) -> bool:
     )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(answers)
 def test_answer_is_read_as_the_protobuf_library_wrote_it(answer: Any) -> None:
     """Empty strings, maps in any order, all of unicode; through base64 and the checkpoint as well."""
@@ -141,7 +141,7 @@ def read_both(data: bytes) -> None:
     assert same(ours, Answer.FromString(data))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(answers)
 def test_truncated_answer_is_no_answer_unless_a_field_ends_there(answer: Any) -> None:
     data = answer.SerializeToString()
@@ -149,7 +149,7 @@ def test_truncated_answer_is_no_answer_unless_a_field_ends_there(answer: Any) ->
         read_both(data[:end])
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.binary(max_size=40) | st.lists(st.sampled_from(range(0x30)), max_size=24).map(bytes))
 @example(b"\x0a\x04\x0a\x00\x10\x01")  # a number as an env value
 @example(b"\x12\x03\x1a\x01\x00")  # text as read_only
@@ -302,7 +302,7 @@ def test_ten_thousand_entries_cost_one_containers() -> None:
     """tests/bench measures it; here, that the others are not decoded at all."""
     many = [entry(f"pod-{number}", "app", f"GPU-{number}", envs={"GPU": str(number)}) for number in range(10_000)]
     data = checkpoint(*many[:5000], OURS, SECOND, *many[5000:])
-    began = time.perf_counter()
+    began = time.thread_time()
     assert found(data) == RIGHT
-    assert time.perf_counter() - began < 0.2
+    assert time.thread_time() - began < 0.2
     assert found(data, "pod-9999") == [("example.com/gpu", ["GPU-9999"], {"GPU": "9999"})]

@@ -14,7 +14,7 @@ from hook.node.record import PROGRAM, Record
 from hook.node.wiring.wrapper import real_of
 from unit.node.fake import OURS, FakeEngine, FakeNode, Killed
 
-pytestmark = pytest.mark.usefixtures("ran")
+pytestmark = [pytest.mark.usefixtures("ran"), pytest.mark.root]
 
 UNIT = "reassert-test.service"
 

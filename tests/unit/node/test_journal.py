@@ -18,6 +18,8 @@ from hook.node.files import LINK, Change, State, link, look, put
 from hook.node.program import program
 from unit.node.opt import Opt
 
+pytestmark = pytest.mark.root
+
 
 class Cut(Exception):
     """Stands for a kill -9: nothing after it is done, no handler of ours runs."""

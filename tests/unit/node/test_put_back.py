@@ -18,7 +18,7 @@ from hook.node.record import Record
 from hook.node.wiring.wrapper import real_of
 from unit.node.fake import FakeNode, Killed, killed_before
 
-pytestmark = pytest.mark.usefixtures("ran")
+pytestmark = [pytest.mark.usefixtures("ran"), pytest.mark.root]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from hook.node.journal import Journal
 from hook.node.program import program
 from unit.node.opt import Opt
 
+pytestmark = pytest.mark.root
+
 
 @pytest.fixture
 def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:

@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.glob import glob_match
 from hook.container.identity import TYPES, Identity
 from hook.policy.match import Match, excluded, judge, select
-from unit.support import POD, policy, rule
+from unit.support import POD, examples, policy, rule
 
 UNSEEN = Identity("ambiguous", None)
 NO_POD = Identity("podman", False, types=("container",), image="i")
@@ -162,7 +162,7 @@ namespaces = st.sampled_from(["a", "b", "ab"])
 selections = st.lists(st.none() | st.lists(st.sampled_from(["a", "b", "ab", "a*", "?", "*"]), min_size=1), max_size=6)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(selections, st.none() | namespaces)
 def test_namespace_index_loses_no_rule_and_keeps_their_order(
     wanted: list[list[str] | None], namespace: str | None

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.policy.compiler import compile_bytes, refresh
 from hook.policy.model import rule_to_line
 from hook.policy.show import effective, show
-from unit.support import ROOT, document, policy
+from unit.support import ROOT, document, examples, policy
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
 
@@ -45,7 +45,7 @@ def test_shown_policy_compiles_to_the_same_policy(path: Path, root_dir: Path) ->
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(texts, max_size=3), st.booleans(), st.booleans())
 def test_every_value_survives_being_shown(values: list[str], skip: bool, read_only: bool) -> None:
     rule: dict[str, Any] = {

@@ -136,12 +136,12 @@ def too_large(node: Node) -> None:
     os.truncate(node.source, SOURCE_LIMIT + 1)
 
 
-BAD: list[tuple[Callable[[Node], None], str]] = [
+BAD = [
     (gone, "No such file"),
     (broken, "error: unknown field 'rulez'; did you mean rules?"),
     (world_writable, "policy.yaml is writable by others (mode 0666); only root may write it"),
-    (group_writable, "policy.yaml is writable by others (mode 0664)"),
-    (of_another_user, "belongs to uid 1000; it must be root's"),
+    pytest.param(group_writable, "policy.yaml is writable by others (mode 0664)", marks=pytest.mark.users),
+    pytest.param(of_another_user, "belongs to uid 1000; it must be root's", marks=pytest.mark.users),
     (in_a_world_writable_directory, "etc is writable by others (mode 0777)"),
     (directory, "is not a regular file"),
     (too_large, "policy.yaml is larger than the limit of 16777216 bytes"),

@@ -220,6 +220,7 @@ def test_another_node_at_an_allocated_path_is_a_conflict(root_dir: Path) -> None
         assert (decided.refusal(), [edit.kind for edit in decided.edits]) == ("", ["device"])
 
 
+@pytest.mark.users  # as the node's root sees /dev/null
 def test_node_is_looked_up_as_the_engine_does(root_dir: Path) -> None:
     """Links are followed; a directory of devices is the engine's to expand; what is gone is refused."""
     (root_dir / "link").symlink_to("/dev/null")

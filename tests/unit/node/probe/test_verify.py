@@ -19,6 +19,8 @@ from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
 
+pytestmark = pytest.mark.root
+
 POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]})
 RUNC = Handler("runc", "/usr/sbin/runc", ("runtime",))
 BARE = Handler("bare", "/usr/sbin/runc", ())

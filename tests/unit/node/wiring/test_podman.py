@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,7 +31,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         started.append(subprocess.Popen([program, *arguments]))
-        time.sleep(0.1)  # the kernel knows a process' age by the hundredth of a second
+        tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 0.02
+        while time.clock_gettime(time.CLOCK_BOOTTIME) < tick:  # the kernel knows a process' age by the hundredth second
+            time.sleep(0.001)
         return started[-1]
 
     yield start
@@ -55,7 +58,10 @@ def test_one_from_before_the_last_change_is_waited_for_and_then_counted(command:
     assert users() == 0
 
 
-def test_one_that_ends_in_time_does_not_count(command: Command, tmp_path: Path) -> None:
+def test_one_that_ends_in_time_does_not_count(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 60)
     command("0.3")
     (tmp_path / "conf.d").mkdir()
     assert users() == 0
@@ -68,7 +74,8 @@ def test_a_clock_that_was_wrong_holds_nobody_up(
     (tmp_path / "conf.d").mkdir()
     os.utime(tmp_path / "conf.d", (time.time() + 3600,) * 2)
     monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.0)
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waits for the clock"))
+    clock = SimpleNamespace(**{**vars(time), "sleep": lambda _: pytest.fail("it waits for the clock")})
+    monkeypatch.setattr(podman, "time", clock)  # and nobody else's: other tests' threads sleep
     assert users() == 1
 
 

@@ -12,6 +12,8 @@ from hook.node.files import put
 from hook.node.wiring import wrapper
 from hook.node.wiring.wrapper import behind, dispatcher_for, real_of
 
+pytestmark = pytest.mark.root
+
 PROGRAM = "/opt/reassert/reassert"
 
 
