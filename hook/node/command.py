@@ -14,14 +14,16 @@ from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe.proof import Proof
+from hook.node.probe.report import Accepted
 from hook.node.probe.verify import verify
 from hook.node.program import lay_out, path_in_use, policy, program, seed
 from hook.node.record import Part, Record
 from hook.node.show import as_json, as_table, shown
+from hook.node.sources import problems_and_hints
 from hook.node.wiring.nri_unit import ELSEWHERE
 from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
-from hook.policy.model import AUDIT
+from hook.policy.model import AUDIT, Policy
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""
@@ -55,8 +57,18 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
     verifying = node.add_parser(
         "verify",
-        help="start a hostile container under each handler and say what it got; exits 0 all protected, 1 not, or it "
-        "could not be tried, 3 nothing to verify (mode Audit, or no rule that covers a probe)",
+        help="start an innocent and a hostile container under each handler and say what they got; exits 0 every "
+        "handler is protected, 1 not, or a part could not be tried, 3 nothing to verify (mode Audit, or no rule that "
+        "covers a probe)",
+    )
+    verifying.add_argument(
+        "--except",
+        dest="accepted",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="accept that a part was not tried: handler/NAME, exec/NAME or rule/NAME, as verify names it; * and ? are "
+        "wildcards; may be repeated",
     )
     _engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -104,7 +116,8 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
-            rewiring, target = _prepared(options, probe=options.probe)
+            rewiring, target, in_force = _prepared(options, probe=options.probe)
+            _warn(in_force)
             changed = rewiring.make(_say)
         except BaseException:
             if not compiled:  # a container that was started to prove it did that
@@ -129,10 +142,20 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    rewiring, _ = _prepared(options, probe=False, prepare=False)
+    rewiring, _, in_force = _prepared(options, probe=False, prepare=False)
+    _warn(in_force)
     print(shown(rewiring.differences()) or "Nothing to change.")
     _restart(rewiring)
     return 0
+
+
+def _warn(policy: Policy) -> None:
+    """Say, before anything is changed, which files this node lacks, so that containers would be refused."""
+    problems, hints = problems_and_hints(policy)
+    for problem in problems:
+        _say(f"WARNING: {problem}")
+    for hint in hints:
+        _say(f"Note: {hint}")
 
 
 def _restart(rewiring: Rewiring) -> None:
@@ -140,8 +163,8 @@ def _restart(rewiring: Rewiring) -> None:
         print(f"{rewiring.engine.title} would be {rewiring.engine.verb}ed; running containers stay.")
 
 
-def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target]:
-    """The change to what the options ask for, nothing done yet. `prepare`: as in `program`."""
+def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target, Policy]:
+    """The change to what the options ask for, nothing done yet, and the policy. `prepare`: as in `program`."""
     record = Record()
     engine = engines.engine(engines.chosen(options.engine))
     old = record.parts.get(engine.name, Part())
@@ -162,7 +185,7 @@ def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) ->
     rewiring = Rewiring(engine, record, target)
     if probe and engine.running() and rewiring.differences():
         rewiring.prove = Proof(engine, choice.policy, wiring, bool(old.adapters)).again
-    return rewiring, target
+    return rewiring, target, choice.policy
 
 
 def _unit(part: Part) -> bool:
@@ -187,13 +210,32 @@ def _verify(options: argparse.Namespace) -> int:
     _root()
     engines.clear_probes()  # what cannot be done comes up again when a probe is started
     found = engines.engine(engines.chosen(options.engine))
-    part = Record().parts.get(found.name, Part())
+    record = Record()
+    part = record.parts.get(found.name, Part())
     handlers = found.handlers(part.notes)
+    accepted = Accepted(options.accepted, _beside(found.name, record))
     starter = found.starter()
     try:
-        return verify(found, handlers, policy(seeded=not part.adapters), starter, options.output)
+        return verify(found, handlers, policy(seeded=not part.adapters), starter, options.output, accepted)
     finally:
         starter.close()
+
+
+def _beside(name: str, record: Record) -> list[str]:
+    """The other engines that run on this node: what `verify` says of one engine holds for none of them."""
+    found = []
+    for other in engines.installed():
+        if other == name:
+            continue
+        try:
+            title, runs = (engine := engines.engine(other)).title, engine.running()
+        except ReassertError:  # it is there, and its configuration is broken
+            title, runs = other, True
+        if runs:
+            adapters = record.parts.get(other, Part()).adapters
+            wired = f"is wired ({', '.join(adapters)}), and was not tried" if adapters else "is not wired"
+            found.append(f"{title} {wired}: reassert node verify --engine {other}")
+    return found
 
 
 def _uninstall(options: argparse.Namespace) -> int:
@@ -269,6 +311,10 @@ def _status(options: argparse.Namespace) -> int:
         except ReassertError as error:
             wrong.append(f"{name}: {error}")
             status = min(status, OUT_OF_DATE if name in record.engines() else NOT_WIRED)
+    if status != NOT_WIRED:
+        wrong_files, notes = _named_files()
+        problems += wrong_files
+        hints += notes
     if interrupted:
         problems.append(
             f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
@@ -278,6 +324,14 @@ def _status(options: argparse.Namespace) -> int:
     show = as_json if options.output == "json" else as_table
     print(show(rows, record, problems, hints))
     return status
+
+
+def _named_files() -> tuple[list[str], list[str]]:
+    """Problems and hints about the files of this node that the policy names."""
+    try:
+        return problems_and_hints(policy(seeded=False))
+    except ReassertError:  # that there is none is a problem of each engine's (`_out_of_date`)
+        return [], []
 
 
 def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
@@ -305,7 +359,7 @@ def _past(engine: Engine, adapters: list[str], runtime_class: str | None) -> lis
         return []
     try:
         in_force = policy()
-        return [] if in_force.mode == AUDIT else engine.past(in_force, HOOK in adapters)
+        return engine.past(in_force, HOOK in adapters and in_force.mode != AUDIT)
     except ReassertError as error:
         return [f"what was made before it was wired cannot be told: {error}"]
 
