@@ -13,6 +13,7 @@ from hook.node import engines, journal, systemd, tree
 from hook.node.change import Rewiring, Target, base_of, put_back
 from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
 from hook.node.errors import NodeError
+from hook.node.leftovers import leftovers, purge
 from hook.node.probe.proof import Proof
 from hook.node.probe.report import Accepted
 from hook.node.probe.verify import verify
@@ -77,6 +78,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     uninstall = node.add_parser("uninstall", help="put everything back as it was before install")
     _engine(uninstall)
     uninstall.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
+    uninstall.add_argument(
+        "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
+    )
     uninstall.set_defaults(run=_uninstall)
 
 
@@ -240,15 +244,11 @@ def _beside(name: str, record: Record) -> list[str]:
 
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
+    wired_elsewhere = sorted({*Record().engines()} - {*_wired(Record(), options.engine)})
+    if options.purge and wired_elsewhere:
+        raise NodeError(f"--purge: reassert stays wired into {', '.join(wired_elsewhere)}; uninstall that too")
     if options.dry_run:
-        record = Record()
-        rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
-        changes = [change for rewiring in rewirings for change in rewiring.differences()]
-        print(shown(changes) or "Nothing is wired; nothing to change.")
-        for rewiring in rewirings:
-            _restart(rewiring)
-            _leaving(rewiring.engine, record)
-        return 0
+        return _plan_uninstall(options)
     with journal.locked():
         recovered = _recover()
         _clear_probes()
@@ -263,9 +263,42 @@ def _uninstall(options: argparse.Namespace) -> int:
         if not names:
             if recovered:
                 compiler.clear()
-            _say("Nothing is wired; nothing was changed.")
+            _say("Nothing is wired." if options.purge else "Nothing is wired; nothing was changed.")
         _tidy()
+        if not Record().engines():
+            _purge(options.purge)
     return 0
+
+
+def _plan_uninstall(options: argparse.Namespace) -> int:
+    record = Record()
+    rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
+    changes = [change for rewiring in rewirings for change in rewiring.differences()]
+    print(shown(changes) or "Nothing is wired; nothing to change.")
+    for rewiring in rewirings:
+        _restart(rewiring)
+        _leaving(rewiring.engine, record)
+    removed = {path for path, state in changes if state is None}
+    for leftover in leftovers(Record()) if options.purge else []:
+        if leftover.purged and leftover.path not in removed:
+            print(f"{leftover.path}: removed ({leftover.what})")
+    return 0
+
+
+def _purge(wanted: bool) -> None:
+    """Remove what the uninstall of the last engine left, if that is wanted, and name what stays."""
+    if wanted:
+        for leftover in leftovers(Record()):
+            if leftover.purged:
+                _say(f"removing {leftover.path}")
+        purge()
+    left = leftovers(Record())
+    if left:
+        _say("Left on this node:")
+    for leftover in left:
+        _say(f"  {leftover.path}: {leftover.what}")
+    if any(leftover.purged for leftover in left):
+        _say("`reassert node uninstall --purge` removes the policy, the compiled policies and the event log.")
 
 
 def _leaving(engine: Engine, record: Record) -> None:

@@ -29,7 +29,7 @@ _SECONDS = 1
 _PATIENCE = 10
 """Seconds after which one that a process still runs is left to the next install or uninstall."""
 
-_CONTENT = re.compile("[0-9a-f]{12}(-[0-9]+)?")
+CONTENT = re.compile("[0-9a-f]{12}(-[0-9]+)?")
 """What `directory_of` makes. Whatever else lies in PLACE is not ours."""
 
 
@@ -166,7 +166,7 @@ def _stale() -> tuple[list[str], bool]:
     """The programs in PLACE that its link does not lead to, and whether it leads to one."""
     program = f"{PLACE}/reassert"
     used = os.path.join(PLACE, os.path.dirname(os.readlink(program))) if os.path.islink(program) else ""
-    stale = [path for path in glob(f"{PLACE}/*") if _CONTENT.fullmatch(os.path.basename(path)) and path != used]
+    stale = [path for path in glob(f"{PLACE}/*") if CONTENT.fullmatch(os.path.basename(path)) and path != used]
     if used and os.path.isdir(f"{PLACE}/lib/base_library.zip"):  # as earlier versions lay there, without CONTENT
         stale.append(f"{PLACE}/lib")
     return stale, os.path.lexists(program)

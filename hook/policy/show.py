@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from hook.base.errors import ReassertError
 from hook.policy import store
 from hook.policy.compiler import stored_header
 from hook.policy.model import Env, Mount, Policy, Rule
 
 
+class CannotSee(ReassertError):
+    """Permissions hide the policy or the store from the user who asks, so nothing can be said about them."""
+
+
 def show(source: str, store_directory: str, output: str) -> int:
-    """Print it; returns 1 if the source is not what is in force."""
+    """Print it; returns 1 if the source is not what is in force. Raises CannotSee."""
+    _can_see(source, store_directory)
     policy = store.load(source, store_directory)
     header, _ = stored_header(source, store_directory)
     status: dict[str, Any] = {
@@ -48,6 +55,21 @@ def show(source: str, store_directory: str, output: str) -> int:
             yaml.width = 4096
             yaml.dump(document, sys.stdout)
     return 1 if policy.warning or policy.missing else 0
+
+
+def _can_see(*paths: str) -> None:
+    """Raises CannotSee where the permissions of a path hide from this user what a container start, as root, reads."""
+    for path in paths:
+        try:
+            with os.scandir(path) if os.path.isdir(path) else open(path, "rb"):
+                pass
+        except PermissionError:
+            raise CannotSee(
+                f"this user cannot read {path}, so it cannot see which policy is in force; run it as root: "
+                "sudo reassert policy show"
+            ) from None
+        except OSError:  # it is not there: what follows from that is told by the policy in force
+            pass
 
 
 def effective(policy: Policy) -> dict[str, Any]:

@@ -28,6 +28,9 @@ UP_SECONDS = 10.0
 EXEC_SECONDS = 2.0
 """How long a process lives that is executed in a probe, and how long it is waited for."""
 
+MARKS = "/run/reassert/probes"
+"""Root's own directory with a file for each probe that runs now (hook.events.PROBES)."""
+
 Pairs = Iterable[tuple[str, str]]
 
 
