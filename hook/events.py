@@ -3,16 +3,22 @@
 The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log.
 """
 
+import posix
 import time
 
+from hook.base.errors import ReassertError
 from hook.base.jsontext import encode
-from hook.base.system import append_line, timestamp
+from hook.base.system import append_line, timestamp, trusted
 from hook.container.identity import Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
 
 EVENTS = "/var/log/reassert/events.jsonl"
 """Where events go unless the command line says otherwise."""
+
+PROBES = "/run/reassert/probes"
+"""Root's own directory. `node verify` and `node install` have a file here for each of their probes that runs now, named
+by the container's id; for CRI, by the pod's UID too."""
 
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 HELD = "policy.held"
@@ -40,7 +46,7 @@ def container_event(
     clock: Clock, adapter: str, container_id: str, who: "Identity | None", policy: "Policy | None"
 ) -> "dict[str, object]":
     """The fields that every event about a container has; the caller adds `event`, `level` and what happened."""
-    return {
+    event: dict[str, object] = {
         "timestamp": timestamp(clock.started),
         "adapter": adapter,
         "id": container_id,
@@ -49,6 +55,23 @@ def container_event(
         "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
         "durationMs": clock.milliseconds(),
     }
+    if is_probe(adapter, container_id, who):
+        event["probe"] = True
+    return event
+
+
+def is_probe(adapter: str, container_id: str, who: "Identity | None") -> bool:
+    """Whether root's own `node verify` or `node install` started this container to look at it.
+
+    Nobody else can have a container marked: engines choose ids by themselves and at random, and only root writes to
+    PROBES. The UID counts where a runtime says it over NRI. In config.json it may be a docker user's annotation.
+    """
+    try:
+        trusted(PROBES)
+        marks = posix.listdir(PROBES)  # compared with, so that no id becomes a path
+    except (OSError, ReassertError):
+        return False
+    return container_id in marks or (adapter == "nri" and who is not None and who.uid in marks)
 
 
 def plan_event(event: "dict[str, object]", plan: Plan) -> "dict[str, object]":

@@ -11,7 +11,7 @@ from hook.node import systemd
 from hook.node.engine import Engine
 from hook.node.errors import NodeError
 from hook.node.probe.proof import clear
-from hook.node.probe.starter import traces
+from hook.node.probe.starter import clear_marks, traces
 from hook.node.wiring.containerd import Containerd
 from hook.node.wiring.crio import Crio
 from hook.node.wiring.docker import Docker
@@ -56,6 +56,7 @@ def clear_probes() -> list[str]:
     """Remove what interrupted probes left in any engine. Returns what could not be done."""
     left = traces()
     problems = []
+    clear_marks()
     for name in installed() if left else []:
         try:
             clear(engine(name))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hook import events
 from hook.node import tree
-from hook.node.probe.starter import MARKS
 from hook.node.record import Record
 from hook.policy import compiler, store
 
@@ -48,9 +47,14 @@ def leftovers(record: Record) -> list[Leftover]:
 def purge() -> None:
     """Remove the policy, the compiled policies, the event log and marks of probes. Raises OSError."""
     compiler.clear()
-    for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{MARKS}/*")):
+    for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
         Path(path).unlink(missing_ok=True)
-    for directory in (os.path.dirname(store.SOURCE), os.path.dirname(events.EVENTS), MARKS, os.path.dirname(MARKS)):
+    for directory in (
+        os.path.dirname(store.SOURCE),
+        os.path.dirname(events.EVENTS),
+        events.PROBES,
+        os.path.dirname(events.PROBES),
+    ):
         for below in sorted((path for path, _, _ in os.walk(directory)), reverse=True):
             with suppress(OSError):  # somebody keeps something of their own in it
                 os.rmdir(below)

@@ -106,11 +106,14 @@ class Decider:
         outcome = "refused" if refused else "adjusted" if decided.edits else "unchanged"
         if decided.audit_only() and not decided.is_empty():
             outcome = "audited"
-        metrics.container(outcome, case.clock.milliseconds() / 1000)
-        for edit in decided.edits:
-            metrics.edit(edit.rule, edit.kind)
-        for reason in [*decided.denials, *decided.errors]:
-            metrics.refusal(reason.rule)
+        if case.is_probe():
+            metrics.probe(outcome)
+        else:
+            metrics.container(outcome, case.clock.milliseconds() / 1000)
+            for edit in decided.edits:
+                metrics.edit(edit.rule, edit.kind)
+            for reason in [*decided.denials, *decided.errors]:
+                metrics.refusal(reason.rule)
         if not decided.is_empty() or decided.policy.warning:
             self.report.container(events.plan_event(case.event(), decided))
 
@@ -170,6 +173,10 @@ class _Case:
         self.container_id = container_id
         self.policy: Policy | None = None
         self.who: Identity | None = None
+
+    def is_probe(self) -> bool:
+        """See hook.events."""
+        return events.is_probe(ADAPTER, self.container_id, self.who)
 
     def event(self) -> dict[str, Any]:
         return events.container_event(self.clock, ADAPTER, self.container_id, self.who, self.policy)

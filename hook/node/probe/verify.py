@@ -202,11 +202,11 @@ class Attempt:
 
 
 def _refusal(message: str) -> str:
-    """Our own part of an engine's message; containerd 1.x ends it with an error code."""
+    """Our own part of an engine's message; containerd 1.x and docker add words of their own after it."""
     at = message.find("reassert: refused")
     if at < 0:
         return "refused by the hook; the engine does not show the reason, the event log does"
-    return message[at:].removesuffix(": unknown")
+    return re.sub(r"(: unknown)?( Error: failed to start containers: \S+)?$", "", message[at:])
 
 
 def _say(edit: Edit) -> str:

@@ -19,7 +19,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (store, "SOURCE", "etc/policy.yaml"),
         (store, "STORE", "lib"),
         (events, "EVENTS", "log/events.jsonl"),
-        (leftovers, "MARKS", "run/probes"),
+        (events, "PROBES", "run/probes"),
         (leftovers.tree, "PLACE", "opt"),
     ):
         monkeypatch.setattr(module, name, str(tmp_path / path))

@@ -11,11 +11,23 @@ from typing import Any
 
 import pytest
 
+from hook import events
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engine import Handler
 from hook.node.errors import NodeError
 from hook.node.probe.report import Accepted
-from hook.node.probe.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch, traces
+from hook.node.probe.starter import (
+    MARKER,
+    Marks,
+    NotStarted,
+    Pairs,
+    Process,
+    abandoned,
+    clear_marks,
+    new_token,
+    scratch,
+    traces,
+)
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
@@ -337,3 +349,19 @@ def test_an_interrupted_probe_leaves_a_trace(tmp_path: Path) -> None:
     for path in (left, tmp_path / "reassert-nri"):
         (path / "sub").mkdir(parents=True)
     assert traces(str(tmp_path)) == [str(left)]
+
+
+def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PROBES", str(tmp_path / "run/probes"))
+    marks, path = Marks(), tmp_path / "run/probes"
+    marks.add("0a1b")
+    assert (path.stat().st_mode & 0o777, [file.name for file in path.iterdir()]) == (0o700, ["0a1b"])
+    clear_marks()
+    assert [file.name for file in path.iterdir()] == ["0a1b"]
+    (path / "dead").write_text("99999999-0")
+    clear_marks()
+    assert [file.name for file in path.iterdir()] == ["0a1b"]
+    marks.clear()
+    assert list(tmp_path.iterdir()) == []
