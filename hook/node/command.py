@@ -9,20 +9,22 @@ from types import FrameType
 
 from hook.base.errors import ReassertError, Usage
 from hook.base.system import print_to_nobody
-from hook.node import engines, journal, systemd, tree
-from hook.node.change import Rewiring, Target, base_of, put_back
-from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
+from hook.node import systemd
+from hook.node.change import journal, tree
+from hook.node.change.leftovers import leftovers, purge
+from hook.node.change.program import lay_out, path_in_use, policy, program, seed
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.rewiring import Rewiring, Target, base_of, rollback
+from hook.node.engines import registry
+from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
+from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
+from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
-from hook.node.leftovers import leftovers, purge
 from hook.node.probe.proof import Proof
 from hook.node.probe.report import Accepted
 from hook.node.probe.verify import verify
-from hook.node.program import lay_out, path_in_use, policy, program, seed
-from hook.node.record import Part, Record
 from hook.node.show import as_json, as_table, shown
 from hook.node.sources import problems_and_hints
-from hook.node.wiring.nri_unit import ELSEWHERE
-from hook.node.wiring.removed import Removed
 from hook.policy import compiler, store
 from hook.policy.model import AUDIT, Policy
 
@@ -86,7 +88,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--engine", choices=engines.NAMES, help="default: kubelet's, or the only one that is there or runs"
+        "--engine", choices=registry.NAMES, help="default: kubelet's, or the only one that is there or runs"
     )
 
 
@@ -129,7 +131,7 @@ def _install(options: argparse.Namespace) -> int:
             raise
         finally:
             _tidy()
-    for remark in [*target.wiring.remarks, *_past(rewiring.engine, target.adapters, target.runtime_class)]:
+    for remark in [*target.wiring.remarks, *_preexisting(rewiring.engine, target.adapters, target.runtime_class)]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
     _say(
@@ -170,8 +172,8 @@ def _restart(rewiring: Rewiring) -> None:
 def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target, Policy]:
     """The change to what the options ask for, nothing done yet, and the policy. `prepare`: as in `program`."""
     record = Record()
-    engine = engines.engine(engines.chosen(options.engine))
-    old = record.parts.get(engine.name, Part())
+    engine = registry.engine(registry.chosen(options.engine))
+    old = record.parts.get(engine.name, OwnerRecord())
     choice_of_adapters = _adapters(options.adapter, engine, old)
     scope = options.runtime_class
     if scope is None and not options.default:
@@ -192,12 +194,12 @@ def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) ->
     return rewiring, target, choice.policy
 
 
-def _unit(part: Part) -> bool:
+def _unit(part: OwnerRecord) -> bool:
     """Whether the plugin, if it is wired, is a service of this node."""
-    return bool(part.notes.get(ELSEWHERE, True))
+    return bool(part.notes.get(PLUGIN_IS_OURS, True))
 
 
-def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
+def _adapters(text: str | None, engine: Engine, old: OwnerRecord) -> tuple[str, ...]:
     """In the order of ADAPTERS. The NRI plugin brings the verifying hook with it: it fails open without."""
     names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
     for name in names:
@@ -212,10 +214,10 @@ def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
-    engines.clear_probes()  # what cannot be done comes up again when a probe is started
-    found = engines.engine(engines.chosen(options.engine))
+    registry.clear_probes()  # what cannot be done comes up again when a probe is started
+    found = registry.engine(registry.chosen(options.engine))
     record = Record()
-    part = record.parts.get(found.name, Part())
+    part = record.parts.get(found.name, OwnerRecord())
     handlers = found.handlers(part.notes)
     accepted = Accepted(options.accepted, _beside(found.name, record))
     starter = found.starter()
@@ -228,15 +230,15 @@ def _verify(options: argparse.Namespace) -> int:
 def _beside(name: str, record: Record) -> list[str]:
     """The other engines that run on this node: what `verify` says of one engine holds for none of them."""
     found = []
-    for other in engines.installed():
+    for other in registry.installed():
         if other == name:
             continue
         try:
-            title, runs = (engine := engines.engine(other)).title, engine.running()
+            title, runs = (engine := registry.engine(other)).title, engine.running()
         except ReassertError:  # it is there, and its configuration is broken
             title, runs = other, True
         if runs:
-            adapters = record.parts.get(other, Part()).adapters
+            adapters = record.parts.get(other, OwnerRecord()).adapters
             wired = f"is wired ({', '.join(adapters)}), and was not tried" if adapters else "is not wired"
             found.append(f"{title} {wired}: reassert node verify --engine {other}")
     return found
@@ -257,7 +259,7 @@ def _uninstall(options: argparse.Namespace) -> int:
             _interruptible()
             record = Record()
             rewiring = _unwiring(name, record)
-            _leaving(rewiring.engine, record)
+            _say_uninstall_notes(rewiring.engine, record)
             rewiring.make(_say)
             _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
@@ -277,7 +279,7 @@ def _plan_uninstall(options: argparse.Namespace) -> int:
     print(shown(changes) or "Nothing is wired; nothing to change.")
     for rewiring in rewirings:
         _restart(rewiring)
-        _leaving(rewiring.engine, record)
+        _say_uninstall_notes(rewiring.engine, record)
     removed = {path for path, state in changes if state is None}
     for leftover in leftovers(Record()) if options.purge else []:
         if leftover.purged and leftover.path not in removed:
@@ -301,8 +303,8 @@ def _purge(wanted: bool) -> None:
         _say("`reassert node uninstall --purge` removes the policy, the compiled policies and the event log.")
 
 
-def _leaving(engine: Engine, record: Record) -> None:
-    for remark in engine.leaving(record.parts.get(engine.name, Part()).notes):
+def _say_uninstall_notes(engine: Engine, record: Record) -> None:
+    for remark in engine.uninstall_notes(record.parts.get(engine.name, OwnerRecord()).notes):
         _say(f"Note: {remark}")
 
 
@@ -316,14 +318,14 @@ def _unwiring(name: str, record: Record) -> Rewiring:
 
 def _engine_or_what_is_left(name: str) -> Engine:
     """An engine that reassert was wired into, which may be gone meanwhile."""
-    return engines.engine(name) if name in engines.installed() else Removed(name)
+    return registry.engine(name) if name in registry.installed() else Removed(name)
 
 
 def _status(options: argparse.Namespace) -> int:
     _root()
     record = Record()
     interrupted = journal.pending()
-    names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
+    names = [options.engine] if options.engine else sorted({*registry.installed(), *record.engines()})
     rows: list[tuple[Engine, Handler]] = []
     problems: list[str] = []
     hints: list[str] = []
@@ -332,15 +334,15 @@ def _status(options: argparse.Namespace) -> int:
         # Of one that is not wired, docker's own containerd say, nothing is out of date.
         wrong = problems if name in record.engines() else hints
         try:
-            found = engines.engine(name)
-            part = record.parts.get(name, Part())
+            found = registry.engine(name)
+            part = record.parts.get(name, OwnerRecord())
             rows += [(found, handler) for handler in found.handlers(part.notes)]
             wrong += [f"{name}: {warning}" for warning in found.warnings()]
             hints += [f"{name}: {hint}" for hint in found.hints()]
             if part.adapters:
                 status = min(status, 0)
                 problems += _out_of_date(found, record, part)
-                hints += [f"{name}: {hint}" for hint in _past(found, part.adapters, part.runtime_class)]
+                hints += [f"{name}: {hint}" for hint in _preexisting(found, part.adapters, part.runtime_class)]
         except ReassertError as error:
             wrong.append(f"{name}: {error}")
             status = min(status, OUT_OF_DATE if name in record.engines() else NOT_WIRED)
@@ -367,7 +369,7 @@ def _named_files() -> tuple[list[str], list[str]]:
         return [], []
 
 
-def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
+def _out_of_date(engine: Engine, record: Record, part: OwnerRecord) -> list[str]:
     """What `node install` would change although nothing else is asked for."""
     choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy(seeded=False), _unit(part))
     wiring = engine.wire(choice, base_of(record, engine), part.notes)
@@ -386,13 +388,13 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     return found
 
 
-def _past(engine: Engine, adapters: list[str], runtime_class: str | None) -> list[str]:
+def _preexisting(engine: Engine, adapters: list[str], runtime_class: str | None) -> list[str]:
     """What goes past the wrapper although it is wired. NRI sees that too."""
     if RUNTIME not in adapters or NRI in adapters or runtime_class is not None:
         return []
     try:
         in_force = policy()
-        return engine.past(in_force, HOOK in adapters and in_force.mode != AUDIT)
+        return engine.preexisting(in_force, HOOK in adapters and in_force.mode != AUDIT)
     except ReassertError as error:
         return [f"what was made before it was wired cannot be told: {error}"]
 
@@ -408,12 +410,12 @@ def _recover() -> bool:
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = _engine_or_what_is_left(left.engine)
     restart = left.running or found.running()  # one that was interrupted while it started may not run now
-    put_back(left, found, restart, journal.DIRECTORY, _say)
+    rollback(left, found, restart, journal.DIRECTORY, _say)
     return True
 
 
 def _clear_probes() -> None:
-    for problem in engines.clear_probes():
+    for problem in registry.clear_probes():
         _say(f"Note: {problem}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hook.node.engine import RUNTIME, Engine, Wiring
+from hook.node.engines.base import RUNTIME, Engine, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Finding
 from hook.node.probe.starter import Starter, traces

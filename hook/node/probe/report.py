@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from hook.node.engine import Engine, Handler
+from hook.node.engines.base import Engine, Handler
 from hook.policy.glob import glob_match
 from hook.policy.model import Policy
 

@@ -7,9 +7,11 @@ import json
 
 import pytest
 
-from hook.node import command, engines, journal
+from hook.node import command
+from hook.node.change import journal
+from hook.node.change.record import OwnedFile, OwnerRecord, Record
+from hook.node.engines import registry
 from hook.node.errors import NodeError
-from hook.node.record import Owned, Part, Record
 from hook.policy.model import Policy
 from unit.node.fake import FakeEngine
 from unit.support import policy
@@ -22,14 +24,14 @@ TRAP = "containers go past it"
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The node's only one. It is wired, and its files are current."""
     engine, record = FakeEngine(left=("runtime",)), Record("/nonexistent")
-    record.parts = {"fake": Part(["runtime"], files={"/etc/engine.conf": Owned(None, "")})}
+    record.parts = {"fake": OwnerRecord(["runtime"], files={"/etc/engine.conf": OwnedFile(None, "")})}
     monkeypatch.setattr(command, "_root", lambda: None)
     monkeypatch.setattr(command, "Record", lambda: record)
     monkeypatch.setattr(command, "_out_of_date", lambda *_: [])
     monkeypatch.setattr(command, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]}))
     monkeypatch.setattr(journal, "pending", lambda: None)
-    monkeypatch.setattr(engines, "installed", lambda: ["fake"])
-    monkeypatch.setattr(engines, "engine", lambda _: engine)
+    monkeypatch.setattr(registry, "installed", lambda: ["fake"])
+    monkeypatch.setattr(registry, "engine", lambda _: engine)
     return engine
 
 
@@ -74,8 +76,8 @@ def test_another_engine_that_cannot_be_wired_does_not_count(
             raise NodeError("the CRI plugin is disabled")
         return engine
 
-    monkeypatch.setattr(engines, "installed", lambda: ["containerd", "fake"])
-    monkeypatch.setattr(engines, "engine", by_name)
+    monkeypatch.setattr(registry, "installed", lambda: ["containerd", "fake"])
+    monkeypatch.setattr(registry, "engine", by_name)
     assert status("json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["problems"], found["hints"]) == ([], ["containerd: the CRI plugin is disabled"])
@@ -113,14 +115,14 @@ def test_pods_of_before_the_install_are_named_in_every_mode(
     monkeypatch.setattr(command, "policy", lambda **_: in_force)
     asked: list[bool] = []
 
-    def past(_policy: Policy, hooked: bool) -> list[str]:
+    def preexisting(_policy: Policy, hooked: bool) -> list[str]:
         asked.append(hooked)
         return ["1 pods are from before"]
 
-    monkeypatch.setattr(engine, "past", past)
+    monkeypatch.setattr(engine, "preexisting", preexisting)
     assert status("json") == 0
     assert json.loads(capsys.readouterr().out)["hints"] == ["fake: 1 pods are from before"]
-    assert command._past(engine, ["runtime", "hook"], None) == ["1 pods are from before"]
+    assert command._preexisting(engine, ["runtime", "hook"], None) == ["1 pods are from before"]
     assert asked == [False, mode == "Enforce"]  # in Audit mode the hook refuses nothing
 
 
@@ -132,10 +134,10 @@ def test_engines_beside_the_one_that_is_verified_are_named(monkeypatch: pytest.M
             raise NodeError("the CRI plugin is disabled")
         return there[name]
 
-    monkeypatch.setattr(engines, "installed", lambda: ["containerd", "crio", "docker", "fake"])
-    monkeypatch.setattr(engines, "engine", by_name)
+    monkeypatch.setattr(registry, "installed", lambda: ["containerd", "crio", "docker", "fake"])
+    monkeypatch.setattr(registry, "engine", by_name)
     record = Record("/nonexistent")
-    record.parts = {"docker": Part(["runtime"])}
+    record.parts = {"docker": OwnerRecord(["runtime"])}
     assert command._beside("fake", record) == [
         "containerd is not wired: reassert node verify --engine containerd",
         "docker 20 is wired (runtime), and was not tried: reassert node verify --engine docker",
@@ -156,4 +158,4 @@ def test_adapters_are_those_asked_for_or_wired_and_nri_never_comes_alone(
     text: str | None, wired: list[str], adapters: tuple[str, ...]
 ) -> None:
     engine = FakeEngine(adapters=("runtime", "nri", "hook", "cdi"))
-    assert command._adapters(text, engine, Part(wired)) == adapters
+    assert command._adapters(text, engine, OwnerRecord(wired)) == adapters

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hook import events
-from hook.node import command, leftovers
-from hook.node.record import Owned, Part, Record
+from hook.node import command
+from hook.node.change import leftovers
+from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from hook.policy import compiler, store
 
 
@@ -59,7 +60,7 @@ def test_purge_keeps_what_is_not_reasserts(node: Path) -> None:
 
 def test_purge_keeps_a_dispatcher_that_running_containers_call(node: Path) -> None:
     record = Record(str(node / "none"))
-    record.parts = {"docker": Part(files={"/usr/local/sbin/reassert-runc": Owned(None, "")})}
+    record.parts = {"docker": OwnerRecord(files={"/usr/local/sbin/reassert-runc": OwnedFile(None, "")})}
     leftovers.purge()
     assert paths(node, record) == {"/usr/local/sbin/reassert-runc": False, "none/installed.json": False}
 

@@ -13,7 +13,7 @@ import pytest
 
 from hook import events
 from hook.container.identity import CONTAINER, Identity
-from hook.node.engine import Handler
+from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe.report import Accepted
 from hook.node.probe.starter import (
