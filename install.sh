@@ -3,7 +3,8 @@
 #
 #   sudo ./install.sh                 wire it into the node's container engine, prove it with probe containers
 #   sudo ./install.sh --dry-run       say what that would change
-#   sudo ./install.sh --uninstall     put everything back as it was
+#   sudo ./install.sh --uninstall     put everything back as it was, and name what stays (policy, event log)
+#   sudo ./install.sh --uninstall --purge     remove that too
 #   sudo ./install.sh --demo          a hostile container with and without reassert, under the real runc; the node's
 #                                     configuration is not touched
 #

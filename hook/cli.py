@@ -17,8 +17,8 @@ from hook.base.errors import ReassertError, Usage, describe
 from hook.base.system import Untrusted, print_to_nobody, trusted
 from hook.base.text import printable
 from hook.policy import store
-from hook.policy.compiler import compile_bytes, read_source, refresh
-from hook.policy.source import PolicyInvalid
+from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
+from hook.policy.source import PolicyInvalid, Problem
 
 _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
 _NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
@@ -80,6 +80,11 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     )
     check = policy.add_parser("check", help="say everything that is wrong with a policy file")
     check.add_argument("file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, with its ownership")
+    check.add_argument(
+        "--node",
+        action="store_true",
+        help="look at this node too: does every hostPath and every valueFrom.file exist, and is it root's?",
+    )
     check.set_defaults(run=_policy_check)
     show = policy.add_parser("show", help="the policy in force, its source, and an edit that is held back")
     _where(show)
@@ -136,11 +141,15 @@ def _where(parser: argparse.ArgumentParser) -> None:
 
 
 def _policy_check(options: argparse.Namespace) -> int:
-    """Errors end with 1. Ownership is an error for the node's own file, a warning for a draft."""
+    """Errors end with 1. Ownership is an error for the node's own file, a warning for a draft.
+
+    With --node, so is a file that the policy needs and that this node does not have.
+    """
     path = options.file or store.SOURCE
     content, _ = read_source(path)
     compiled = compile_bytes(path, content)
-    for problem in compiled.warnings:
+    found = [*compiled.warnings, *(_of_this_node(compiled) if options.node else [])]
+    for problem in found:
         print(problem.at(path), file=sys.stderr)
     try:
         trusted(os.path.abspath(path))
@@ -148,8 +157,19 @@ def _policy_check(options: argparse.Namespace) -> int:
         if not options.file:
             raise
         print(printable(f"{path}: warning: on a node this file would be refused: {error}"), file=sys.stderr)
-    print(printable(f"{path}: valid, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
+    if any(problem.severity == "error" for problem in found):
+        return 1
+    valid = "valid on this node" if options.node else "valid"
+    print(printable(f"{path}: {valid}, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
     return 0
+
+
+def _of_this_node(compiled: Compiled) -> list[Problem]:
+    """What is wrong with the files of this node that a policy names, with the place of each in the policy file."""
+    from hook.node.sources import look_at
+
+    source = compiled.source
+    return [source.problem(f.place, f.message, severity=f.severity) for f in look_at(compiled.policy())]
 
 
 def _policy_show(options: argparse.Namespace) -> int:

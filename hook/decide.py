@@ -151,6 +151,10 @@ class Case:
         event = events.error_event(self._fields(), text, starts, would_deny)
         return Verdict("" if starts else self._refusal(text), event)
 
+    def is_probe(self) -> bool:
+        """Whether `node verify` started the container; see hook.events."""
+        return events.is_probe(self.adapter, self.container_id, self.who)
+
     def _refusal(self, reasons: str) -> str:
         return f"refused {self.who or self.container_id or 'a container'}: {reasons}"
 

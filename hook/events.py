@@ -4,11 +4,13 @@ The functions `*_event` make the record, the same for every adapter; `write` app
 pod wrote is in the record as it is; what is logged of it is cut by hook/base/excerpt.py, whoever made the record.
 """
 
+import posix
 import time
 
 from hook.base import logfile
+from hook.base.errors import ReassertError
 from hook.base.excerpt import ENTRIES, line
-from hook.base.system import timestamp
+from hook.base.system import timestamp, trusted
 from hook.container.identity import Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 EVENTS = "/var/log/reassert/events.jsonl"
 """Where events go unless the command line says otherwise."""
+
+PROBES = "/run/reassert/probes"
+"""Root's own directory. `node verify` and `node install` have a file here for each of their probes that runs now, named
+by the container's id; for CRI, by the pod's UID too."""
 
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 WOULD_DENY = "container.would-deny"
@@ -51,7 +57,7 @@ def container_event(
     clock: Clock, adapter: str, container_id: str, who: "Identity | None", policy: "Policy | None"
 ) -> "dict[str, object]":
     """The fields that every event about a container has; the caller adds `event`, `level` and what happened."""
-    return {
+    event: dict[str, object] = {
         "timestamp": timestamp(clock.started),
         "adapter": adapter,
         "id": container_id,
@@ -60,6 +66,23 @@ def container_event(
         "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
         "durationMs": clock.milliseconds(),
     }
+    if is_probe(adapter, container_id, who):
+        event["probe"] = True
+    return event
+
+
+def is_probe(adapter: str, container_id: str, who: "Identity | None") -> bool:
+    """Whether root's own `node verify` or `node install` started this container to look at it.
+
+    Nobody else can have a container marked: engines choose ids by themselves and at random, and only root writes to
+    PROBES. The UID counts where a runtime says it over NRI. In config.json it may be a docker user's annotation.
+    """
+    try:
+        trusted(PROBES)
+        marks = posix.listdir(PROBES)  # compared with, so that no id becomes a path
+    except (OSError, ReassertError):
+        return False
+    return container_id in marks or (adapter == "nri" and who is not None and who.uid in marks)
 
 
 def plan_event(

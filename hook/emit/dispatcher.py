@@ -25,7 +25,7 @@ exec {real} "$@"
 
 START = "start"
 """A file beside an installed program's link `reassert`, `start_text` of the version that is there. To replace it is one
-step, where to replace a program file by file is many (hook.node.tree)."""
+step, where to replace a program file by file is many (hook.node.change.tree)."""
 
 NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
 """In sh: whether root here is an ordinary user of the node (user_namespaces(7)), as with podman without root."""

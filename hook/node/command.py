@@ -10,19 +10,24 @@ from types import FrameType
 from hook.base.errors import ReassertError, Usage
 from hook.base.system import print_to_nobody
 from hook.base.text import printable
-from hook.node import engines, journal, systemd, tree
-from hook.node.change import Rewiring, Target, base_of, put_back
-from hook.node.engine import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
+from hook.node import systemd
+from hook.node.change import journal, tree
+from hook.node.change.leftovers import leftovers, purge
+from hook.node.change.program import lay_out, path_in_use, policy, program, seed
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.rewiring import Rewiring, Target, base_of, rollback
+from hook.node.engines import registry
+from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
+from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
+from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
 from hook.node.probe.proof import Proof
+from hook.node.probe.report import Accepted
 from hook.node.probe.verify import verify
-from hook.node.program import lay_out, path_in_use, policy, program, seed
-from hook.node.record import Part, Record
 from hook.node.show import as_json, as_table, shown
-from hook.node.wiring.nri_unit import ELSEWHERE
-from hook.node.wiring.removed import Removed
+from hook.node.sources import problems_and_hints
 from hook.policy import compiler, store
-from hook.policy.model import AUDIT
+from hook.policy.model import AUDIT, Policy
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`; 3 as systemctl has it for what is not active."""
@@ -56,8 +61,18 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
     verifying = node.add_parser(
         "verify",
-        help="start a hostile container under each handler and say what it got; exits 0 all protected, 1 not, or it "
-        "could not be tried, 3 nothing to verify (mode Audit, or no rule that covers a probe)",
+        help="start an innocent and a hostile container under each handler and say what they got; exits 0 every "
+        "handler is protected, 1 not, or a part could not be tried, 3 nothing to verify (mode Audit, or no rule that "
+        "covers a probe)",
+    )
+    verifying.add_argument(
+        "--except",
+        dest="accepted",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="accept that a part was not tried: handler/NAME, exec/NAME or rule/NAME, as verify names it; * and ? are "
+        "wildcards; may be repeated",
     )
     _engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -66,12 +81,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     uninstall = node.add_parser("uninstall", help="put everything back as it was before install")
     _engine(uninstall)
     uninstall.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
+    uninstall.add_argument(
+        "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
+    )
     uninstall.set_defaults(run=_uninstall)
 
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--engine", choices=engines.NAMES, help="default: kubelet's, or the only one that is there or runs"
+        "--engine", choices=registry.NAMES, help="default: kubelet's, or the only one that is there or runs"
     )
 
 
@@ -105,7 +123,8 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
-            rewiring, target = _prepared(options, probe=options.probe)
+            rewiring, target, in_force = _prepared(options, probe=options.probe)
+            _warn(in_force)
             changed = rewiring.make(_say)
         except BaseException:
             if not compiled:  # a container that was started to prove it did that
@@ -113,7 +132,7 @@ def _install(options: argparse.Namespace) -> int:
             raise
         finally:
             _tidy()
-    for remark in [*target.wiring.remarks, *_past(rewiring.engine, target.adapters, target.runtime_class)]:
+    for remark in [*target.wiring.remarks, *_preexisting(rewiring.engine, target.adapters, target.runtime_class)]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
     _say(
@@ -130,10 +149,20 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    rewiring, _ = _prepared(options, probe=False, prepare=False)
+    rewiring, _, in_force = _prepared(options, probe=False, prepare=False)
+    _warn(in_force)
     print(shown(rewiring.differences()) or "Nothing to change.")
     _restart(rewiring)
     return 0
+
+
+def _warn(policy: Policy) -> None:
+    """Say, before anything is changed, which files this node lacks, so that containers would be refused."""
+    problems, hints = problems_and_hints(policy)
+    for problem in problems:
+        _say(f"WARNING: {problem}")
+    for hint in hints:
+        _say(f"Note: {hint}")
 
 
 def _restart(rewiring: Rewiring) -> None:
@@ -141,11 +170,11 @@ def _restart(rewiring: Rewiring) -> None:
         print(f"{rewiring.engine.title} would be {rewiring.engine.verb}ed; running containers stay.")
 
 
-def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target]:
-    """The change to what the options ask for, nothing done yet. `prepare`: as in `program`."""
+def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target, Policy]:
+    """The change to what the options ask for, nothing done yet, and the policy. `prepare`: as in `program`."""
     record = Record()
-    engine = engines.engine(engines.chosen(options.engine))
-    old = record.parts.get(engine.name, Part())
+    engine = registry.engine(registry.chosen(options.engine))
+    old = record.parts.get(engine.name, OwnerRecord())
     choice_of_adapters = _adapters(options.adapter, engine, old)
     scope = options.runtime_class
     if scope is None and not options.default:
@@ -163,15 +192,15 @@ def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) ->
     rewiring = Rewiring(engine, record, target)
     if probe and engine.running() and rewiring.differences():
         rewiring.prove = Proof(engine, choice.policy, wiring, bool(old.adapters)).again
-    return rewiring, target
+    return rewiring, target, choice.policy
 
 
-def _unit(part: Part) -> bool:
+def _unit(part: OwnerRecord) -> bool:
     """Whether the plugin, if it is wired, is a service of this node."""
-    return bool(part.notes.get(ELSEWHERE, True))
+    return bool(part.notes.get(PLUGIN_IS_OURS, True))
 
 
-def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
+def _adapters(text: str | None, engine: Engine, old: OwnerRecord) -> tuple[str, ...]:
     """In the order of ADAPTERS. The NRI plugin brings the verifying hook with it: it fails open without."""
     names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
     for name in names:
@@ -186,28 +215,43 @@ def _adapters(text: str | None, engine: Engine, old: Part) -> tuple[str, ...]:
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
-    engines.clear_probes()  # what cannot be done comes up again when a probe is started
-    found = engines.engine(engines.chosen(options.engine))
-    part = Record().parts.get(found.name, Part())
+    registry.clear_probes()  # what cannot be done comes up again when a probe is started
+    found = registry.engine(registry.chosen(options.engine))
+    record = Record()
+    part = record.parts.get(found.name, OwnerRecord())
     handlers = found.handlers(part.notes)
+    accepted = Accepted(options.accepted, _beside(found.name, record))
     starter = found.starter()
     try:
-        return verify(found, handlers, policy(seeded=not part.adapters), starter, options.output)
+        return verify(found, handlers, policy(seeded=not part.adapters), starter, options.output, accepted)
     finally:
         starter.close()
 
 
+def _beside(name: str, record: Record) -> list[str]:
+    """The other engines that run on this node: what `verify` says of one engine holds for none of them."""
+    found = []
+    for other in registry.installed():
+        if other == name:
+            continue
+        try:
+            title, runs = (engine := registry.engine(other)).title, engine.running()
+        except ReassertError:  # it is there, and its configuration is broken
+            title, runs = other, True
+        if runs:
+            adapters = record.parts.get(other, OwnerRecord()).adapters
+            wired = f"is wired ({', '.join(adapters)}), and was not tried" if adapters else "is not wired"
+            found.append(f"{title} {wired}: reassert node verify --engine {other}")
+    return found
+
+
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
+    wired_elsewhere = sorted({*Record().engines()} - {*_wired(Record(), options.engine)})
+    if options.purge and wired_elsewhere:
+        raise NodeError(f"--purge: reassert stays wired into {', '.join(wired_elsewhere)}; uninstall that too")
     if options.dry_run:
-        record = Record()
-        rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
-        changes = [change for rewiring in rewirings for change in rewiring.differences()]
-        print(shown(changes) or "Nothing is wired; nothing to change.")
-        for rewiring in rewirings:
-            _restart(rewiring)
-            _leaving(rewiring.engine, record)
-        return 0
+        return _plan_uninstall(options)
     with journal.locked():
         recovered = _recover()
         _clear_probes()
@@ -216,19 +260,52 @@ def _uninstall(options: argparse.Namespace) -> int:
             _interruptible()
             record = Record()
             rewiring = _unwiring(name, record)
-            _leaving(rewiring.engine, record)
+            _say_uninstall_notes(rewiring.engine, record)
             rewiring.make(_say)
             _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
             if recovered:
                 compiler.clear()
-            _say("Nothing is wired; nothing was changed.")
+            _say("Nothing is wired." if options.purge else "Nothing is wired; nothing was changed.")
         _tidy()
+        if not Record().engines():
+            _purge(options.purge)
     return 0
 
 
-def _leaving(engine: Engine, record: Record) -> None:
-    for remark in engine.leaving(record.parts.get(engine.name, Part()).notes):
+def _plan_uninstall(options: argparse.Namespace) -> int:
+    record = Record()
+    rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
+    changes = [change for rewiring in rewirings for change in rewiring.differences()]
+    print(shown(changes) or "Nothing is wired; nothing to change.")
+    for rewiring in rewirings:
+        _restart(rewiring)
+        _say_uninstall_notes(rewiring.engine, record)
+    removed = {path for path, state in changes if state is None}
+    for leftover in leftovers(Record()) if options.purge else []:
+        if leftover.purged and leftover.path not in removed:
+            print(f"{leftover.path}: removed ({leftover.what})")
+    return 0
+
+
+def _purge(wanted: bool) -> None:
+    """Remove what the uninstall of the last engine left, if that is wanted, and name what stays."""
+    if wanted:
+        for leftover in leftovers(Record()):
+            if leftover.purged:
+                _say(f"removing {leftover.path}")
+        purge()
+    left = leftovers(Record())
+    if left:
+        _say("Left on this node:")
+    for leftover in left:
+        _say(f"  {leftover.path}: {leftover.what}")
+    if any(leftover.purged for leftover in left):
+        _say("`reassert node uninstall --purge` removes the policy, the compiled policies and the event log.")
+
+
+def _say_uninstall_notes(engine: Engine, record: Record) -> None:
+    for remark in engine.uninstall_notes(record.parts.get(engine.name, OwnerRecord()).notes):
         _say(f"Note: {remark}")
 
 
@@ -242,14 +319,14 @@ def _unwiring(name: str, record: Record) -> Rewiring:
 
 def _engine_or_what_is_left(name: str) -> Engine:
     """An engine that reassert was wired into, which may be gone meanwhile."""
-    return engines.engine(name) if name in engines.installed() else Removed(name)
+    return registry.engine(name) if name in registry.installed() else Removed(name)
 
 
 def _status(options: argparse.Namespace) -> int:
     _root()
     record = Record()
     interrupted = journal.pending()
-    names = [options.engine] if options.engine else sorted({*engines.installed(), *record.engines()})
+    names = [options.engine] if options.engine else sorted({*registry.installed(), *record.engines()})
     rows: list[tuple[Engine, Handler]] = []
     problems: list[str] = []
     hints: list[str] = []
@@ -258,18 +335,22 @@ def _status(options: argparse.Namespace) -> int:
         # Of one that is not wired, docker's own containerd say, nothing is out of date.
         wrong = problems if name in record.engines() else hints
         try:
-            found = engines.engine(name)
-            part = record.parts.get(name, Part())
+            found = registry.engine(name)
+            part = record.parts.get(name, OwnerRecord())
             rows += [(found, handler) for handler in found.handlers(part.notes)]
             wrong += [f"{name}: {warning}" for warning in found.warnings()]
             hints += [f"{name}: {hint}" for hint in found.hints()]
             if part.adapters:
                 status = min(status, 0)
                 problems += _out_of_date(found, record, part)
-                hints += [f"{name}: {hint}" for hint in _past(found, part.adapters, part.runtime_class)]
+                hints += [f"{name}: {hint}" for hint in _preexisting(found, part.adapters, part.runtime_class)]
         except ReassertError as error:
             wrong.append(f"{name}: {error}")
             status = min(status, OUT_OF_DATE if name in record.engines() else NOT_WIRED)
+    if status != NOT_WIRED:
+        wrong_files, notes = _named_files()
+        problems += wrong_files
+        hints += notes
     if interrupted:
         problems.append(
             f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
@@ -281,7 +362,15 @@ def _status(options: argparse.Namespace) -> int:
     return status
 
 
-def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
+def _named_files() -> tuple[list[str], list[str]]:
+    """Problems and hints about the files of this node that the policy names."""
+    try:
+        return problems_and_hints(policy(seeded=False))
+    except ReassertError:  # that there is none is a problem of each engine's (`_out_of_date`)
+        return [], []
+
+
+def _out_of_date(engine: Engine, record: Record, part: OwnerRecord) -> list[str]:
     """What `node install` would change although nothing else is asked for."""
     choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy(seeded=False), _unit(part))
     wiring = engine.wire(choice, base_of(record, engine), part.notes)
@@ -300,13 +389,13 @@ def _out_of_date(engine: Engine, record: Record, part: Part) -> list[str]:
     return found
 
 
-def _past(engine: Engine, adapters: list[str], runtime_class: str | None) -> list[str]:
+def _preexisting(engine: Engine, adapters: list[str], runtime_class: str | None) -> list[str]:
     """What goes past the wrapper although it is wired. NRI sees that too."""
     if RUNTIME not in adapters or NRI in adapters or runtime_class is not None:
         return []
     try:
         in_force = policy()
-        return [] if in_force.mode == AUDIT else engine.past(in_force, HOOK in adapters)
+        return engine.preexisting(in_force, HOOK in adapters and in_force.mode != AUDIT)
     except ReassertError as error:
         return [f"what was made before it was wired cannot be told: {error}"]
 
@@ -322,12 +411,12 @@ def _recover() -> bool:
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
     found = _engine_or_what_is_left(left.engine)
     restart = left.running or found.running()  # one that was interrupted while it started may not run now
-    put_back(left, found, restart, journal.DIRECTORY, _say)
+    rollback(left, found, restart, journal.DIRECTORY, _say)
     return True
 
 
 def _clear_probes() -> None:
-    for problem in engines.clear_probes():
+    for problem in registry.clear_probes():
         _say(f"Note: {problem}")
 
 

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from hook.base.text import printable
-from hook.node.engine import Engine, Handler
-from hook.node.files import LINK, TREE, Change, State, look
-from hook.node.record import Part, Record
+from hook.node.change.files import LINK, TREE, Change, State, look
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.engines.base import Engine, Handler
 
 
 def shown(changes: list[Change]) -> str:
@@ -51,7 +51,7 @@ def as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[s
     found: dict[str, Any] = {}
     for engine, handler in rows:
         entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
-        entry["adapters"] = record.parts.get(engine.name, Part()).adapters
+        entry["adapters"] = record.parts.get(engine.name, OwnerRecord()).adapters
         entry["handlers"].append(
             {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
         )

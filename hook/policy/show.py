@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from hook.base.errors import ReassertError
 from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
@@ -17,8 +19,13 @@ from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
 from hook.reserve.mounts import VOLUMES_ABOVE, Mount
 
 
+class CannotSee(ReassertError):
+    """Permissions hide the policy or the store from the user who asks, so nothing can be said about them."""
+
+
 def show(source: str, store_directory: str, output: str) -> int:
-    """Print it; returns 1 if the source is not what is in force."""
+    """Print it; returns 1 if the source is not what is in force. Raises CannotSee."""
+    _can_see(source, store_directory)
     policy = store.load(source, store_directory)
     header, _ = stored_header(source, store_directory)
     status: dict[str, Any] = {
@@ -63,6 +70,21 @@ def _yaml(document: dict[str, Any]) -> str:
         if printable_lines(text.getvalue()) == text.getvalue():
             break
     return text.getvalue()
+
+
+def _can_see(*paths: str) -> None:
+    """Raises CannotSee where the permissions of a path hide from this user what a container start, as root, reads."""
+    for path in paths:
+        try:
+            with os.scandir(path) if os.path.isdir(path) else open(path, "rb"):
+                pass
+        except PermissionError:
+            raise CannotSee(
+                f"this user cannot read {path}, so it cannot see which policy is in force; run it as root: "
+                "sudo reassert policy show"
+            ) from None
+        except OSError:  # it is not there: what follows from that is told by the policy in force
+            pass
 
 
 def effective(policy: Policy) -> dict[str, Any]:

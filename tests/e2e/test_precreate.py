@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.support import POLICY, REASSERT, Bundle, Node, need, run, scratch
-from hook.node.engine import Handler
+from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.verify import examine
 from hook.policy import store

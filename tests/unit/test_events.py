@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from hook import events
+from hook.container.identity import Identity
 from hook.container.model import Container
 from hook.plan import Plan, plan
 from unit.support import POD, bind, container, policy
@@ -102,3 +105,42 @@ def test_event_is_one_line_of_json_whatever_a_container_brings(root_dir: Path) -
 def test_log_that_cannot_be_written_stops_nothing(root_dir: Path) -> None:
     (root_dir / "file").touch()
     events.write(f"{root_dir}/file/events.jsonl", {"a": 1})
+
+
+@pytest.fixture
+def marks(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `node verify` marks its containers."""
+    path = root_dir / "probes"
+    monkeypatch.setattr(events, "PROBES", str(path))
+    return path
+
+
+def test_a_probe_is_known_by_its_container_id(marks: Path) -> None:
+    assert "probe" not in events.container_event(events.Clock(), "runtime", "0a1b", POD, None)
+    marks.mkdir(mode=0o700)
+    assert not events.is_probe("runtime", "0a1b", POD)
+    (marks / "0a1b").touch()
+    assert events.container_event(events.Clock(), "hook", "0a1b", POD, None)["probe"] is True
+    assert not events.is_probe("hook", "0a1", POD)
+
+
+def test_a_uid_counts_only_where_a_runtime_says_it(marks: Path) -> None:
+    """A docker user can write any UID into config.json: `docker run --annotation io.kubernetes.cri.sandbox-uid=…`."""
+    marks.mkdir(mode=0o700)
+    (marks / str(POD.uid)).touch()
+    assert events.is_probe("nri", "0a1b", POD)
+    for adapter in ("runtime", "hook", "precreate"):
+        assert not events.is_probe(adapter, "0a1b", POD)
+
+
+def test_no_name_of_a_pods_becomes_a_path(marks: Path) -> None:
+    marks.mkdir(mode=0o700)
+    for name in ("", ".", "..", "../probes", "/"):
+        assert not events.is_probe("nri", name, Identity("containerd", True, uid=name))
+
+
+def test_a_directory_that_others_write_marks_nothing(marks: Path) -> None:
+    marks.mkdir(mode=0o700)
+    (marks / "0a1b").touch()
+    marks.chmod(0o777)
+    assert not events.is_probe("runtime", "0a1b", POD)

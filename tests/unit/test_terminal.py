@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hook.node.engine import Engine, Handler
+from hook.node.files import FILE, State
+from hook.node.record import Record
 
 from hook.adapters.nri import messages, ttrpc
 from hook.node import command
-from hook.node.engine import Engine, Handler
-from hook.node.files import FILE, State
 from hook.node.probe import verify
-from hook.node.record import Record
 from hook.node.show import as_json, as_table, shown
 from unit.support import CONTAINERD, ROOT, bind, config, document, policy, reassert
 

@@ -105,9 +105,11 @@ class Decider:
             outcome = "audited"
         else:
             outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
-        metrics.container(outcome, case.clock.milliseconds() / 1000)
-        if decided:
-            for edit in decided.edits:
+        if case.is_probe():
+            metrics.probe(outcome)
+        else:
+            metrics.container(outcome, case.clock.milliseconds() / 1000)
+            for edit in decided.edits if decided else ():
                 metrics.edit(edit.rule, edit.kind)
             for reason in verdict.reasons:
                 metrics.refusal(reason.rule)

@@ -16,6 +16,9 @@ class NoMetrics:
     def container(self, outcome: str, seconds: float) -> None:
         """A container was asked about. `outcome`: adjusted, unchanged, refused, audited or failed."""
 
+    def probe(self, outcome: str) -> None:
+        """A container of `node verify` or `node install` was asked about; no other counter has it."""
+
     def edit(self, rule: str, kind: str) -> None:
         """An edit was asked for."""
 
@@ -53,6 +56,7 @@ class Metrics(NoMetrics):
             return Gauge(f"reassert_{name}", text, labels, registry=registry)
 
         self._containers = counter("containers", "Containers that were asked about.", "outcome")
+        self._probes = counter("probes", "Containers that node verify or node install started.", "outcome")
         self._edits = counter("edits", "Edits, made or only logged.", "rule", "kind")
         self._refusals = counter("refusals", "Reasons to refuse a container.", "rule")
         self._drift = counter("drift", "Edits that running containers lack.", "rule", "kind")
@@ -72,6 +76,10 @@ class Metrics(NoMetrics):
         """See NoMetrics."""
         self._containers.labels(outcome).inc()
         self._seconds.observe(seconds)
+
+    def probe(self, outcome: str) -> None:
+        """See NoMetrics."""
+        self._probes.labels(outcome).inc()
 
     def edit(self, rule: str, kind: str) -> None:
         """See NoMetrics."""

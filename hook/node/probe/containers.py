@@ -14,6 +14,7 @@ from hook.node.probe.starter import (
     MARKER,
     NAME,
     Gone,
+    Marks,
     NotStarted,
     Pairs,
     Process,
@@ -39,6 +40,7 @@ class ContainerStarter:
         self._podman = engine == "podman"
         self._program = program or (engine,)
         self._options = options
+        self._marks = Marks()
         self._directory = ""
         self._sleep: list[str] = []
         self._image = f"{NAME}:{new_token()}"
@@ -58,6 +60,7 @@ class ContainerStarter:
 
     def close(self) -> None:
         """Remove the image. Raises NodeError."""
+        self._marks.clear()
         if self._sleep:
             self._sleep = []
             self.call("rmi", "--force", self._image)
@@ -73,20 +76,27 @@ class ContainerStarter:
         name = f"{NAME}-{token}"
         asked = [f"--env={key}={value}" for key, value in (*env, (MARKER, token))]
         asked += [f"--mount=type=bind,{_field('source', host)},{_field('target', path)}" for host, path in mounts]
-        fixed = ["--detach", "--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
+        fixed = ["--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
         runtime = [f"--runtime={handler}"]  # podman's is a global option
-        line = [*runtime, "run", *fixed] if self._podman else ["run", *runtime, *fixed]
+        line = [*runtime, "create", *fixed] if self._podman else ["create", *runtime, *fixed]
         made = OneContainer(self, name, token)
         try:
-            done = command([*self._program, *line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
-            if done.returncode:
-                raise NotStarted(" ".join(done.stderr.split()) or f"its run ended with {done.returncode}")
+            created = self._must([*line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
+            self._marks.add(created.split()[-1])
+            self._must(["start", name])
             made.find()
         except BaseException:
             with suppress(NodeError):  # why it did not start is what matters
                 made.remove()
             raise
         return made
+
+    def _must(self, arguments: list[str]) -> str:
+        """Standard output of a command without which no container starts. Raises NotStarted."""
+        done = command([*self._program, *arguments])
+        if done.returncode:
+            raise NotStarted(" ".join(done.stderr.split()) or f"{arguments[0]} ended with {done.returncode}")
+        return done.stdout
 
     def sleep_in(self, name: str) -> None:
         """Execute one more program in a container, in the background. Raises NodeError."""

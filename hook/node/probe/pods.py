@@ -24,6 +24,7 @@ from hook.node.probe.starter import (
     MARKER,
     NAME,
     Gone,
+    Marks,
     NotStarted,
     Pairs,
     Process,
@@ -52,6 +53,7 @@ class PodStarter:
         self, engine: str, socket: str, image: str, systemd: bool | None = None, namespace: str = "default"
     ) -> None:
         self._cri = Cri(socket)
+        self._marks = Marks()
         self._image = image
         self._systemd = systemd
         self._attempt = 0
@@ -74,6 +76,7 @@ class PodStarter:
             if self._ready:
                 with suppress(NodeError):
                     _remove_pods(self._cri, own)
+            self._marks.clear()
             self._cri.close()
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
@@ -100,7 +103,7 @@ class PodStarter:
             "log_path": "probe.log",
             "linux": {"security_context": {"namespace_options": _NAMESPACES}},
         }
-        pod = Pod(self._cri, token, logs, self._command)
+        pod = Pod(self._cri, token, logs, self._command, self._marks)
         try:
             pod.start(handler, config, container)
         except CallFailed as error:
@@ -126,6 +129,7 @@ class PodStarter:
             )
         self._command = _entrypoint(found)
         self.clean()
+        self._marks.add(str(self.identity.uid))
         self._ready = True
 
     def clean(self) -> None:
@@ -146,9 +150,10 @@ class PodStarter:
 class Pod:
     """A Running in a pod of its own."""
 
-    def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None) -> None:
+    def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None, marks: Marks) -> None:
         """`command`: what can be executed in it and sleeps, if anything is known."""
         self._cri = cri
+        self._marks = marks
         self._logs = logs
         self._command = command
         self._token = token
@@ -160,6 +165,7 @@ class Pod:
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
         created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
         self._container = created.container_id
+        self._marks.add(self._container)
         self._cri.call("StartContainer", container_id=self._container)
         try:
             status = self._cri.call("ContainerStatus", container_id=self._container, verbose=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hook.node.engine import RUNTIME, Engine, Wiring
+from hook.node.engines.base import RUNTIME, Engine, Wiring
 from hook.node.errors import NodeError
-from hook.node.probe.starter import traces
-from hook.node.probe.verify import EXPOSED, PROTECTED, NothingToVerify, examine, probe
+from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Finding
+from hook.node.probe.starter import Starter, traces
+from hook.node.probe.verify import NothingToVerify, examine, probe
 from hook.policy.model import Policy
 
 
@@ -64,22 +65,33 @@ class Proof:
                 for handler in self._engine.handlers(self._wiring.notes)
                 if handler.wired and handler.name not in self._broken
             ]
-            for handler in handlers:
-                try:
-                    probe(starter, handler.name)
-                except NodeError as error:
-                    raise NodeError(f"a container under handler {handler.name} does not start: {error}") from None
             try:
                 findings, _ = examine(handlers, self._policy, starter)
             except NothingToVerify as error:
+                for handler in handlers:
+                    _start(starter, handler.name)
                 self._wiring.remarks.append(f"containers start, and no hostile one was tried: {error}")
                 return
             for finding in findings:
-                if finding.started == PROTECTED and RUNTIME not in finding.handler.wired:
-                    self._wiring.remarks.append(
-                        f"handler {finding.handler.name}: {'; '.join(finding.saw)}; only --adapter runtime reaches that"
-                    )
-                elif finding.result == EXPOSED:
-                    raise NodeError(f"handler {finding.handler.name} is not protected: {'; '.join(finding.saw)}")
+                self._judge(finding)
         finally:
             starter.close()
+
+    def _judge(self, finding: Finding) -> None:
+        """Remark on what is no fault of the wiring. Raises NodeError for what is."""
+        name, saw = finding.handler.name, "; ".join(finding.saw)
+        if finding.result == BLOCKED:
+            raise NodeError(f"handler {name}: {saw}")
+        if finding.started == PROTECTED and RUNTIME not in finding.handler.wired:
+            self._wiring.remarks.append(f"handler {name}: {saw}; only --adapter runtime reaches that")
+        elif finding.result == EXPOSED:
+            raise NodeError(f"handler {name} is not protected: {saw}")
+        elif UNTRIED in (finding.result, finding.executed):
+            self._wiring.remarks.append(f"handler {name}: not everything was tried: {saw}")
+
+
+def _start(starter: Starter, handler: str) -> None:
+    try:
+        probe(starter, handler)
+    except NodeError as error:
+        raise NodeError(f"a container under handler {handler} does not start: {error}") from None

@@ -9,10 +9,13 @@ import os
 import secrets
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hook import events
+from hook.base.system import make_directory
 from hook.container.identity import Identity
 from hook.node.errors import NodeError
 
@@ -58,6 +61,41 @@ def traces(directory: str = "/run") -> list[str]:
     """Directories of `scratch` that interrupted probes left. Raises OSError."""
     names = [name for name in os.listdir(directory) if name.startswith(f"{NAME}-")]
     return [f"{directory}/{name}" for name in sorted(names) if abandoned(name.removeprefix(f"{NAME}-"))]
+
+
+class Marks:
+    """The files by which events and metrics know the containers of this command as probes (`hook.events.is_probe`)."""
+
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Mark a container by its id, or all of a pod by its UID, before it starts. Raises OSError."""
+        make_directory(events.PROBES, 0o700)
+        path = f"{events.PROBES}/{name}"
+        Path(path).write_text(new_token(), "ascii")
+        self._paths.append(path)
+
+    def clear(self) -> None:
+        """The containers are gone."""
+        for path in self._paths:
+            Path(path).unlink(missing_ok=True)
+        self._paths = []
+        _remove_if_empty()
+
+
+def clear_marks() -> None:
+    """Remove the marks of commands that were killed. Raises OSError."""
+    for path in Path(events.PROBES).glob("*"):
+        if abandoned(path.read_text("ascii")):
+            path.unlink(missing_ok=True)
+    _remove_if_empty()
+
+
+def _remove_if_empty() -> None:
+    for directory in (events.PROBES, os.path.dirname(events.PROBES)):
+        with suppress(OSError):
+            os.rmdir(directory)
 
 
 class NotStarted(NodeError):

@@ -1,20 +1,19 @@
-"""`reassert node verify`: a hostile container per handler, and what became of it."""
+"""`reassert node verify`: an innocent and a hostile container per handler, and what became of them."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hook.base.errors import describe
-from hook.base.text import printable
 from hook.container.model import Container, Facts
 from hook.gather import gather
-from hook.node.engine import Engine, Handler
+from hook.node.engines.base import Engine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
+from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Accepted, Finding, Report
 from hook.node.probe.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
 from hook.plan import plan
 from hook.policy.match import Match, excluded
@@ -26,11 +25,6 @@ from hook.reserve.outcome import Edit
 ATTEMPTS = 3
 """Starts until one container lives long enough; kubelet looks for pods that it does not know every two seconds."""
 
-PROTECTED, EXPOSED, UNTRIED = "protected", "not protected", "not tried"
-
-NOTHING = 3
-"""Exit status where nothing could be put back: neither protected nor exposed."""
-
 _OURS = re.compile(
     r"reassert: refused"
     r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
@@ -39,23 +33,11 @@ _OURS = re.compile(
 """In an engine's message: a refusal of ours. crun, and podman for precreate, name the hook without what it said."""
 
 
+INNOCENT = "a container that overrides nothing"
+
+
 class NothingToVerify(NodeError):
     """The policy wants nothing of a probe: there is nothing that could be put back."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What became of hostile containers under one handler.
-
-    `result`: PROTECTED, EXPOSED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a process that
-    was executed in the container; "" where no container ran. `started`: the result of its first process alone.
-    """
-
-    handler: Handler
-    result: str
-    saw: list[str]
-    executed: str = ""
-    started: str = ""
 
 
 def probe(starter: Starter, handler: str) -> None:
@@ -72,11 +54,18 @@ def probe(starter: Starter, handler: str) -> None:
             running.remove()
 
 
-def verify(engine: Engine, handlers: list[Handler], policy: Policy, starter: Starter, output: str) -> int:
+def verify(
+    engine: Engine,
+    handlers: list[Handler],
+    policy: Policy,
+    starter: Starter,
+    output: str,
+    accepted: Accepted | None = None,
+) -> int:
     """Print what a hostile container of each handler got. `output`: table or json.
 
-    Returns 0 if every handler that calls an OCI runtime is protected, NOTHING if the policy wants nothing of a probe,
-    else 1. Raises NodeError where no probe can be started, OSError.
+    Returns 0 if every handler is protected and every part was tried or is accepted as not tried, NOTHING if the policy
+    wants nothing of a probe, else 1. Raises NodeError where no probe can be started, OSError.
     """
     nothing = ""
     try:
@@ -84,14 +73,9 @@ def verify(engine: Engine, handlers: list[Handler], policy: Policy, starter: Sta
     except NothingToVerify as error:
         nothing = str(error)
         findings, others = [Finding(handler, UNTRIED, [nothing]) for handler in handlers], {}
-    if output == "json":
-        report = _as_json(engine, policy, findings, others)
-        print(json.dumps({**report, "nothingToVerify": nothing or None}, indent=2))
-    else:
-        print(_table(engine, policy, findings, others, nothing))
-    if nothing:
-        return NOTHING
-    return 0 if _is_good(findings) else 1
+    report = Report(engine, policy, findings, others, accepted or Accepted(), nothing)
+    print(report.as_json() if output == "json" else report.as_table())
+    return report.status()
 
 
 def examine(
@@ -149,28 +133,40 @@ class Attempt:
         return hostile.mounts([match.rule for match in self.matches], self.facts.absent_sources, directory, gentle)
 
     def finding(self, handler: Handler) -> Finding:
-        """Everything at once; and, if that is refused, without what can only be refused, to see the rest put back."""
+        """An innocent container first; then a hostile one; and if that is refused, one without what is refused."""
         if not handler.runtime:
             return Finding(handler, UNTRIED, ["it calls no OCI runtime of this node; NRI is the way in"])
-        first = self._once(handler, gentle=False)
+        innocent = self._once(handler, [], [])
+        if innocent.result in (BLOCKED, UNTRIED):
+            return innocent
+        hostile = self._hostile(handler)
+        if innocent.result == EXPOSED and hostile.result != EXPOSED:
+            saw = [f"in a container that overrides nothing: {text}" for text in innocent.saw]
+            return replace(hostile, result=EXPOSED, saw=[*saw, *hostile.saw], started=EXPOSED)
+        return hostile
+
+    def _hostile(self, handler: Handler) -> Finding:
+        """Everything at once; and, if that is refused, without what can only be refused, to see the rest put back."""
+        first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
             return first
-        second = self._once(handler, gentle=True)
-        return Finding(
-            handler, second.result, list(dict.fromkeys(first.saw + second.saw)), second.executed, second.started
-        )
+        second = self._once(handler, self.env(True), self.mounts(True))
+        return replace(second, saw=list(dict.fromkeys(first.saw + second.saw)))
 
-    def _once(self, handler: Handler, gentle: bool) -> Finding:
-        env, mounts = self.env(gentle), self.mounts(gentle)
+    def _once(self, handler: Handler, env: list[tuple[str, str]], mounts: list[tuple[str, str]]) -> Finding:
+        """One container. One that overrides nothing must start: BLOCKED where it does not."""
+        innocent = not (env or mounts)
         reason = ""
         for _ in range(ATTEMPTS):
             try:
                 running = self.starter.start(handler.name, env, mounts)
             except NotStarted as error:
                 reason = str(error)
-                if _OURS.search(reason):
-                    return Finding(handler, PROTECTED, [_refusal(reason)])
-                continue
+                if not _OURS.search(reason):
+                    continue
+                if innocent:
+                    return Finding(handler, BLOCKED, [f"{INNOCENT} does not start: {_refusal(reason)}"])
+                return Finding(handler, PROTECTED, [_refusal(reason)])
             except NodeError as error:
                 return Finding(handler, UNTRIED, [str(error)])
             try:
@@ -181,7 +177,9 @@ class Attempt:
                 return Finding(handler, UNTRIED, [describe(error)])
             finally:
                 running.remove()
-        return Finding(handler, UNTRIED, [f"no container could be started: {reason}"])
+        if innocent:
+            return Finding(handler, BLOCKED, [f"{INNOCENT} does not start: {reason}"])
+        return Finding(handler, UNTRIED, [f"{INNOCENT} starts, a hostile one could not be started: {reason}"])
 
     def _look(self, handler: Handler, running: Running, env: Pairs, mounts: Pairs) -> Finding:
         reserved = [mount for match in self.matches for mount in match.rule.mounts]
@@ -189,6 +187,8 @@ class Attempt:
         decided = plan(self.policy, there, self.matches)
         wrong = [_say(edit) for edit in decided.edits]
         wrong = wrong or [str(reason) for reason in decided.denials + decided.errors]
+        if not (env or mounts):
+            return Finding(handler, EXPOSED if wrong else PROTECTED, wrong)
         try:
             left = [_say(edit) for edit in decided.env.differences(running.exec_environ())]
             executed = EXPOSED if left else PROTECTED
@@ -204,11 +204,11 @@ class Attempt:
 
 
 def _refusal(message: str) -> str:
-    """Our own part of an engine's message; containerd 1.x ends it with an error code."""
+    """Our own part of an engine's message; containerd 1.x and docker add words of their own after it."""
     at = message.find("reassert: refused")
     if at < 0:
         return "refused by the hook; the engine does not show the reason, the event log does"
-    return message[at:].removesuffix(": unknown")
+    return re.sub(r"(: unknown)?( Error: failed to start containers: \S+)?$", "", message[at:])
 
 
 def _say(edit: Edit) -> str:
@@ -221,50 +221,3 @@ def _say(edit: Edit) -> str:
         wanted = f"{edit.mount['source']} {edit.mount['options']}" if edit.mount else "nothing"
         return f"mount {edit.name}: {there} is mounted, the policy wants {wanted}"
     return f"{edit.kind} {edit.name} is there, the policy wants it absent"
-
-
-def _is_good(findings: list[Finding]) -> bool:
-    results = [finding.result for finding in findings if finding.handler.runtime]
-    return bool(results) and all(result == PROTECTED for result in results)
-
-
-def _as_json(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str]) -> dict[str, object]:
-    return {
-        "engine": engine.title,
-        "policy": {"path": policy.path, "sha256": policy.fingerprint, "heldBack": policy.warning or None},
-        "handlers": [
-            {
-                "name": finding.handler.name,
-                "runtime": finding.handler.runtime or None,
-                "wired": list(finding.handler.wired),
-                "result": finding.result,
-                "saw": finding.saw,
-                "exec": finding.executed or None,
-            }
-            for finding in findings
-        ],
-        "rulesNotTried": [{"name": name, "because": reason} for name, reason in others.items()],
-        "protected": _is_good(findings),
-    }
-
-
-def _table(engine: Engine, policy: Policy, findings: list[Finding], others: dict[str, str], nothing: str) -> str:
-    parts = [f"engine     {engine.title}", printable(f"policy     {policy.path}")]
-    if policy.warning:
-        parts.append(printable(f"WARNING    {policy.warning}"))
-    if nothing:
-        return "\n".join([*parts, printable(f"result     nothing to verify: {nothing}")])
-    from hook.base.terminal import table  # brings importlib.metadata
-
-    rows = []
-    for finding in findings:
-        handler = finding.handler
-        first, *more = finding.saw
-        rows.append([handler.name, ",".join(handler.wired) or "-", finding.result, first])
-        rows += [["", "", "", line] for line in more]
-    parts.append("\n" + table(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"]))
-    parts += ["", *(printable(f"not tried  rule {name}: {reason}") for name, reason in others.items())]
-    bad = [f.handler.name for f in findings if f.handler.runtime and f.result != PROTECTED]
-    good = "every handler is protected" if _is_good(findings) else "no handler calls an OCI runtime of this node"
-    parts.append(printable(f"result     {'not protected: ' + ', '.join(bad) if bad else good}"))
-    return "\n".join(parts)

@@ -13,7 +13,7 @@ import sys
 from types import SimpleNamespace
 
 from hook.base.errors import ReassertError
-from hook.node.engine import Handler
+from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.pods import PodStarter
 from hook.node.probe.verify import probe, verify

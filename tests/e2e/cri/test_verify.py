@@ -21,10 +21,11 @@ DENY = FORCED.replace("- name: company-ca\n", "- name: company-ca\n    onConflic
 @pytest.fixture(autouse=True)
 def nothing_stays(containerd: Containerd, node: Node) -> object:
     """Whatever the outcome, nothing of a probe is left."""
-    volumes = set(containerd.view("run").glob("reassert-*"))
+    volumes = set(containerd.view("run").glob("reassert-verify-*"))
     yield
     assert containerd.pods() == []
-    assert set(containerd.view("run").glob("reassert-*")) == volumes
+    assert set(containerd.view("run").glob("reassert-verify-*")) == volumes
+    assert list(containerd.view("run").glob("reassert/probes/*")) == []
     assert [path.name for path in node.ca.iterdir()] == ["certs"]
 
 
@@ -71,9 +72,31 @@ def test_a_handler_that_cannot_start_is_not_called_protected(containerd: Contain
     later(node, "runc").unlink(missing_ok=True)
     verified = verify(containerd, {"runc": ["runtime"], "runc-later": ["runtime"]})
     assert verified.status == 1
-    assert verified.results() == {"runc": ("protected", "protected"), "runc-later": ("not tried", None)}
+    assert verified.results() == {"runc": ("protected", "protected"), "runc-later": ("starts nothing", None)}
     [reason] = verified.saw("runc-later")
+    assert reason.startswith("a container that overrides nothing does not start: ")
     assert "later-runc" in reason
+
+
+def test_where_no_pod_starts_nothing_is_called_protected(containerd: Containerd, node: Node) -> None:
+    """README's company-ca rule on a node without that hostPath: the hostile container is refused, and so are all."""
+    node.write_policy(CRI_POLICY.replace("hostPath: CA", "hostPath: /no/such"))
+    verified = verify(containerd, WIRED)
+    assert (verified.status, verified.report["protected"]) == (1, False)
+    assert verified.results() == dict.fromkeys(RUNTIMES, ("starts nothing", None))
+    assert "hostPath /no/such for mount /etc/ssl does not exist on this node" in verified.saw("runc")[0]
+
+
+def test_events_of_a_probe_are_marked_and_no_pods_are(containerd: Containerd, node: Node) -> None:
+    node.write_policy(FORCED)
+    verify(containerd, WIRED)
+    assert [event.get("probe") for event in node.logged()] == [True] * len(node.logged())
+    probes = len(node.logged())
+    assert probes >= 2 * len(RUNTIMES)
+    pod = containerd.cri.run_pod("runc", labels={"reassert.probe": "1-0"})
+    pod.run(env=[("NVIDIA_VISIBLE_DEVICES", "all"), ("REASSERT_PROBE", "1-0")])
+    pod.remove()
+    assert [event.get("probe") for event in node.logged()[probes:]] == [None]
 
 
 def test_a_wrapper_that_forgets_exec_is_found_out(containerd: Containerd, node: Node) -> None:
@@ -105,7 +128,8 @@ def test_rules_for_others_are_listed_as_not_tried(containerd: Containerd, node: 
         + "  - {name: labelled, match: {podSelector: {matchLabels: {a: b}}}, env: [{name: C, value: d}]}\n"
     )
     verified = verify(containerd, WIRED)
-    assert verified.status == 0
+    assert (verified.status, verified.report["protected"]) == (1, False)
+    assert [entry["part"] for entry in verified.report["notTried"]] == ["rule/elsewhere", "rule/labelled"]
     assert verified.report["rulesNotTried"] == [
         {"name": "elsewhere", "because": "namespaces default is not team-*"},
         {"name": "labelled", "because": "whether it holds for a probe depends on what the adapter can see"},

@@ -11,7 +11,7 @@ from e2e.cri.client import CriError
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS
-from e2e.node.wired import FILES, POLICY, POLICY_FILE, Wirable, assert_put_back, usual_config
+from e2e.node.wired import FILES, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back, usual_config
 from hook.emit.cdi import KIND
 
 RUNC_TYPE = ("crun", "nvidia", "runc")
@@ -70,6 +70,31 @@ def test_a_second_install_changes_nothing(node: Wirable) -> None:
     again = node.install()
     assert "nothing to change, nothing was restarted" in again.stdout
     assert (node.booted.snapshot(), node.pid()) == (first, pid)
+
+
+def test_a_host_path_that_the_node_lacks_is_green_nowhere(node: Wirable) -> None:
+    """README's company-ca rule on a node without the bundle: valid, and no pod starts."""
+    policy = POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca")
+    node.booted.path(POLICY_FILE).write_text(policy)
+    lacks = (
+        "rule company-ca: hostPath /etc/no-such-ca: No such file or directory; every container that the rule matches"
+    )
+    checked = node.booted.run(PROGRAM, "policy", "check", "--node", check=False)
+    assert (checked.returncode, checked.stderr.startswith(f"{POLICY_FILE}:")) == (1, True)
+    assert f": error: {lacks} is refused" in checked.stderr
+    tried = node.install(check=False)
+    assert tried.returncode == 1
+    assert tried.stdout.startswith(f"WARNING: {lacks}")
+    assert tried.stdout.index("WARNING: ") < tried.stdout.index("writing ")
+    assert "a container that overrides nothing does not start: reassert: refused" in tried.stderr
+    node.booted.path(POLICY_FILE).write_text(POLICY)
+    assert node.changes() == []
+    node.install("--no-probe")
+    node.booted.path(POLICY_FILE).write_text(policy)
+    status, _, problems = node.status()
+    assert (status, [problem.startswith(lacks) for problem in problems]) == (1, [True])
+    assert node.verified() == {**dict.fromkeys(RUNC_TYPE, "starts nothing"), "kata": "not tried"}
+    node.booted.path(POLICY_FILE).write_text(POLICY)
 
 
 def test_a_plan_changes_nothing(node: Wirable) -> None:

@@ -91,7 +91,7 @@ def test_no_container_starts_any_more(node: Wirable) -> None:
     write(node, POLICY_FILE, POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/missing"))
     pid = node.pid()
     said = node.refuses()
-    assert "a container under handler crun does not start: " in said
+    assert "handler crun: a container that overrides nothing does not start: " in said
     assert "/etc/missing" in said
     assert node.pid() != pid
     node.is_untouched()

@@ -32,11 +32,16 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     booted.path(POLICY_FILE).write_text(edited := "# mine\n" + booted.path(POLICY_FILE).read_text())
     booted.run("sh", INSTALL)
     assert booted.path(POLICY_FILE).read_text() == edited
-    booted.run("sh", INSTALL, "--uninstall")
+    said = booted.run("sh", INSTALL, "--uninstall").stdout
+    assert f"Left on this node:\n  {POLICY_FILE}: the node policy\n" in said
     assert [line.split(":")[0] for line in node.changes()] == ["/etc/reassert", POLICY_FILE]  # an edited policy stays
-    booted.run("rm", "-r", "/etc/reassert")
     assert "nothing was changed" in booted.run("sh", INSTALL, "--uninstall").stdout
+    said = booted.run("sh", INSTALL, "--uninstall", "--purge").stdout
+    assert f"removing {POLICY_FILE}\n" in said
+    assert "Left on this node" not in said
     assert node.changes() == []
+    assert not booted.path("/var/log/reassert").exists()
+    assert not booted.path("/run/reassert").exists()
 
 
 def test_wrong_usage(booted: BootedNode) -> None:

@@ -34,13 +34,17 @@ def test_what_nri_can_only_refuse_is_refused(containerd: Containerd, start_plugi
         assert rest == "put back: 2 env, 2 mounts; in exec too"
 
 
-def test_without_the_plugin_the_second_line_refuses(containerd: Containerd, node: Node) -> None:
-    """runc shows what the hook said, crun only that it was our hook."""
+def test_without_the_plugin_the_second_line_refuses_and_mounts_nothing(containerd: Containerd, node: Node) -> None:
+    """The hostile container is refused. One that overrides nothing starts without the CA: --inject-env mounts none.
+
+    runc shows what the hook said, crun only that it was our hook.
+    """
     verified = verify(containerd, WIRED)
-    print(verified)
-    assert verified.status == 0
-    assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", None))
-    assert "a hook cannot set env" in verified.saw("runc")[0]
+    assert verified.status == 1
+    assert verified.results() == dict.fromkeys(RUNTIMES, ("not protected", None))
+    lacks, refused = verified.saw("runc")
+    assert lacks.startswith("in a container that overrides nothing: mount /etc/ssl: nothing of the policy's is mounted")
+    assert "a hook cannot set env" in refused
 
 
 def test_without_plugin_and_hook_nothing_is_protected(containerd: Containerd, node: Node) -> None:

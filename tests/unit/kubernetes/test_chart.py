@@ -159,7 +159,7 @@ def test_the_removal_says_to_the_pods_what_they_understand() -> None:
     asked = subprocess.run(command, input=json.dumps(daemon), capture_output=True, text=True, timeout=60)
     assert asked.returncode == 0, asked.stderr
     (container,) = json.loads(asked.stdout)["spec"]["template"]["spec"]["containers"]
-    assert (container["env"], namespace) == ([{"name": "STATE", "value": "absent"}], f"--namespace={NAMESPACE}")
+    assert (container["env"][0], namespace) == ({"name": "STATE", "value": "absent"}, f"--namespace={NAMESPACE}")
     assert "absent)" in (KUBERNETES / "image/node.sh").read_text()
 
 

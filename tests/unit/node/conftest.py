@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import change, systemd
-from hook.node import journal as journals
-from hook.node.files import State, put
+from hook.node import systemd
+from hook.node.change import journal as journals
+from hook.node.change import rewiring as change
+from hook.node.change.files import State, put
 from hook.node.probe import proof
 from unit.node.fake import FakeNode
 
@@ -25,7 +26,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
     for module in (change, change.tree):
         monkeypatch.setattr(module, "PLACE", str(tmp_path / "opt/reassert"))
-    monkeypatch.setattr(change.tree, "ASIDE", str(tmp_path / "opt/aside"))
+    monkeypatch.setattr(change.tree, "STAGING", str(tmp_path / "opt/aside"))
     monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))
     monkeypatch.setattr(proof, "traces", list)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from hook.node import journal as journals
-from hook.node.change import Rewiring, Target
-from hook.node.engine import Base, Choice, Handler, Wiring
+from hook.node.change import journal as journals
+from hook.node.change.files import Change, State, link, look
+from hook.node.change.record import Record
+from hook.node.change.rewiring import Rewiring, Target
+from hook.node.engines.base import Base, Choice, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.files import Change, State, link, look
-from hook.node.record import Record
 from hook.policy.model import Policy
 
 OURS = b"reassert: ours\n"
@@ -57,7 +57,7 @@ class FakeEngine:
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         return content.replace(OURS, b"") or None
 
-    def leaving(self, notes: dict[str, Any]) -> list[str]:
+    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
         return []
 
     def warnings(self) -> list[str]:
@@ -66,7 +66,7 @@ class FakeEngine:
     def hints(self) -> list[str]:
         return self.hints_of
 
-    def past(self, policy: Policy, hooked: bool) -> list[str]:
+    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
         return []
 
     def check(self) -> None:
@@ -124,7 +124,7 @@ class FakeNode:
         wiring = Wiring()
         for name in names or ("runc",):
             text = f'#!/bin/sh\n# written by reassert: for a test\nexec /usr/sbin/{name} "$@"\n'
-            wiring.carriers.append((str(self.dispatcher(name)), State(text.encode(), mode=0o755)))
+            wiring.artifacts.append((str(self.dispatcher(name)), State(text.encode(), mode=0o755)))
         edited = State(b"theirs\n" + OURS, mode=0o640)
         wiring.references = [(str(self.drop_in), State(OURS)), (str(self.config), edited)]
         return wiring

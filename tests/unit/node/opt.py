@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import program as programs
-from hook.node import tree
-from hook.node.files import put
+from hook.node.change import program as programs
+from hook.node.change import tree
+from hook.node.change.files import put
 
 
 class Opt:
@@ -23,7 +23,7 @@ class Opt:
         monkeypatch.setattr(tree, "PLACE", str(self.place))
         monkeypatch.setattr(programs, "PLACE", str(self.place))
         monkeypatch.setattr(programs, "COMMAND", str(directory / "command"))
-        monkeypatch.setattr(tree, "ASIDE", str(directory / ".aside"))
+        monkeypatch.setattr(tree, "STAGING", str(directory / ".aside"))
         monkeypatch.setattr(tree, "_SECONDS", 0)
         monkeypatch.setattr(tree, "_PATIENCE", 0.2)
         monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)

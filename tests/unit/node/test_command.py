@@ -7,10 +7,14 @@ import json
 
 import pytest
 
-from hook.node import command, engines, journal
+from hook.node import command
+from hook.node.change import journal
+from hook.node.change.record import OwnedFile, OwnerRecord, Record
+from hook.node.engines import registry
 from hook.node.errors import NodeError
-from hook.node.record import Owned, Part, Record
+from hook.policy.model import Policy
 from unit.node.fake import FakeEngine
+from unit.support import policy
 
 HINT = "options.hooks does nothing"
 TRAP = "containers go past it"
@@ -20,13 +24,14 @@ TRAP = "containers go past it"
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The node's only one. It is wired, and its files are current."""
     engine, record = FakeEngine(left=("runtime",)), Record("/nonexistent")
-    record.parts = {"fake": Part(["runtime"], files={"/etc/engine.conf": Owned(None, "")})}
+    record.parts = {"fake": OwnerRecord(["runtime"], files={"/etc/engine.conf": OwnedFile(None, "")})}
     monkeypatch.setattr(command, "_root", lambda: None)
     monkeypatch.setattr(command, "Record", lambda: record)
     monkeypatch.setattr(command, "_out_of_date", lambda *_: [])
+    monkeypatch.setattr(command, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]}))
     monkeypatch.setattr(journal, "pending", lambda: None)
-    monkeypatch.setattr(engines, "installed", lambda: ["fake"])
-    monkeypatch.setattr(engines, "engine", lambda _: engine)
+    monkeypatch.setattr(registry, "installed", lambda: ["fake"])
+    monkeypatch.setattr(registry, "engine", lambda _: engine)
     return engine
 
 
@@ -71,11 +76,72 @@ def test_another_engine_that_cannot_be_wired_does_not_count(
             raise NodeError("the CRI plugin is disabled")
         return engine
 
-    monkeypatch.setattr(engines, "installed", lambda: ["containerd", "fake"])
-    monkeypatch.setattr(engines, "engine", by_name)
+    monkeypatch.setattr(registry, "installed", lambda: ["containerd", "fake"])
+    monkeypatch.setattr(registry, "engine", by_name)
     assert status("json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["problems"], found["hints"]) == ([], ["containerd: the CRI plugin is disabled"])
+
+
+MISSING = {"name": "company-ca", "mounts": [{"hostPath": "/nonexistent/ca.crt", "mountPath": "/etc/ssl/ca.crt"}]}
+REFUSED = "rule company-ca: hostPath /nonexistent/ca.crt: No such file or directory; every container that the rule "
+
+
+def test_a_missing_host_path_is_a_problem(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "policy", lambda **_: policy(MISSING))
+    assert status("json") == 1
+    [problem] = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.startswith(REFUSED)
+    monkeypatch.setattr(command, "policy", lambda **_: policy(MISSING, mode="Audit"))
+    assert status("json") == 0
+    [hint] = json.loads(capsys.readouterr().out)["hints"]
+    assert hint.startswith(REFUSED)
+
+
+def test_a_missing_host_path_is_warned_of_before_anything_is_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command._warn(policy(MISSING))
+    assert capsys.readouterr().out.startswith(f"WARNING: {REFUSED}")
+
+
+@pytest.mark.parametrize("mode", ["Enforce", "Audit"])
+def test_pods_of_before_the_install_are_named_in_every_mode(
+    mode: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]}, mode=mode)
+    monkeypatch.setattr(command, "policy", lambda **_: in_force)
+    asked: list[bool] = []
+
+    def preexisting(_policy: Policy, hooked: bool) -> list[str]:
+        asked.append(hooked)
+        return ["1 pods are from before"]
+
+    monkeypatch.setattr(engine, "preexisting", preexisting)
+    assert status("json") == 0
+    assert json.loads(capsys.readouterr().out)["hints"] == ["fake: 1 pods are from before"]
+    assert command._preexisting(engine, ["runtime", "hook"], None) == ["1 pods are from before"]
+    assert asked == [False, mode == "Enforce"]  # in Audit mode the hook refuses nothing
+
+
+def test_engines_beside_the_one_that_is_verified_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"fake": FakeEngine(), "docker": FakeEngine(title="docker 20"), "crio": FakeEngine(title="CRI-O", up=False)}
+
+    def by_name(name: str) -> FakeEngine:
+        if name not in there:
+            raise NodeError("the CRI plugin is disabled")
+        return there[name]
+
+    monkeypatch.setattr(registry, "installed", lambda: ["containerd", "crio", "docker", "fake"])
+    monkeypatch.setattr(registry, "engine", by_name)
+    record = Record("/nonexistent")
+    record.parts = {"docker": OwnerRecord(["runtime"])}
+    assert command._beside("fake", record) == [
+        "containerd is not wired: reassert node verify --engine containerd",
+        "docker 20 is wired (runtime), and was not tried: reassert node verify --engine docker",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,4 +158,4 @@ def test_adapters_are_those_asked_for_or_wired_and_nri_never_comes_alone(
     text: str | None, wired: list[str], adapters: tuple[str, ...]
 ) -> None:
     engine = FakeEngine(adapters=("runtime", "nri", "hook", "cdi"))
-    assert command._adapters(text, engine, Part(wired)) == adapters
+    assert command._adapters(text, engine, OwnerRecord(wired)) == adapters

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from hook.base.errors import describe
-from hook.node import journal as journals
-from hook.node import tree
+from hook.node.change import journal as journals
+from hook.node.change import tree
+from hook.node.change.files import LINK, Change, State, link, look, put
+from hook.node.change.program import program
 from hook.node.errors import NodeError
-from hook.node.files import LINK, Change, State, link, look, put
-from hook.node.program import program
 from unit.node.opt import Opt
 
 pytestmark = pytest.mark.root
@@ -87,7 +87,7 @@ def run(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
     prepared = changes(node)
     with monkeypatch.context() as patch:
-        patch.setattr("hook.node.files.os.rename", rename)
+        patch.setattr("hook.node.change.files.os.rename", rename)
         journal = journals.begin("install", "test", prepared, [], str(node / "state"))
         journals.apply(journal)
     journal.end(str(node / "state"))
@@ -185,7 +185,7 @@ def test_a_file_system_that_cannot_be_written_has_nothing_to_be_put_back(
     """/usr/local is read-only, say: unlink(2) says so before it says that there is no such file."""
     before = everything(node)
     journal = journals.begin("install", "test", [(str(node / "bin"), link("/usr/bin/new"))], [], str(node / "state"))
-    monkeypatch.setattr("hook.node.files.os.unlink", _read_only)
+    monkeypatch.setattr("hook.node.change.files.os.unlink", _read_only)
     journal.undo()
     monkeypatch.undo()
     journal.end(str(node / "state"))
@@ -200,7 +200,7 @@ def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.M
     def full(_fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("hook.node.files.os.fsync", full)
+    monkeypatch.setattr("hook.node.change.files.os.fsync", full)
     with pytest.raises(OSError, match="No space left on device") as failed:
         put(str(tmp_path / "file"), State(b"x"))
     assert describe(failed.value) == f"{tmp_path}/file: No space left on device"

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import command, tree
+from hook.node import command
+from hook.node.change import tree
+from hook.node.change.files import look
+from hook.node.change.journal import Journal
+from hook.node.change.program import program
 from hook.node.errors import NodeError
-from hook.node.files import look
-from hook.node.journal import Journal
-from hook.node.program import program
 from unit.node.opt import Opt
 
 pytestmark = pytest.mark.root

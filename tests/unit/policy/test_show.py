@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from hook.policy.compiler import compile_bytes, refresh
 from hook.policy.model import rule_to_line
-from hook.policy.show import effective, show
+from hook.policy.show import CannotSee, effective, show
 from unit.support import ROOT, document, examples, policy
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
@@ -89,3 +90,21 @@ def test_node_without_a_policy_is_told_what_that_means(root_dir: Path) -> None:
     assert f"# NO POLICY: {root_dir}/policy.yaml: No such file or directory" in text
     assert "containers of kube-system start, all others are refused" in text
     assert json.loads(shown(root_dir / "policy.yaml", root_dir, "json")[1])["policy"] is None
+
+
+def test_a_user_who_cannot_read_the_store_is_told_so(root_dir: Path) -> None:
+    """Not "NO POLICY, all containers are refused": that is not what is in force."""
+    source, kept = root_dir / "policy.yaml", root_dir / "store"
+    source.write_text(document(RULE))
+    refresh(str(source), str(kept))
+    assert kept.stat().st_mode & 0o777 == 0o700
+    for hidden in (kept, source):
+        source.chmod(0o644 if hidden == kept else 0o600)
+        kept.chmod(0o700 if hidden == kept else 0o755)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(CannotSee, match=f"this user cannot read {hidden}, .*: sudo reassert policy show"):
+                shown(source, kept, "yaml")
+        finally:
+            os.seteuid(0)
+    assert shown(source, kept, "yaml")[0] == 0

@@ -63,6 +63,24 @@ def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
         assert plugin.metric("reassert_refusals_total", rule="gpu") == 1
 
 
+def test_a_probe_is_marked_and_counted_apart(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a `node verify` alarms nobody, and is no proof that pods are corrected."""
+    marks = root_dir / "probes"
+    monkeypatch.setattr("hook.events.PROBES", str(marks))
+    marks.mkdir(mode=0o700)
+    (marks / "1-2-3").touch()  # the pod's UID, which a runtime says
+    with running(root_dir, POLICY) as plugin:
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        assert plugin.logged()[-1]["probe"] is True
+        assert plugin.metric("reassert_probes_total", outcome="adjusted") == 1
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") is None
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env") is None
+        (marks / "1-2-3").unlink()
+        plugin.create(["GPU=all"])
+        assert "probe" not in plugin.logged()[-1]
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
+
+
 def test_pod_labels_decide(root_dir: Path) -> None:
     rule = {**GPU, "match": {"podSelector": {"matchLabels": {"tier": "web"}}}}
     with running(root_dir, document(rule)) as plugin:

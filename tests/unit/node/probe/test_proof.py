@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hook.node.engine import HOOK, RUNTIME, Handler, Wiring
+from hook.node.engines.base import HOOK, RUNTIME, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe import proof
 from hook.node.probe.proof import Proof

@@ -11,10 +11,23 @@ from typing import Any
 
 import pytest
 
+from hook import events
 from hook.container.identity import CONTAINER, Identity
-from hook.node.engine import Handler
+from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
-from hook.node.probe.starter import MARKER, NotStarted, Pairs, Process, abandoned, new_token, scratch, traces
+from hook.node.probe.report import Accepted
+from hook.node.probe.starter import (
+    MARKER,
+    Marks,
+    NotStarted,
+    Pairs,
+    Process,
+    abandoned,
+    clear_marks,
+    new_token,
+    scratch,
+    traces,
+)
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
 from unit.support import policy
@@ -25,6 +38,7 @@ POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"nam
 RUNC = Handler("runc", "/usr/sbin/runc", ("runtime",))
 BARE = Handler("bare", "/usr/sbin/runc", ())
 KATA = Handler("kata", "", ())
+ENGINE: Any = SimpleNamespace(title="containerd 2.1")
 
 Env = dict[str, str]
 
@@ -80,7 +94,7 @@ class LocalProcess:
 
 
 def protect(env: Env) -> Env:
-    return {name: "/ca.pem" if name == "CA" else value for name, value in env.items() if name != "INSECURE"}
+    return {**{name: value for name, value in env.items() if name != "INSECURE"}, "CA": "/ca.pem"}
 
 
 def keep(env: Env) -> Env:
@@ -95,6 +109,12 @@ def refuse(env: Env) -> Env:
 
 def break_down(_env: Env) -> Env:
     raise NotStarted("exec: reassert-runc: no such file")
+
+
+def refuse_everything(_env: Env) -> Env:
+    raise NotStarted(
+        "OCI runtime create failed: reassert: refused x: rule ca: hostPath /ca.crt does not exist: unknown"
+    )
 
 
 @pytest.fixture
@@ -152,21 +172,48 @@ def test_after_a_refusal_the_rest_is_tried(local: Make) -> None:
     assert found(local(refuse)) == ("protected", [refused, "put back: 1 env; in exec too"], "protected")
 
 
-def test_another_failure_is_no_protection(local: Make) -> None:
-    starter = local(break_down)
-    assert found(starter) == ("not tried", ["no container could be started: exec: reassert-runc: no such file"], "")
+def test_a_refusal_is_no_protection_where_an_innocent_container_is_refused_too(
+    local: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "a container that overrides nothing does not start: reassert: refused x: rule ca: hostPath /ca.crt "
+    assert found(local(refuse_everything)) == ("starts nothing", [f"{refused}does not exist"], "")
+    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "table") == 1
+    assert capsys.readouterr().out.endswith("result     starts nothing: runc\n")
+    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "json", Accepted(["*"])) == 1
+    assert json.loads(capsys.readouterr().out)["protected"] is False
+
+
+def test_a_handler_that_starts_nothing_is_not_protected(local: Make) -> None:
+    broken = "a container that overrides nothing does not start: exec: reassert-runc: no such file"
+    assert found(local(break_down)) == ("starts nothing", [broken], "")
+
+
+def test_an_innocent_container_gets_what_is_reserved_too(local: Make) -> None:
+    """A rule with onConflict: Deny refuses the hostile one, so this is the only one that shows what Deny puts back."""
+
+    def only_hostile(env: Env) -> Env:
+        return protect(env) if "CA" in env else env
+
+    lacks = "in a container that overrides nothing: env CA is not set, the policy wants /ca.pem"
+    assert found(local(only_hostile)) == ("not protected", [lacks, "put back: 2 env; in exec too"], "protected")
+
+
+def test_a_hostile_container_that_fails_for_another_reason_is_no_protection(local: Make) -> None:
+    def fragile(env: Env) -> Env:
+        return break_down(env) if "INSECURE" in env else protect(env)
+
+    said = "a container that overrides nothing starts, a hostile one could not be started: "
+    assert found(local(fragile)) == ("not tried", [f"{said}exec: reassert-runc: no such file"], "")
 
 
 def test_one_that_somebody_ends_is_tried_again(local: Make) -> None:
     starter = local(protect)
     starter.short_lived = 2
     assert found(starter)[0] == "protected"
-    assert starter.started == 3
+    assert starter.started == 4
     starter.short_lived = 3
-    assert found(starter)[:2] == (
-        "not tried",
-        ["no container could be started: the container's process ended before it could be looked at"],
-    )
+    ended = "the container's process ended before it could be looked at"
+    assert found(starter)[:2] == ("starts nothing", [f"a container that overrides nothing does not start: {ended}"])
     starter.short_lived = 2
     probe(starter, "runc")
     starter.short_lived = 3
@@ -174,23 +221,64 @@ def test_one_that_somebody_ends_is_tried_again(local: Make) -> None:
         probe(starter, "runc")
 
 
-def test_a_virtual_machines_handler_does_not_count(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    engine: Any = SimpleNamespace(title="containerd 2.1")
-    assert verify(engine, [RUNC, KATA], POLICY, local(protect), "table") == 0
-    assert verify(engine, [KATA], POLICY, local(protect), "table") == 1
+def test_a_virtual_machines_handler_is_not_called_protected(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table") == 1
     output = capsys.readouterr().out
     assert "kata       -        not tried  it calls no OCI runtime of this node; NRI is the way in" in output
-    assert output.endswith("result     no handler calls an OCI runtime of this node\n")
+    assert output.endswith("result     not tried: handler/kata (--except PART accepts that)\n")
+    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table", Accepted(["handler/kata"])) == 0
+    output = capsys.readouterr().out
+    assert output.endswith("result     every handler is protected; not tried, and accepted: handler/kata\n")
+    assert verify(ENGINE, [KATA], POLICY, local(protect), "table", Accepted(["handler/kata"])) == 1
+    assert capsys.readouterr().out.endswith("result     no handler calls an OCI runtime of this node\n")
+
+
+def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
+    local: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    team = {"name": "team", "match": {"namespaces": ["a"]}, "env": [{"name": "B", "value": "b"}]}
+    given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}, team)
+    assert verify(ENGINE, [RUNC], given, local(protect), "table") == 1
+    output = capsys.readouterr().out
+    assert "not tried  rule/team: namespaces: the probe is of no pod\n" in output
+    assert "every handler is protected" not in output
+    assert verify(ENGINE, [RUNC], given, local(protect), "json", Accepted(["rule/other"])) == 1
+    assert json.loads(capsys.readouterr().out)["protected"] is False
+    assert verify(ENGINE, [RUNC], given, local(protect), "json", Accepted(["rule/*"])) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["protected"], report["notTried"]) == (
+        True,
+        [{"part": "rule/team", "because": "namespaces: the probe is of no pod", "accepted": True}],
+    )
+
+
+def test_an_exec_that_was_not_tried_is_an_exception_that_has_to_be_named(
+    local: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cannot(_env: Env) -> Env:
+        raise NodeError("the image does not say what can be run in it")
+
+    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table") == 1
+    assert "result     not tried: exec/runc " in capsys.readouterr().out
+    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table", Accepted(["exec/runc"])) == 0
+
+
+def test_an_engine_beside_is_named(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    beside = Accepted(beside=["docker 20.10.24 is not wired: reassert node verify --engine docker"])
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "table", beside) == 0
+    line = "beside     docker 20.10.24 is not wired: reassert node verify --engine docker"
+    assert capsys.readouterr().out.splitlines()[1] == line
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", beside) == 0
+    assert json.loads(capsys.readouterr().out)["enginesBeside"] == beside.beside
 
 
 def test_the_exit_status_is_that_of_the_worst_handler(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    engine: Any = SimpleNamespace(title="containerd 2.1")
 
     def by_turns(env: Env) -> Env:
-        return (protect if starter.started == 1 else keep)(env)
+        return (protect if starter.started <= 3 else keep)(env)
 
     starter = local(by_turns, protect)
-    assert verify(engine, [RUNC, BARE], POLICY, starter, "table") == 1
+    assert verify(ENGINE, [RUNC, BARE], POLICY, starter, "table") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "engine     containerd 2.1"
     assert lines[3] == "HANDLER    WIRED    RESULT         SEEN"
@@ -200,8 +288,7 @@ def test_the_exit_status_is_that_of_the_worst_handler(local: Make, capsys: pytes
 
 
 def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    engine: Any = SimpleNamespace(title="containerd 2.1")
-    assert verify(engine, [RUNC], POLICY, local(protect), "json") == 0
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report.pop("policy")["path"] == "policy.yaml"
     assert report == {
@@ -217,6 +304,8 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
             }
         ],
         "rulesNotTried": [],
+        "notTried": [],
+        "enginesBeside": [],
         "protected": True,
         "nothingToVerify": None,
     }
@@ -229,14 +318,13 @@ def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
 
 
 def test_nothing_to_verify_is_neither_protected_nor_not(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    engine: Any = SimpleNamespace(title="containerd 2.1")
     audit = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}, mode="Audit")
     why = "the mode of policy.yaml is Audit, nothing is enforced"
-    assert verify(engine, [RUNC], audit, local(protect), "json") == 3
+    assert verify(ENGINE, [RUNC], audit, local(protect), "json") == 3
     report = json.loads(capsys.readouterr().out)
     assert (report["protected"], report["nothingToVerify"]) == (False, why)
     assert [(entry["result"], entry["saw"]) for entry in report["handlers"]] == [("not tried", [why])]
-    assert verify(engine, [RUNC], audit, local(protect), "table") == 3
+    assert verify(ENGINE, [RUNC], audit, local(protect), "table") == 3
     assert capsys.readouterr().out.endswith(f"result     nothing to verify: {why}\n")
 
 
@@ -263,3 +351,19 @@ def test_an_interrupted_probe_leaves_a_trace(tmp_path: Path) -> None:
     for path in (left, tmp_path / "reassert-nri"):
         (path / "sub").mkdir(parents=True)
     assert traces(str(tmp_path)) == [str(left)]
+
+
+def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PROBES", str(tmp_path / "run/probes"))
+    marks, path = Marks(), tmp_path / "run/probes"
+    marks.add("0a1b")
+    assert (path.stat().st_mode & 0o777, [file.name for file in path.iterdir()]) == (0o700, ["0a1b"])
+    clear_marks()
+    assert [file.name for file in path.iterdir()] == ["0a1b"]
+    (path / "dead").write_text("99999999-0")
+    clear_marks()
+    assert [file.name for file in path.iterdir()] == ["0a1b"]
+    marks.clear()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,174 @@
+"""States of files, to put there and to put back."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hook.node.change import tree
+from hook.node.errors import NodeError
+
+FILE, LINK, TREE = "file", "link", "tree"
+
+
+@dataclass(frozen=True)
+class State:
+    """What is, or is to be, at a path: a file, a symbolic link, or a whole tree (hook.node.change.tree).
+
+    `content`: the bytes; a link's target; a tree's fingerprint. `mode`, `uid`, `gid`: as chmod(2) and chown(2) take
+    them; of a link only the owner counts. `mtime_ns` None: now.
+    `xattrs`: extended attributes (SELinux's label is one).
+    """
+
+    content: bytes
+    kind: str = FILE
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+    mtime_ns: int | None = None
+    xattrs: dict[str, bytes] = field(default_factory=dict)
+
+    def same(self, other: State | None) -> bool:
+        """Whether a program or a person would see no difference; times and attributes do not count."""
+        return other is not None and self._essence() == other._essence()
+
+    def _essence(self) -> tuple[object, ...]:
+        return self.kind, self.content, self.mode if self.kind == FILE else 0, self.uid, self.gid
+
+    def with_content(self, content: bytes) -> State:
+        """The same file with other bytes, written now."""
+        return State(content, self.kind, self.mode, self.uid, self.gid, None, self.xattrs)
+
+    def sha256(self) -> str:
+        """Hex digest of the content."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record that `from_json` reads back."""
+        attributes = {name: base64.b64encode(value).decode() for name, value in self.xattrs.items()}
+        return {**self.__dict__, "content": base64.b64encode(self.content).decode(), "xattrs": attributes}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> State:
+        """What `as_json` wrote."""
+        attributes = {name: base64.b64decode(value) for name, value in data["xattrs"].items()}
+        return State(**{**data, "content": base64.b64decode(data["content"]), "xattrs": attributes})
+
+
+Change = tuple[str, State | None]
+"""An absolute path and what is to be there; None: nothing."""
+
+
+def link(target: str) -> State:
+    """A symbolic link."""
+    return State(target.encode(), LINK, 0o777)
+
+
+def look(path: str) -> State | None:
+    """What is at a path now. Raises NodeError for a device and the like, OSError."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        return State(os.readlink(path).encode(), LINK, 0o777, status.st_uid, status.st_gid, status.st_mtime_ns)
+    if stat.S_ISDIR(status.st_mode):
+        return State(tree.fingerprint(path).encode(), TREE)
+    if not stat.S_ISREG(status.st_mode):
+        raise NodeError(f"{path} is neither a file nor a symbolic link; move it away")
+    mode = stat.S_IMODE(status.st_mode)
+    content = Path(path).read_bytes()
+    return State(content, FILE, mode, status.st_uid, status.st_gid, status.st_mtime_ns, _xattrs(path))
+
+
+def put(path: str, state: State | None) -> None:
+    """Make it so, at once (temporary file, fsync, rename) and durably. The directory must exist.
+
+    A tree must lie aside (`tree.prepare`), and does so when it is taken away. Raises NodeError, OSError.
+    """
+    if (state and state.kind == TREE) or os.path.isdir(path):
+        tree.place(path, state.content.decode() if state else "")
+    elif state is None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    else:
+        _replace(path, state)
+    _sync_directory(path)
+
+
+def _replace(path: str, state: State) -> None:
+    temporary = temporary_name(path)
+    remove_temporary(path)
+    try:
+        if state.kind == LINK:
+            os.symlink(state.content.decode(), temporary)
+            os.lchown(temporary, state.uid, state.gid)
+        else:
+            _write(temporary, state)
+        os.rename(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # write(2) does not know where: a full disk
+            error.filename = path
+        raise
+
+
+def temporary_name(path: str) -> str:
+    """Where `put` prepares a file; what an interrupted one leaves there is nobody's."""
+    directory, name = os.path.split(path)
+    return f"{directory}/.{name}.reassert-new"
+
+
+def remove_temporary(path: str) -> None:
+    """Remove what an interrupted `put` left. A read-only file system, which cannot have any, is no error."""
+    temporary = temporary_name(path)
+    if os.path.lexists(temporary):
+        os.unlink(temporary)
+
+
+def missing_directories(paths: list[str]) -> list[str]:
+    """The directories that have to be made before files can be put at these paths, outermost first."""
+    missing: set[str] = set()
+    for path in paths:
+        directory = os.path.dirname(path)
+        while not os.path.isdir(directory):
+            missing.add(directory)
+            directory = os.path.dirname(directory)
+    return sorted(missing)
+
+
+def _write(path: str, state: State) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(state.content)
+        file.flush()
+        os.fchown(fd, state.uid, state.gid)
+        os.fchmod(fd, state.mode)
+        for name, value in state.xattrs.items():
+            with suppress(OSError):  # a file system without them
+                os.setxattr(fd, name, value)
+        if state.mtime_ns is not None:
+            os.utime(fd, ns=(state.mtime_ns, state.mtime_ns))
+        os.fsync(fd)
+
+
+def _xattrs(path: str) -> dict[str, bytes]:
+    try:
+        return {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    except OSError:
+        return {}
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,169 @@
+"""A change of several files that is made whole or not at all, whatever interrupts it.
+
+Before the first file is touched, a journal says what every path holds and what it is to hold. It is deleted when all
+is done and proved. One that is found was left by an interrupted change: everything is put back as it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hook.base.system import make_directory
+from hook.emit.dispatcher import START
+from hook.node.change.files import TREE, Change, State, look, missing_directories, put, remove_temporary
+from hook.node.errors import NodeError
+
+DIRECTORY = "/var/lib/reassert/node"
+
+_JOURNAL = "journal.json"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One path of a change."""
+
+    path: str
+    before: State | None
+    after: State | None
+
+    def brings_program(self) -> bool:
+        """Whether something that can be called comes where nothing was, or what a dispatcher reads to call it."""
+        if self.before is not None or self.after is None:
+            return False
+        return self.after.kind == TREE or bool(self.after.mode & 0o111) or os.path.basename(self.path) == START
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What is being done. `operation`: install or uninstall. `engine`: whose files, to be restarted after a return.
+
+    `directories`: made for it, outermost first. `units`: of systemd, started by it. `running`: whether the engine ran
+    when it began.
+    """
+
+    operation: str
+    engine: str
+    steps: list[Step]
+    directories: list[str]
+    units: list[str]
+    running: bool = False
+
+    def undo(self) -> None:
+        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError.
+
+        But not a new program: starts may be under way through it until the engine has read that it is gone. `new` says
+        which there are; the caller removes them, and then `directories` once more.
+        """
+        for step in reversed(self.steps):
+            remove_temporary(step.path)
+            if not step.brings_program() and not _is(step.path, step.before):
+                os.makedirs(os.path.dirname(step.path), exist_ok=True)
+                put(step.path, step.before)
+        remove_directories(self.directories)
+
+    def new(self) -> list[str]:
+        """Programs that are there only by this change, in the order of its steps; its trees are `tree.tidy`'s."""
+        return [s.path for s in self.steps if s.brings_program() and s.after and s.after.kind != TREE]
+
+    def end(self, directory: str) -> None:
+        """All is done: from here on there is no way back."""
+        put(f"{directory}/{_JOURNAL}", None)
+
+
+def begin(
+    operation: str,
+    engine: str,
+    changes: list[Change],
+    units: list[str],
+    directory: str = DIRECTORY,
+    running: bool = False,
+) -> Journal:
+    """Write the journal of a change that is about to be made. Raises OSError, with nothing changed."""
+    steps = [Step(path, look(path), after) for path, after in changes]
+    written = [path for path, after in changes if after is not None]
+    journal = Journal(operation, engine, steps, missing_directories(written), units, running)
+    data = {
+        "operation": operation,
+        "engine": engine,
+        "steps": [
+            {"path": s.path, "before": s.before and s.before.as_json(), "after": s.after and s.after.as_json()}
+            for s in steps
+        ],
+        "directories": journal.directories,
+        "units": units,
+        "running": running,
+    }
+    put(f"{directory}/{_JOURNAL}", State(json.dumps(data).encode(), mode=0o600))
+    return journal
+
+
+def apply(journal: Journal) -> None:
+    """Make the change, in the order of its steps. Raises OSError; then `undo` puts back what was done."""
+    for path in journal.directories:
+        with suppress(FileExistsError):
+            os.mkdir(path)
+            os.chmod(path, 0o755)  # noqa: S103  # whatever the umask: others than root read what is put there too
+    for step in journal.steps:
+        if not _is(step.path, step.after):
+            put(step.path, step.after)
+
+
+def pending(directory: str = DIRECTORY) -> Journal | None:
+    """The journal that an interrupted change left. Raises NodeError where it cannot be read."""
+    path = f"{directory}/{_JOURNAL}"
+    try:
+        data = json.loads(Path(path).read_bytes())
+        steps = [Step(s["path"], _state(s["before"]), _state(s["after"])) for s in data["steps"]]
+        return Journal(data["operation"], data["engine"], steps, data["directories"], data["units"], data["running"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing
+        raise NodeError(
+            f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files"
+        ) from None
+
+
+@contextmanager
+def locked(directory: str = DIRECTORY) -> Iterator[None]:
+    """One change of the node at a time. Raises NodeError while another is under way, OSError."""
+    make_directory(directory, 0o700)
+    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(fd).st_nlink:
+                raise BlockingIOError
+        except BlockingIOError:
+            raise NodeError("another `reassert node` is at work on this node; wait for it") from None
+        remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was cut off before its journal was there
+        try:
+            yield
+        finally:
+            if os.listdir(directory) == ["lock"]:
+                os.unlink(f"{directory}/lock")
+                remove_directories([os.path.dirname(directory), directory])
+    finally:
+        os.close(fd)
+
+
+def remove_directories(directories: list[str]) -> None:
+    """Those that are empty, innermost first."""
+    for path in reversed(directories):
+        with suppress(OSError):
+            os.rmdir(path)
+
+
+def _state(data: dict[str, Any] | None) -> State | None:
+    return None if data is None else State.from_json(data)
+
+
+def _is(path: str, wanted: State | None) -> bool:
+    now = look(path)
+    return now is None if wanted is None else wanted.same(now)

@@ -1,0 +1,68 @@
+"""What `node uninstall` leaves on a node, and what `--purge` removes of it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+from hook import events
+from hook.node.change import tree
+from hook.node.change.record import Record
+from hook.policy import compiler, store
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file that stays after uninstall. `what`: what it is, for people. `purged`: whether `--purge` removes it."""
+
+    path: str
+    what: str
+    purged: bool
+
+
+def leftovers(record: Record) -> list[Leftover]:
+    """Every file of reassert's, and in its directories, that is on a node now. Of a node that is not wired."""
+    found = [Leftover(store.SOURCE, "the node policy", True)] if os.path.lexists(store.SOURCE) else []
+    found += [
+        Leftover(path, "not written by reassert", False)
+        for path in _files_below(os.path.dirname(store.SOURCE))
+        if path != store.SOURCE and record.owned(path) is None
+    ]
+    found += [Leftover(path, "a compiled policy", True) for path in sorted(glob(f"{store.STORE}/*.json"))]
+    found += [Leftover(path, "the event log", True) for path in sorted(glob(f"{events.EVENTS}*"))]
+    for owner, part in sorted(record.parts.items()):
+        found += [Leftover(path, _still_needed(owner), False) for path in sorted(part.files)]
+    if record.parts:
+        found.append(Leftover(record.path, "the record of the files above", False))
+    for path in sorted(glob(f"{tree.PLACE}/*")):
+        ours = tree.CONTENT.fullmatch(os.path.basename(path))
+        what = "a program that still runs; the next uninstall removes it" if ours else "not written by reassert"
+        found.append(Leftover(path, what, False))
+    return found
+
+
+def purge() -> None:
+    """Remove the policy, the compiled policies, the event log and marks of probes. Raises OSError."""
+    compiler.clear()
+    for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
+        Path(path).unlink(missing_ok=True)
+    for directory in (
+        os.path.dirname(store.SOURCE),
+        os.path.dirname(events.EVENTS),
+        events.PROBES,
+        os.path.dirname(events.PROBES),
+    ):
+        for below in sorted((path for path, _, _ in os.walk(directory)), reverse=True):
+            with suppress(OSError):  # somebody keeps something of their own in it
+                os.rmdir(below)
+
+
+def _files_below(directory: str) -> list[str]:
+    return sorted(os.path.join(path, name) for path, _, names in os.walk(directory) for name in names)
+
+
+def _still_needed(owner: str) -> str:
+    return f"running containers or commands of {owner} still call it; the next uninstall removes it"

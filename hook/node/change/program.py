@@ -1,0 +1,121 @@
+"""The program itself on this node: its tree, the command, a first policy."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hook.base.system import trusted
+from hook.emit.dispatcher import START, lasting, start_text
+from hook.node.change import tree
+from hook.node.change.files import TREE, Change, State, link
+from hook.node.change.tree import PLACE
+from hook.node.errors import NodeError
+from hook.policy import store
+from hook.policy.compiler import compile_bytes, read_source
+from hook.policy.model import Policy
+
+COMMAND = "/usr/local/bin/reassert"
+
+_SEED = Path(__file__).with_name("policy.yaml")
+"""config/policy.yaml, beside this module in the frozen program."""
+
+_PACKAGED = "/usr/"
+"""A program below belongs to a package manager and is used where it is."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Where the program will be, and what has to be put there. `path`: the executable that engines call."""
+
+    path: str
+    changes: list[Change]
+
+
+def program(prepare: bool = True) -> Program:
+    """How to put the running program in place. Nothing is touched yet.
+
+    `prepare`: have a copy ready, without which the change cannot be made, only be told. Raises NodeError where the
+    running program is not the frozen one, or others than root can write where it is to be.
+    """
+    here = _own_tree()
+    changes: list[Change] = []
+    if not here.startswith(_PACKAGED):
+        _only_roots(PLACE)
+        content = tree.fingerprint(here, laid_out=True)
+        directory = tree.directory_of(content)
+        if prepare and not os.path.isdir(directory):
+            tree.prepare(here)
+        executable = f"{directory}/reassert"
+        changes += [
+            (directory, State(content.encode(), TREE)),
+            (f"{PLACE}/{START}", State(start_text(executable).encode())),
+            (f"{PLACE}/reassert", link(os.path.relpath(executable, PLACE))),
+            (COMMAND, link(f"{PLACE}/reassert")),
+        ]
+    return Program(path_in_use(), changes)
+
+
+def _only_roots(path: str) -> None:
+    if os.path.lexists(path):
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+            raise NodeError(f"{path} is not a directory that only root can write to; mend or remove it")
+
+
+def lay_out(directory: str, place: str) -> None:
+    """Put the running program below a directory as it is to be at `place`, for a package. Raises NodeError, OSError."""
+    tree.lay_out(_own_tree(), directory, place)
+
+
+def installed(path: str) -> bool:
+    """Whether an executable that is to be called is the one that `program` puts in place."""
+    return path == f"{PLACE}/reassert"
+
+
+def seed() -> list[Change]:
+    """A first policy, where the node has none, and none of one that somebody deleted is in force either."""
+    there = os.path.lexists(store.SOURCE) or _is_compiled()
+    return [] if there else [(store.SOURCE, State(_seed_text()))]
+
+
+def policy(seeded: bool = True) -> Policy:
+    """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all.
+
+    `seeded`: whether a node without one would get the first one.
+    """
+    if not _is_compiled():  # to look at a node leaves nothing there
+        if not os.path.lexists(store.SOURCE):
+            if not seeded:
+                raise NodeError(f"every container is refused: there is no {store.SOURCE}; `reassert node install`")
+            return compile_bytes(store.SOURCE, _seed_text()).policy()
+        trusted(store.SOURCE)
+        return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
+    found = store.load()
+    if found.missing:
+        raise NodeError(f"every container would be refused: {found.missing}; see `reassert policy check`")
+    return found
+
+
+def _is_compiled() -> bool:
+    return os.path.exists(store.store_path(store.SOURCE, store.STORE))
+
+
+def path_in_use() -> str:
+    """The executable that a wired engine calls."""
+    here = _own_tree()
+    return lasting(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
+
+
+def _own_tree() -> str:
+    if not hasattr(sys, "_MEIPASS"):
+        raise NodeError("only the frozen program can be put on a node: packaging/build.sh, then dist/reassert/reassert")
+    return os.path.dirname(os.path.realpath(sys.executable))
+
+
+def _seed_text() -> bytes:
+    source = _SEED if _SEED.exists() else _SEED.parents[3] / "config" / _SEED.name
+    return source.read_bytes()

@@ -1,0 +1,108 @@
+"""What this node was changed to: which files are ours, and what they were before. Kept in installed.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hook.node.change.files import Change, State
+from hook.node.change.journal import DIRECTORY
+from hook.node.errors import NodeError
+
+PROGRAM = "program"
+"""Owner of the files that belong to no engine: the program itself, its link, the policy."""
+
+
+@dataclass
+class OwnedFile:
+    """A file that was put there. `before`: as it was without reassert. `after`: sha256 of what was put, hex."""
+
+    before: State | None
+    after: str
+
+
+@dataclass
+class OwnerRecord:
+    """What one owner, an engine or PROGRAM, has on this node.
+
+    `adapters`, `runtime_class`: what was asked for. `references`: those of the files that the engine reads, in the
+    order in which they were written. `directories`: made for the files, outermost first. `units`: of systemd, that run
+    for it. `notes`: the engine's own, JSON.
+    """
+
+    adapters: list[str] = field(default_factory=list)
+    runtime_class: str | None = None
+    files: dict[str, OwnedFile] = field(default_factory=dict)
+    references: list[str] = field(default_factory=list)
+    directories: list[str] = field(default_factory=list)
+    units: list[str] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class Record:
+    """installed.json, in memory. `parts`: by owner."""
+
+    def __init__(self, directory: str = DIRECTORY) -> None:
+        """Raises NodeError for a file that cannot be understood."""
+        self.path = f"{directory}/installed.json"
+        self.parts: dict[str, OwnerRecord] = {}
+        try:
+            data = json.loads(Path(self.path).read_bytes())
+            self.parts = {owner: _part(part) for owner, part in data["parts"].items()}
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NodeError(
+                f"{self.path} cannot be read ({error}); mend it, or put back the engines' files from {directory}/before"
+            ) from None
+
+    def engines(self) -> list[str]:
+        """The engines that are wired."""
+        return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and part.adapters)
+
+    def engines_with_files(self) -> list[str]:
+        """The engines that are wired, or have something of ours left."""
+        return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and (part.files or part.adapters))
+
+    def owned(self, path: str) -> OwnedFile | None:
+        """The entry of a path, whoever's."""
+        return next((part.files[path] for part in self.parts.values() if path in part.files), None)
+
+    def elsewhere(self, path: str, owner: str, wired: bool = True) -> bool:
+        """Whether another owner that is `wired` needs the path too; or one that is not, for its running containers."""
+        others = [part for name, part in self.parts.items() if name != owner and bool(part.adapters) == wired]
+        return any(path in part.files for part in others)
+
+    def change(self) -> Change:
+        """What is to be on disk."""
+        parts = {owner: part for owner, part in self.parts.items() if part.files or part.adapters}
+        if not parts:
+            return self.path, None
+        data = {"parts": {owner: _part_json(part) for owner, part in sorted(parts.items())}}
+        return self.path, State(json.dumps(data, indent=1).encode(), mode=0o600)
+
+
+def _part(data: dict[str, Any]) -> OwnerRecord:
+    files = {
+        path: OwnedFile(None if f["before"] is None else State.from_json(f["before"]), f["after"])
+        for path, f in data["files"].items()
+    }
+    lists = data["references"], data["directories"], data["units"]
+    return OwnerRecord(data["adapters"], data["runtimeClass"], files, *lists, data["notes"])
+
+
+def _part_json(part: OwnerRecord) -> dict[str, Any]:
+    return {
+        "adapters": part.adapters,
+        "runtimeClass": part.runtime_class,
+        "files": {
+            path: {"before": owned.before and owned.before.as_json(), "after": owned.after}
+            for path, owned in part.files.items()
+        },
+        "references": part.references,
+        "directories": part.directories,
+        "units": part.units,
+        "notes": part.notes,
+    }

@@ -1,0 +1,183 @@
+"""The frozen program's files on a node: a directory for each content, and one rename that leads to another.
+
+PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
+(hook.emit.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+
+from hook.emit.dispatcher import START, start_text
+from hook.node.errors import NodeError
+
+PLACE = "/opt/reassert"
+STAGING = "/opt/.reassert.reassert-aside"
+"""Where a tree is prepared, and where one that is removed lies until all is done."""
+
+_SECONDS = 1
+"""How long a program that was replaced stays at least: a dispatcher may have read `start` and not executed it yet."""
+
+_PATIENCE = 10
+"""Seconds after which one that a process still runs is left to the next install or uninstall."""
+
+CONTENT = re.compile("[0-9a-f]{12}(-[0-9]+)?")
+"""What `directory_of` makes. Whatever else lies in PLACE is not ours."""
+
+
+def fingerprint(path: str, laid_out: bool = False) -> str:
+    """Hex sha256 over names, modes and contents of everything below a directory. Raises OSError.
+
+    `laid_out`: as it would be of `copy`'s copy.
+    """
+    digest = hashlib.sha256()
+    for directory, names, files in os.walk(path):
+        names.sort()
+        for name in sorted([*files, *(name for name in names if os.path.islink(os.path.join(directory, name)))]):
+            full = os.path.join(directory, name)
+            link = os.path.islink(full)
+            mode = os.lstat(full).st_mode
+            if laid_out and not link:
+                mode = mode & ~0o7777 | _mode(mode)
+            content = hashlib.sha256(os.readlink(full).encode()).hexdigest() if link else _sha256(full)
+            entry = f"{os.path.relpath(full, path)} {mode:o} {content}\n"
+            digest.update(entry.encode())
+    return digest.hexdigest()
+
+
+_known: dict[tuple[int, int, int], str] = {}
+
+
+def _sha256(path: str) -> str:
+    """Of a file's content, read once as long as nobody writes to it: a command looks at a tree several times."""
+    status = os.stat(path)
+    key = status.st_dev, status.st_ino, status.st_ctime_ns
+    if key not in _known:
+        _known[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return _known[key]
+
+
+def _mode(mode: int) -> int:
+    return 0o755 if mode & 0o100 else 0o644
+
+
+def name_of(content: str) -> str:
+    """What the directory of a content is called. `content`: its fingerprint."""
+    return content[:12]
+
+
+def directory_of(content: str) -> str:
+    """Where in PLACE the program with a fingerprint is, or is to be: beside one of that name that was damaged.
+
+    Raises OSError.
+    """
+    stem = f"{PLACE}/{name_of(content)}"
+    taken = sorted(glob(f"{stem}*"))
+    there = (path for path in taken if fingerprint(path) == content)
+    free = (path for path in [stem, *(f"{stem}-{number}" for number in range(2, 99))] if path not in taken)
+    return next(there, None) or next(free)
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a program's tree, writable by nobody else and, if root copies, root's. Raises OSError."""
+    shutil.copytree(source, target, symlinks=True)
+    for directory, _, files in os.walk(target):
+        os.chmod(directory, 0o755)  # noqa: S103  # engines and people run it, root alone writes
+        for name in files:
+            full = os.path.join(directory, name)
+            if not os.path.islink(full):
+                os.chmod(full, _mode(os.stat(full).st_mode))
+        if os.geteuid() == 0:
+            for full in (directory, *(os.path.join(directory, name) for name in files)):
+                os.lchown(full, 0, 0)
+
+
+def prepare(source: str) -> None:
+    """Copy a program's tree aside, durably, for `place`. Raises OSError."""
+    shutil.rmtree(STAGING, ignore_errors=True)
+    os.makedirs(os.path.dirname(STAGING), exist_ok=True)
+    copy(source, STAGING)
+    _sync(STAGING)
+
+
+def _sync(path: str) -> None:
+    """Have a path's whole file system on disk, and no other: sync(2) would wait for a dead NFS server too."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), path)
+    finally:
+        os.close(fd)
+
+
+def place(path: str, content: str) -> None:
+    """Put the tree that lies aside in its place, or with `content` "" the one in place aside.
+
+    `content`: its fingerprint. Raises NodeError where another one lies there, OSError.
+    """
+    if not content:
+        shutil.rmtree(STAGING, ignore_errors=True)
+        os.rename(path, STAGING)
+        return
+    if not os.path.isdir(STAGING) or fingerprint(STAGING) != content:
+        raise NodeError(f"{STAGING} is not the program that was to be put at {path}; run the same command again")
+    shutil.rmtree(path, ignore_errors=True)  # left there by an earlier version, which exchanged trees
+    os.rename(STAGING, path)
+
+
+def lay_out(source: str, directory: str, place: str) -> None:
+    """Copy a program's tree below a directory that will be at `place`, for a package, with `start` and the link."""
+    name = name_of(fingerprint(source, laid_out=True))
+    copy(source, f"{directory}/{name}")
+    Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))
+    os.symlink(f"{name}/reassert", f"{directory}/reassert")
+
+
+def tidy() -> None:
+    """Remove what lies aside and programs that were replaced, these as soon as nothing runs from them.
+
+    Not while a journal is pending: its undo needs them.
+    """
+    shutil.rmtree(STAGING, ignore_errors=True)
+    stale, replaced = _stale()
+    if stale and replaced:
+        time.sleep(_SECONDS)
+    deadline = time.monotonic() + _PATIENCE
+    for path in stale:
+        while (runs := _runs(path)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if not runs:
+            shutil.rmtree(path, ignore_errors=True)
+    if stale and not replaced:
+        with suppress(OSError):
+            os.rmdir(PLACE)
+
+
+def _stale() -> tuple[list[str], bool]:
+    """The programs in PLACE that its link does not lead to, and whether it leads to one."""
+    program = f"{PLACE}/reassert"
+    used = os.path.join(PLACE, os.path.dirname(os.readlink(program))) if os.path.islink(program) else ""
+    stale = [path for path in glob(f"{PLACE}/*") if CONTENT.fullmatch(os.path.basename(path)) and path != used]
+    if used and os.path.isdir(f"{PLACE}/lib/base_library.zip"):  # as earlier versions lay there, without CONTENT
+        stale.append(f"{PLACE}/lib")
+    return stale, os.path.lexists(program)
+
+
+def _runs(path: str) -> bool:
+    """Whether another process runs the program in a directory, in whatever mount namespace."""
+    for executable in glob("/proc/[0-9]*/exe"):
+        try:
+            if os.path.samefile(executable, f"{path}/reassert") and executable != f"/proc/{os.getpid()}/exe":
+                return True
+        except OSError:
+            continue  # it has ended, or is the kernel's; or there is no program in the directory
+    return False

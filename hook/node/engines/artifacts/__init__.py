@@ -1,0 +1,1 @@
+"""Files that reassert generates and that engines call or read."""

@@ -1,0 +1,36 @@
+"""The systemd unit of the NRI plugin, and its place in the boot."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from hook.node.change.files import Change, State, link
+from hook.node.errors import NodeError
+
+NAME = "reassert-nri.service"
+TEMPLATE = Path(__file__).with_name(NAME)
+"""packaging/systemd's, beside this module in the frozen program."""
+
+PLUGIN_IS_OURS = "unit"
+"""In an engine's notes, with the value False: the plugin is run by others (`--no-unit`)."""
+
+PLUGIN_NOT_SEEN = "the NRI plugin is run by others (--no-unit) and not seen here"
+"""What `status` says then of a handler."""
+
+_DIRECTORY = "/etc/systemd/system"
+_SOCKET = "/var/run/nri/nri.sock"
+
+
+def nri_unit(program: str, socket: str) -> tuple[list[Change], list[str]]:
+    """The unit's files, calling this program, and the units to start. `socket`: the engine's NRI socket."""
+    command = [program, "nri", *(["--socket", socket] if socket != _SOCKET else [])]
+    source = TEMPLATE if TEMPLATE.exists() else TEMPLATE.parents[4] / "packaging/systemd" / NAME
+    try:
+        lines = source.read_text().splitlines(keepends=True)
+    except OSError as error:
+        raise NodeError(f"{source}: {error.strerror}") from None
+    text = "".join(f"ExecStart={shlex.join(command)}\n" if line.startswith("ExecStart=") else line for line in lines)
+    path = f"{_DIRECTORY}/{NAME}"
+    enabled = link(path)
+    return [(path, State(text.encode())), (f"{_DIRECTORY}/multi-user.target.wants/{NAME}", enabled)], [NAME]

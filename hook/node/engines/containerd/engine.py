@@ -1,0 +1,394 @@
+"""containerd 1.6, 1.7 and 2.x."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from copy import deepcopy
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hook.node import systemd
+from hook.node.change.files import Change, State
+from hook.node.engines import shims, toml
+from hook.node.engines.artifacts.basespec import base_spec, reserved_env
+from hook.node.engines.artifacts.cdi import PATH as CDI_FILE
+from hook.node.engines.artifacts.cdi import cdi_file
+from hook.node.engines.artifacts.dispatchers import dispatcher_for, real_of
+from hook.node.engines.artifacts.nri_unit import NAME, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit
+from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engines.base import NRI as NRI_ADAPTER
+from hook.node.engines.cmdline import arguments_of, option
+from hook.node.engines.containerd.dump import (
+    RUNC_TYPES,
+    comparable,
+    cri,
+    differences,
+    imports,
+    in_dump,
+    not_wrapped,
+    path_of_shim,
+    runtimes,
+)
+from hook.node.engines.containerd.files import CRI, NRI, Files, strip
+from hook.node.engines.toml import Key
+from hook.node.errors import NodeError
+from hook.node.probe.starter import Starter
+from hook.policy.match import excluded
+from hook.policy.model import Policy
+
+CONFIG = "/etc/containerd/config.toml"
+SPECS = "/etc/reassert/base-runtime-spec"
+"""Where the generated base_runtime_spec of each handler lies."""
+
+_PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""systemd's default for services, where the shim looks for `runc`."""
+
+
+class Containerd:
+    """The containerd of this node, its configuration read by itself (`containerd config dump`)."""
+
+    name = "containerd"
+    adapters: tuple[str, ...] = (RUNTIME, NRI_ADAPTER, HOOK, CDI)
+    service = "containerd.service"
+    verb = "restart"
+
+    def __init__(self) -> None:
+        """Raises NodeError where it is not installed, or its configuration is broken."""
+        self.version = _version()
+        self.title = f"containerd {'.'.join(map(str, self.version))}"
+        self._config, self._address = self._daemon_options()
+        self._expected: dict[str, Any] | None = None
+
+    @staticmethod
+    def installed() -> bool:
+        """Whether this node has it."""
+        return shutil.which("containerd", path=_PATH) is not None
+
+    # -- what is
+
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+        """Every handler of the CRI plugin."""
+        dump = self._dump()
+        was = notes.get("handlers", {})
+        note = "" if notes.get(PLUGIN_IS_OURS, True) else PLUGIN_NOT_SEEN
+        return [self._handler(name, table, was.get(name, {}), note) for name, table in sorted(runtimes(dump).items())]
+
+    def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str) -> Handler:
+        kind = str(table.get("runtime_type", ""))
+        by_path = path_of_shim(table)
+        if kind not in RUNC_TYPES and not by_path:
+            return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
+        binary = str(toml.get(table, ("options", "BinaryName"), ""))
+        real = real_of(binary) if binary else None
+        spec = str(table.get("base_runtime_spec", ""))
+        wired = [RUNTIME] if real else []
+        if _is_our_spec(spec):
+            wired.append(HOOK)
+        if systemd.is_active(NAME):
+            wired.append(NRI_ADAPTER)
+        original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
+        notices = [text for text in (not_wrapped(table) if by_path else "", note) if text]
+        return Handler(name, self._runtime(original), tuple(wired), "; ".join(notices))
+
+    def _runtime(self, binary: str) -> str:
+        """The absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
+        found = shutil.which(binary or "runc", path=_PATH)
+        if found is None:
+            raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
+        return found
+
+    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
+        """Pods whose sandbox has another BinaryName: the CRI plugin takes it over for each container made in them."""
+        names = [
+            f"{who.namespace}/{who.pod}" for who in shims.preexisting_pods(self._state) if not excluded(policy, who)
+        ]
+        if not names:
+            return []
+        becomes = "is refused where it lacks what the policy reserves" if hooked else "goes past reassert"
+        return [
+            f"{len(names)} pods are from before; a container that starts in them {becomes}, until they are made anew "
+            f"(kubectl drain): {shims.listed(names)}"
+        ]
+
+    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: pods are made anew, and those that run keep a dispatcher."""
+        return []
+
+    def warnings(self) -> list[str]:
+        """Handlers of runc that cannot be wrapped, and have no hook either."""
+        return [
+            f"handler {name} {not_wrapped(table)}"
+            for name, table in sorted(runtimes(self._dump()).items())
+            if path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
+        ]
+
+    def hints(self) -> list[str]:
+        """Keys that blogs recommend and that containerd ignores without a word."""
+        found = []
+        for name, table in sorted(runtimes(self._dump()).items()):
+            for key in ("hooks", "env"):
+                if key in (table.get("options") or {}):
+                    instead = (
+                        "hooks go into the OCI spec that base_runtime_spec names: reassert node install --adapter hook"
+                        if key == "hooks"
+                        else "reserve env in /etc/reassert/policy.yaml: reassert node install"
+                    )
+                    found.append(f"runtimes.{name}.options.{key} does nothing in containerd; {instead}")
+        return found
+
+    # -- what is to be
+
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        """BinaryName and base_runtime_spec of the handlers, and NRI switched on where it is asked for."""
+        dump = self._dump()
+        files = Files(self._config, self.version[0], imports(dump), base)
+        wiring = Wiring()
+        settings: dict[Key, Any] = {}
+        was: dict[str, dict[str, str]] = {}
+        # The wrapper sets env itself, and for those whom a rule concerns only.
+        env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
+        taken: dict[str, str] = {}
+        chosen, created = self._chosen(dump, choice, notes) if choice.adapters != (CDI,) else ({}, None)
+        for name, table in chosen.items():
+            old = notes.get("handlers", {}).get(name) or _current(table, notes)
+            was[name] = old
+            runtime = ("containerd", "runtimes", name)
+            if name == created or not files.define((*runtime,)):
+                # Tables of files replace the built-in ones, so all of such a one has to be said.
+                settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
+            if RUNTIME in choice.adapters and not path_of_shim(table):
+                path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
+                _add(wiring.artifacts, (path, state))
+                settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
+            if {HOOK, NRI_ADAPTER} & set(choice.adapters):
+                spec = base_spec(self._default_spec(old["base_runtime_spec"]), choice.program, env)
+                path = f"{SPECS}/{name}.json"
+                wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
+                settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
+        switched = False
+        if NRI_ADAPTER in choice.adapters:
+            switched = bool(notes.get("nri")) or bool(toml.get(dump, (*NRI, "disable"), True))
+            self._nri(dump, choice, wiring)
+        if switched:
+            settings[*NRI, "disable"] = False
+        enabled = False
+        if CDI in choice.adapters:
+            self._cdi(dump, choice, wiring)
+            enabled = bool(notes.get("cdi")) or not toml.get(dump, (*cri(dump), "enable_cdi"), False)
+        if enabled:
+            settings[*files.cri(), "enable_cdi"] = True
+        configuration, changed = files.change(settings) if settings else ([], [])
+        wiring.references += configuration
+        wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched, "cdi": enabled}
+        if not choice.unit:
+            wiring.notes[PLUGIN_IS_OURS] = False
+        effective = {in_dump(key, dump): value for key, value in settings.items()}
+        self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
+        return wiring
+
+    def _chosen(
+        self, dump: dict[str, Any], choice: Choice, notes: dict[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], str | None]:
+        """The tables of the handlers to wire, and which of them is a new one: a copy of the default handler's."""
+        there = {name: table for name, table in runtimes(dump).items() if name != notes.get("created")}
+        known = {name: table for name, table in there.items() if table.get("runtime_type") in RUNC_TYPES}
+        if {HOOK, NRI_ADAPTER} & set(choice.adapters):
+            known.update({name: table for name, table in there.items() if path_of_shim(table)})
+        wanted = choice.runtime_class
+        if wanted is None:
+            if not known:
+                raise NodeError("containerd's CRI plugin has no runtime handler of a runc type; nothing to wire")
+            return known, None
+        if wanted in known:
+            return {wanted: known[wanted]}, None
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", wanted):
+            raise NodeError(f"--runtime-class {wanted}: a RuntimeClass' handler is a DNS label: a-z, 0-9 and -")
+        if wanted in there:
+            table = there[wanted]
+            why = (
+                not_wrapped(table)
+                if path_of_shim(table)
+                else f"is of type {table.get('runtime_type')} and calls no runc"
+            )
+            raise NodeError(f"handler {wanted} {why}")
+        default = str(toml.get(dump, (*cri(dump), "containerd", "default_runtime_name"), "runc"))
+        if default not in known:
+            raise NodeError(f"the default handler {default} calls no runc; name an existing one with --runtime-class")
+        return {wanted: known[default]}, wanted
+
+    def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
+        """The plugin's unit, unless others run it."""
+        if self.version < (1, 7):
+            raise NodeError(f"{self.title} has no NRI, that needs 1.7 or later; use --adapter runtime")
+        if not choice.unit:
+            return
+        socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
+        artifacts, wiring.units = nri_unit(choice.program, socket)
+        wiring.artifacts += artifacts
+
+    def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
+        """The CDI spec, where containerd looks for one."""
+        if self.version < (1, 7):
+            raise NodeError(f"{self.title} has no CDI, that needs 1.7 or later; use --adapter runtime")
+        path, state = cdi_file(choice.policy, choice.program)
+        directories = toml.get(dump, (*cri(dump), "cdi_spec_dirs"), [])
+        if os.path.dirname(CDI_FILE) not in map(os.path.normpath, directories):
+            raise NodeError(f"{self._config}: cdi_spec_dirs has no {os.path.dirname(CDI_FILE)}; add it")
+        wiring.artifacts.append((path, state))
+
+    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        """Our own drop-in goes whole; of other files, our settings."""
+        if path.startswith(SPECS) or os.path.basename(path).startswith("99-reassert"):
+            return None
+        return toml.encode(strip(path, toml.decode(content), notes.get("settings", [])))
+
+    # -- doing it
+
+    def check(self) -> None:
+        """Containerd must read the files, and find in them exactly what was meant: no more, no less."""
+        now = self._dump()
+        if self._expected is None:
+            return
+        wrong = differences(comparable(self._expected), comparable(now))
+        if wrong:
+            raise NodeError(f"containerd reads its configuration differently than meant: {'; '.join(wrong[:5])}")
+
+    def running(self) -> bool:
+        """Whether its unit runs."""
+        return systemd.is_active(self.service)
+
+    def restart(self) -> None:
+        """Containers run on meanwhile: they belong to their shims."""
+        systemd.restart(self.service)
+        deadline = time.monotonic() + systemd.SECONDS
+        while systemd.command(["ctr", "--address", self._address, "version"]).returncode:
+            if time.monotonic() > deadline:
+                raise NodeError(f"containerd does not answer at {self._address}")
+            time.sleep(0.2)
+        systemd.wait_active(self.service)
+
+    def starter(self) -> Starter:
+        """Probes as pods, of the sandbox image that the configuration names."""
+        from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
+
+        dump = self._dump()
+        image = toml.get(dump, _PINNED) or toml.get(dump, (*CRI[2], "sandbox_image"))
+        return PodStarter(self.name, self._address, str(image))
+
+    def users(self, path: str) -> int:
+        """Bundles of running containers whose shim was told to call this runtime."""
+        return shims.users(path, self._state)
+
+    @cached_property
+    def _state(self) -> str:
+        """Where containerd keeps its bundles; no setting of ours moves that."""
+        return str(self._dump().get("state", "/run/containerd"))
+
+    # -- containerd itself
+
+    def _daemon_options(self) -> tuple[str, str]:
+        """Path of its configuration and address, from the running daemon's command line."""
+        arguments = arguments_of(systemd.main_pid(self.service))
+        config = option(arguments, "--config", "-c") or [CONFIG]
+        address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
+        return config[-1], address[-1]
+
+    def _dump(self) -> dict[str, Any]:
+        """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
+        # Where there is none, 1.x starts with its defaults all the same, and yet cannot dump them.
+        config = self._config if os.path.exists(self._config) else os.devnull
+        done = systemd.command(["containerd", "--config", config, "config", "dump"])
+        if done.returncode:
+            raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
+        dump = toml.parse(done.stdout, "containerd config dump")
+        plugin = toml.get(dump, cri(dump))
+        disabled = [str(name) for name in dump.get("disabled_plugins", [])]
+        if plugin is None or any(name in ("cri", *(CRI[2][1], CRI[3][1])) for name in disabled):
+            raise NodeError(f"{self._config}: the CRI plugin is disabled (disabled_plugins), so kubelet cannot use it")
+        for name in ("default_runtime", "untrusted_workload_runtime"):
+            if toml.get(plugin, ("containerd", name, "runtime_type")):
+                raise NodeError(f"{self._config}: the deprecated {name} is in use; write it as runtimes.NAME")
+        return dump
+
+    def _default_spec(self, configured: str) -> dict[str, Any]:
+        """The spec that the handler had, or the engine's own."""
+        try:
+            if configured:
+                text = Path(configured).read_text()
+            else:
+                done = systemd.command(["ctr", "oci", "spec"])
+                if done.returncode:
+                    raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
+                text = done.stdout
+            spec = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise NodeError(f"base_runtime_spec {configured}: {error}") from None
+        if not isinstance(spec, dict):
+            raise NodeError(f"base_runtime_spec {configured} is no OCI spec")
+        return spec
+
+    def _expect(
+        self, dump: dict[str, Any], settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
+        expected = deepcopy(dump)
+        handlers = runtimes(expected)
+        for name, old in notes.get("handlers", {}).items():
+            if name in handlers:
+                toml.put(handlers[name], ("options", "BinaryName"), old["BinaryName"])
+                handlers[name]["base_runtime_spec"] = old["base_runtime_spec"]
+        handlers.pop(notes.get("created") or "", None)
+        if notes.get("nri"):
+            toml.put(expected, (*NRI, "disable"), True)
+        if notes.get("cdi"):
+            toml.put(expected, (*cri(dump), "enable_cdi"), False)
+        handlers.update(deepcopy(new))
+        for key, value in settings.items():
+            toml.put(expected, key, value)
+        return expected
+
+
+def _version() -> tuple[int, int, int]:
+    done = systemd.command(["containerd", "--version"])
+    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
+    if found is None:
+        said = " ".join((done.stdout + done.stderr).split())
+        raise NodeError(f"`containerd --version` says {said!r}, which is no version")
+    major, minor, patch = map(int, found.groups())
+    if (major, minor) < (1, 6):
+        raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
+    return major, minor, patch
+
+
+def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
+    """What a handler has without us. It may be a copy of one that is wired, and then has what that one had."""
+    binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
+    if _is_our_spec(spec):
+        of = os.path.basename(spec).removesuffix(".json")
+        spec = str(toml.get(notes, ("handlers", of, "base_runtime_spec"), ""))
+    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": spec}
+
+
+def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
+    """What a handler's table sets, without the defaults and without what is wired."""
+    ours = (("options", "BinaryName"), ("base_runtime_spec",))
+    return {key: value for key, value in comparable(table).items() if key not in ours}
+
+
+def _is_ours(binary: str) -> bool:
+    return os.path.basename(binary).startswith("reassert-")
+
+
+def _is_our_spec(path: str) -> bool:
+    return path.startswith(SPECS + "/")
+
+
+def _add(changes: list[Change], change: Change) -> None:
+    if change not in changes:
+        changes.append(change)

@@ -1,0 +1,348 @@
+"""CRI-O: one drop-in with the runtimes' tables, and a hooks.d directory of our own.
+
+A `[crio.runtime.runtimes.NAME]` of a drop-in does not add to the one before: it takes its place (pkg/config's
+UpdateFromDropInFile decodes into a map, and BurntSushi/toml's unifyMap makes each of its values anew). So ours repeat
+every setting. Containers keep the handler's name only; its runtime_path is looked up for each operation (internal/oci,
+newRuntimeImpl), so those from before and after work on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hook.emit.hookentry import hooks_d
+from hook.node import systemd
+from hook.node.change.files import State
+from hook.node.engines import toml
+from hook.node.engines.artifacts.basespec import reserved_env
+from hook.node.engines.artifacts.cdi import cdi_file
+from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit
+from hook.node.engines.base import CDI, HOOK, NRI, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engines.cmdline import arguments_of, option
+from hook.node.errors import NodeError
+from hook.node.probe.starter import Starter
+from hook.policy.model import Policy
+
+HOOKS = "/etc/reassert/hooks.d/crio"
+"""A directory of our own: what lies in /usr/share/containers/oci/hooks.d podman runs too."""
+
+_CONFIG, _DROP_INS, _OURS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "99-reassert.conf"
+_RUNTIMES = ("crio", "runtime", "runtimes")
+_KEYS = (
+    "runtime_",
+    "monitor_",
+    "container_",
+    "allowed_",
+    "privileged_",
+    "platform_",
+    "default_",
+    "inherit_",
+    "no_sync",
+)
+"""How the settings of a handler begin. After the last handler's, `crio config` writes some of crio.runtime's."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""systemd's default for services, where CRI-O looks for a runtime without a runtime_path."""
+
+
+class Crio:
+    """The CRI-O of this node."""
+
+    name = "crio"
+    adapters: tuple[str, ...] = (RUNTIME, NRI, HOOK, CDI)
+    service = "crio.service"
+    verb = "restart"
+
+    def __init__(self) -> None:
+        """Raises NodeError where it cannot be called."""
+        said = systemd.command(["crio", "--version"]).stdout
+        found = re.search(r"version:?\s+v?(\d+\.\d+\.\d+)", said, re.IGNORECASE)
+        if found is None:
+            raise NodeError(f"`crio --version` says {said[:80].strip()!r}, which is no version")
+        self.title = f"CRI-O {found[1]}"
+        arguments = arguments_of(systemd.main_pid(self.service))
+        if option(arguments, "--runtimes"):
+            raise NodeError("crio was started with --runtimes, which overrules its files; move that to a drop-in first")
+        given = {
+            "--config": option(arguments, "--config", "-c"),
+            "--config-dir": option(arguments, "--config-dir", "-d"),
+        }
+        self._options = [word for name, values in given.items() if values for word in (name, values[-1])]
+        self._config = (given["--config"] or [_CONFIG])[-1]
+        self._drop_ins = (given["--config-dir"] or [_DROP_INS])[-1]
+        self._ours = f"{self._drop_ins}/{_OURS}"
+        self._expected: dict[str, Any] = {}
+
+    @staticmethod
+    def installed() -> bool:
+        """Whether this node has it."""
+        return shutil.which("crio", path=_PATH) is not None
+
+    # -- what is
+
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+        """Every handler whose runtime is there; CRI-O ignores the others."""
+        values = self._effective(ours=True)
+        hooked = (HOOK,) if HOOKS in toml.get(values, ("crio", "runtime", "hooks_dir"), []) else ()
+        default = toml.get(values, ("crio", "runtime", "default_runtime"), "")
+        found = []
+        for name, table in sorted(toml.get(values, _RUNTIMES, {}).items()):
+            of, source = _source(table, name, values)
+            path, kind = _path(source, of), _kind(source)
+            if path is None:
+                continue
+            notices = ["the default"] if name == default else []
+            notices += [] if notes.get(PLUGIN_IS_OURS, True) else [PLUGIN_NOT_SEEN]
+            if kind != "oci":
+                found.append(Handler(name, "", hooked, f"{kind}: calls no OCI runtime; --adapter nri reaches it"))
+            else:
+                found.append(
+                    Handler(name, behind(path), ((RUNTIME,) if real_of(path) else ()) + hooked, "; ".join(notices))
+                )
+        return found
+
+    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
+        """Nothing: pods keep the name of their handler only."""
+        return []
+
+    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: containers keep the name of their handler only."""
+        return []
+
+    def warnings(self) -> list[str]:
+        """Podman's hooks in a directory that CRI-O reads too."""
+        directories = toml.get(self._effective(ours=True), ("crio", "runtime", "hooks_dir"), [])
+        files = [path for directory in directories for path in sorted(Path(directory).glob("*.json"))]
+        return [
+            f"{path}: CRI-O does not start with a hook of the stage precreate, podman's own"
+            for path in files
+            if '"precreate"' in path.read_text(errors="replace")
+        ]
+
+    def hints(self) -> list[str]:
+        """None."""
+        return []
+
+    # -- what is to be
+
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        """One drop-in; nothing of anybody else's is edited."""
+        wiring = Wiring()
+        values = self._effective(ours=False)
+        settings: dict[toml.Key, Any] = {}
+        if CDI in choice.adapters:
+            wiring.artifacts.append(cdi_file(choice.policy, choice.program))
+        if RUNTIME in choice.adapters:
+            for name, table in self._wrapped(values, choice, wiring).items():
+                settings[(*_RUNTIMES, name)] = table
+        if {HOOK, NRI} & set(choice.adapters):
+            entry = hooks_d(choice.program, "createRuntime")
+            wiring.artifacts.append((f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())))
+            hooks = toml.get(values, ("crio", "runtime", "hooks_dir"), [])
+            settings[("crio", "runtime", "hooks_dir")] = [*hooks, HOOKS]
+            env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
+            if env:  # the hook cannot set env, and would refuse every container that lacks it
+                theirs = toml.get(values, ("crio", "runtime", "default_env"), [])
+                settings[("crio", "runtime", "default_env")] = [*theirs, *env]
+        if NRI in choice.adapters:
+            if choice.unit:
+                socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
+                artifacts, wiring.units = nri_unit(choice.program, socket)
+                wiring.artifacts += artifacts
+            else:
+                wiring.notes[PLUGIN_IS_OURS] = False
+            settings[("crio", "nri", "enable_nri")] = True
+        if settings:
+            text = toml.edit("# written by reassert (`reassert node`); do not edit\n", self._ours, settings)
+            wiring.references.append((self._ours, State(text.encode())))
+            self._nothing_comes_after(list(settings))
+        self._expected = toml.parse(text, self._ours) if settings else {}
+        return wiring
+
+    def _wrapped(self, values: dict[str, Any], choice: Choice, wiring: Wiring) -> dict[str, dict[str, Any]]:
+        """The tables of the handlers to wire, whole, with dispatchers in them."""
+        tables: dict[str, dict[str, Any]] = toml.get(values, _RUNTIMES, {})
+        default, wanted = str(toml.get(values, ("crio", "runtime", "default_runtime"), "")), choice.runtime_class
+        if wanted is not None and wanted not in tables:
+            if default not in tables:
+                raise NodeError(f"CRI-O has no handler {wanted}, and no default one to make it of")
+            tables = {wanted: _own(tables[default], default)}
+        taken: dict[str, str] = {}
+        found: dict[str, dict[str, Any]] = {}
+        for name, table in sorted(tables.items()):
+            if wanted not in (None, name) or (wanted is None and table.get("inherit_default_runtime")):
+                continue
+            of, source = _source(table, name, values)
+            real = _path(source, of)
+            if _kind(source) != "oci":
+                if wanted:
+                    raise NodeError(f"handler {name} is of type {_kind(source)} and calls no OCI runtime")
+                wiring.remarks.append(
+                    f"handler {name} ({_kind(source)}) calls no OCI runtime; --adapter nri reaches it"
+                )
+            elif real is None:
+                wiring.remarks.append(f"handler {name}: its runtime is not installed, so CRI-O ignores it")
+            else:
+                found[name] = self._table(table, source, real, choice.program, taken, wiring)
+        if not found:
+            raise NodeError("CRI-O has no handler of type oci whose runtime is installed; nothing to wire")
+        return found
+
+    @staticmethod
+    def _table(
+        table: dict[str, Any], source: dict[str, Any], real: str, program: str, taken: dict[str, str], wiring: Wiring
+    ) -> dict[str, Any]:
+        def dispatched(path: str) -> str:
+            change = dispatcher_for(behind(path), program, taken)
+            if change not in wiring.artifacts:
+                wiring.artifacts.append(change)
+            return change[0]
+
+        made = deepcopy(table)
+        if made.pop("inherit_default_runtime", False):
+            for key in ("runtime_type", "runtime_config_path", "runtime_root"):
+                made[key] = source.get(key, "")
+        made["runtime_path"] = dispatched(real)
+        platforms = made.get("platform_runtime_paths")
+        if platforms:
+            made["platform_runtime_paths"] = {key: dispatched(path) for key, path in platforms.items()}
+        return made
+
+    def _nothing_comes_after(self, keys: list[toml.Key]) -> None:
+        """A drop-in that is read after ours and has one of our tables would undo them without a word."""
+        for path in (p for p in _walk(self._drop_ins) if p.split("/") > self._ours.split("/")):
+            values = _read(path)
+            for key in keys:
+                if toml.get(values, key) is not None:
+                    raise NodeError(
+                        f"{path} is read after {self._ours} and sets {'.'.join(key)}; name it so that it sorts before"
+                    )
+
+    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        """The drop-in is ours as a whole."""
+        return None
+
+    # -- doing it
+
+    def check(self) -> None:
+        """By CRI-O itself: it must read its files, and find in them what was meant."""
+        now = self._shown()
+        for key, value in _leaves(self._expected, ()):
+            found = toml.get(now, key)
+            if found != value and (found is not None or key[-1] in ("runtime_path", "hooks_dir", "enable_nri")):
+                raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self._ours})")
+
+    def running(self) -> bool:
+        """Whether its unit runs."""
+        return systemd.is_active(self.service)
+
+    def restart(self) -> None:
+        """Containers run on meanwhile: they belong to conmon. The unit is up when CRI-O says that it is ready."""
+        systemd.restart(self.service)
+        systemd.wait_active(self.service)
+
+    def starter(self) -> Starter:
+        """Probes as pods."""
+        from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
+
+        crio = self._effective(ours=True)["crio"]
+        systemd_cgroups = crio["runtime"]["cgroup_manager"] == "systemd"
+        return PodStarter("cri-o", str(crio["api"]["listen"]), str(crio["image"]["pause_image"]), systemd_cgroups)
+
+    def users(self, path: str) -> int:
+        """None: CRI-O looks the runtime up for each operation, and it has been restarted."""
+        return 0
+
+    # -- CRI-O's files
+
+    def _files(self) -> list[str]:
+        """In the order in which they are read: the main one, then every file below the directory (filepath.Walk)."""
+        return [self._config, *_walk(self._drop_ins)]
+
+    def _effective(self, ours: bool) -> dict[str, Any]:
+        """What the files say together, on top of the defaults. `ours`: with our drop-in."""
+        values = self._crio("config", "--default")
+        for name, table in toml.get(values, _RUNTIMES, {}).items():
+            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
+        for path in self._files():
+            if ours or path != self._ours:
+                _merge(values, _read(path), ())
+        return values
+
+    def _shown(self) -> dict[str, Any]:
+        """The configuration as CRI-O has understood it; it writes defaults as comments."""
+        values = self._crio("config", "--default")
+        _merge(values, self._crio("config"), ())
+        return values
+
+    def _crio(self, *arguments: str) -> dict[str, Any]:
+        command = ["crio", *self._options, *arguments]
+        done = systemd.command(command)
+        if done.returncode:
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise NodeError(f"CRI-O does not accept its configuration: {last}")
+        return toml.parse(done.stdout, " ".join(command))
+
+
+def _merge(values: dict[str, Any], more: dict[str, Any], at: toml.Key) -> None:
+    """As CRI-O does it: tables add up, but a handler's takes the place of the one before."""
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(values.get(key), dict) and at != _RUNTIMES:
+            _merge(values[key], value, (*at, key))
+        else:
+            values[key] = value
+
+
+def _leaves(values: dict[str, Any], at: toml.Key) -> list[tuple[toml.Key, Any]]:
+    """Every setting with its whole key."""
+    found: list[tuple[toml.Key, Any]] = []
+    for key, value in values.items():
+        found += _leaves(value, (*at, key)) if isinstance(value, dict) else [((*at, key), value)]
+    return found
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return toml.parse(Path(path).read_text(), path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise NodeError(f"{path}: {error}") from None
+
+
+def _walk(directory: str) -> list[str]:
+    found: list[str] = []
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+        path = f"{directory}/{name}"
+        found += _walk(path) if os.path.isdir(path) and not os.path.islink(path) else [path]
+    return found
+
+
+def _source(table: dict[str, Any], name: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The handler, with its name, whose runtime this one calls: its own, or the default one's."""
+    if table.get("inherit_default_runtime"):
+        default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
+        return default, toml.get(values, (*_RUNTIMES, default), {})
+    return name, table
+
+
+def _own(table: dict[str, Any], name: str) -> dict[str, Any]:
+    """A handler's table for another name, with the path that was found by its own."""
+    return {**table, "runtime_path": table.get("runtime_path") or shutil.which(name, path=_PATH) or ""}
+
+
+def _kind(table: dict[str, Any]) -> str:
+    return str(table.get("runtime_type") or "oci")
+
+
+def _path(table: dict[str, Any], name: str) -> str | None:
+    """The runtime that a handler calls; None where it is not there."""
+    path = str(table.get("runtime_path") or shutil.which(name, path=_PATH) or "")
+    return path if os.path.isfile(path) else None

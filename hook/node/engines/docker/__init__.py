@@ -1,0 +1,1 @@
+"""dockerd: daemon.json, and its API."""

@@ -1,0 +1,290 @@
+"""podman: a containers.conf drop-in that puts dispatchers behind the names of OCI runtimes.
+
+Containers remember their runtime by its name (libpod), so those from before and after work on. Ordinary users' podman
+reads the same files; theirs pass (hook.emit.dispatcher, `rootless`). But a command keeps what it read for its life.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shlex
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from hook.adapters.hook import PRECREATE
+from hook.emit.dispatcher import MARK, NOT_ROOTS, starting
+from hook.emit.hookentry import hooks_d
+from hook.node import systemd
+from hook.node.change.files import Change, State
+from hook.node.change.program import installed
+from hook.node.engines import toml
+from hook.node.engines.artifacts.cdi import cdi_file
+from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.errors import NodeError
+from hook.node.probe.containers import ContainerStarter
+from hook.node.probe.starter import Starter
+from hook.policy.model import Policy
+
+DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
+HOOKS = "/etc/reassert/hooks.d/podman"
+"""A directory of our own: CRI-O does not start where one of its hooks.d has a stage `precreate`."""
+
+HOOK_SCRIPT = "/usr/local/sbin/reassert-podman-hook"
+
+_COMMAND_SECONDS = 10.0
+"""How long after a change of its files a podman command that read them before is waited for."""
+
+_MAIN = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
+_DEFAULT_HOOKS = ["/usr/share/containers/oci/hooks.d"]
+_DEFAULT_NAMES = ("crun", "runc", "youki", "krun", "crun-wasm")
+"""Names that podman knows without being told and that take runc's arguments."""
+
+_OTHERS = ("kata", "runsc", "crun-vm", "runj", "ocijail")
+"""Names whose programs make something else of a config.json than runc does."""
+
+_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/sbin", "/bin")
+"""Where podman looks for a name that no file configures (containers/common, pkg/config/default.go), then in PATH."""
+
+
+class Podman:
+    """The podman of this node."""
+
+    name = "podman"
+    adapters: tuple[str, ...] = (RUNTIME, HOOK, CDI)
+    service = ""
+    verb = "restart"
+
+    def __init__(self) -> None:
+        """Raises NodeError where it cannot be called, or is too old."""
+        done = systemd.command(["podman", "--version"])  # which reads its files too
+        version = done.stdout.split()[-1:]
+        major = version[0].partition(".")[0] if version else ""
+        if done.returncode or not major.isdigit():
+            raise NodeError(f"`podman --version` fails: {' '.join((done.stderr or done.stdout).split())}")
+        if int(major) < 4:
+            raise NodeError(f"podman {version[0]} is too old; 4.0 or later is supported")
+        self.title = f"podman {version[0]}"
+        self._expected: dict[str, str] = {}
+
+    @staticmethod
+    def installed() -> bool:
+        """Whether this node has it."""
+        return shutil.which("podman", path=os.pathsep.join(_DIRECTORIES)) is not None
+
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+        """The runtimes that are there, by the names that `podman --runtime` takes."""
+        settings = _Settings(ours=True)
+        hooked = (HOOK,) if HOOKS in settings.hooks else ()
+        found = []
+        for name, path in settings.installed():
+            wired = ((RUNTIME,) if real_of(path) else ()) + hooked
+            note = "" if _is_runc_like(name) else "makes something else of a config.json than runc does; not wrapped"
+            found.append(Handler(name, behind(path), wired, note))
+        return found
+
+    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
+        """Nothing: containers keep the name of their runtime only."""
+        return []
+
+    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
+        """Nothing: containers keep the name of their runtime only."""
+        return []
+
+    def warnings(self) -> list[str]:
+        """None: what podman takes in a dispatcher's place is told by its handler."""
+        return []
+
+    def hints(self) -> list[str]:
+        """Hooks where podman does not look."""
+        directory = "/etc/containers/oci/hooks.d"
+        if directory in _Settings(ours=True).hooks:
+            return []
+        found = [path for path in sorted(glob.glob(f"{directory}/*.json")) if "reassert" in Path(path).read_text()]
+        return [f"{path} does nothing: hooks_dir in containers.conf does not name {directory}" for path in found]
+
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        """One drop-in; nothing of anybody else's is edited."""
+        wiring, self._expected = Wiring(), {}
+        settings = _Settings(ours=False)
+        engine: dict[toml.Key, Any] = {}
+        if CDI in choice.adapters:
+            wiring.artifacts.append(cdi_file(choice.policy, choice.program))
+        if RUNTIME in choice.adapters:
+            engine.update(self._runtimes(settings, choice, wiring))
+        if HOOK in choice.adapters:
+            wiring.artifacts += _hook_files(choice.program)
+            engine[("engine", "hooks_dir")] = [*settings.hooks, HOOKS]
+        if engine:
+            text = toml.edit("# written by reassert (`reassert node`); do not edit\n", DROP_IN, engine)
+            wiring.references.append((DROP_IN, State(text.encode())))
+        return wiring
+
+    def _runtimes(self, settings: _Settings, choice: Choice, wiring: Wiring) -> dict[toml.Key, Any]:
+        found: dict[toml.Key, Any] = {}
+        runtimes = {}
+        for name, path in settings.installed():
+            if not _is_runc_like(name):
+                continue
+            if systemd.command([path, "--version"]).returncode:
+                wiring.remarks.append(f"runtime {name}: {path} does not run and is left alone")
+            else:
+                runtimes[name] = path
+        wanted, default = choice.runtime_class, settings.default(runtimes)
+        if wanted in _OTHERS:
+            raise NodeError(f"--runtime-class {wanted}: it makes something else of a config.json than runc does")
+        if wanted is not None:
+            if wanted not in runtimes:
+                wiring.remarks.append(f"containers made with --runtime {wanted} do not start without reassert")
+            runtimes = {wanted: runtimes.get(wanted, runtimes[default])}
+        elif settings.runtime.startswith("/"):
+            found[("engine", "runtime")] = default
+        taken: dict[str, str] = {}
+        for name, real in runtimes.items():
+            path, state = dispatcher_for(real, choice.program, taken, rootless=True)
+            if (path, state) not in wiring.artifacts:
+                wiring.artifacts.append((path, state))
+            # Where the first is missing podman takes the next, and after the last what it finds in PATH. So the last
+            # one is a file that is there whenever this one is read, and that nobody can execute: closed, not open.
+            found[("engine", "runtimes", name)] = [path, DROP_IN]
+            self._expected[name] = path
+        wiring.remarks.append("`podman --runtime /PATH` goes past reassert; who may do that as root may do anything")
+        return found
+
+    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        """The drop-in is ours as a whole."""
+        return None
+
+    def check(self) -> None:
+        """By podman itself: it must come to each dispatcher by its name."""
+        for name, path in self._expected.items():
+            done = systemd.command(["podman", f"--runtime={name}", "info", "--format={{.Host.OCIRuntime.Path}}"])
+            if done.returncode:
+                raise NodeError(f"podman does not work with {DROP_IN}: {' '.join(done.stderr.split())}")
+            if done.stdout.strip() != path:
+                raise NodeError(
+                    f"podman takes {done.stdout.strip()} for {name}, not {path}; which file after {DROP_IN} says so?"
+                )
+
+    def running(self) -> bool:
+        """It has no daemon; whoever calls it next reads the files."""
+        return True
+
+    def restart(self) -> None:
+        """Only its API service, if that runs, keeps what it read; containers do not depend on it."""
+        if systemd.is_active("podman.service"):
+            systemd.run("restart", "podman.service")
+
+    def starter(self) -> Starter:
+        """Probes by the podman command."""
+        return ContainerStarter(self.name)
+
+    def users(self, path: str) -> int:
+        """Podman commands that read the files as they were before the last change: each keeps what it found there.
+
+        `podman run` calls the runtime until its container is gone. One that begins with a start is waited for.
+        """
+        changed = _changed()
+        left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
+        deadline = time.monotonic() + left
+        while (count := _older(changed)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return count
+
+
+def _changed() -> float:
+    """When a drop-in last came or went."""
+    directory = os.path.dirname(DROP_IN)
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    return os.stat(directory).st_mtime
+
+
+def _older(than: float) -> int:
+    """How many podman processes of this node, not of a container, began before a time."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    count = 0
+    for process in glob.glob("/proc/[0-9]*"):
+        try:
+            if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
+                continue
+            arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
+            ticks = Path(f"{process}/stat").read_text().rpartition(")")[2].split()[19]
+        except OSError:  # it ended meanwhile
+            continue
+        began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
+        count += began < than and b"pause" not in arguments[1:2]  # that one holds a user's namespaces, for ever
+    return count
+
+
+class _Settings:
+    """What containers.conf(5) files say together, each value by the last that has it. `ours`: with our drop-in.
+
+    `runtimes`: paths by name. `runtime`: the default's name or path, "" where none is set. `hooks`: directories.
+    """
+
+    def __init__(self, ours: bool) -> None:
+        """Raises NodeError for a file that is no TOML."""
+        self.runtimes: dict[str, list[str]] = {}
+        self.runtime = ""
+        self.hooks = _DEFAULT_HOOKS
+        for path in [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]:
+            if path == DROP_IN and not ours:
+                continue
+            try:
+                values = toml.parse(Path(path).read_text(), path)
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                raise NodeError(f"{path}: {error}") from None
+            self.runtimes.update(toml.get(values, ("engine", "runtimes"), {}))
+            self.runtime = str(toml.get(values, ("engine", "runtime"), self.runtime))
+            hooks = toml.get(values, ("engine", "hooks_dir"), None)
+            if hooks is not None:  # since podman 5 a list can end with {append = true}
+                named = [item for item in hooks if isinstance(item, str)]
+                self.hooks = self.hooks + named if {"append": True} in hooks else named
+
+    def installed(self) -> list[tuple[str, str]]:
+        """Names and what podman would call for them, of those that are there."""
+        names = sorted({*_DEFAULT_NAMES, *_OTHERS, *self.runtimes})
+        return [(name, path) for name in names if (path := self._path(name))]
+
+    def _path(self, name: str) -> str | None:
+        paths = self.runtimes.get(name, [f"{directory}/{name}" for directory in _DIRECTORIES])
+        return next((path for path in paths if os.path.isfile(path)), None)
+
+    def default(self, runtimes: dict[str, str]) -> str:
+        """The name of the runtime that podman takes unasked. Raises NodeError where that is none of these."""
+        name = self.runtime or next((name for name in ("crun", "runc") if name in runtimes), "")
+        if name.startswith("/"):
+            name = next(
+                (known for known, path in runtimes.items() if os.path.realpath(path) == os.path.realpath(name)), name
+            )
+        if name not in runtimes:
+            raise NodeError(
+                f"podman's default runtime, {name or 'crun or runc'}, is not there, or none that is like runc"
+            )
+        return name
+
+
+def _is_runc_like(name: str) -> bool:
+    return name not in _OTHERS
+
+
+def _hook_files(program: str) -> list[Change]:
+    """The hooks.d file for the stage precreate, and the script that it calls: ordinary users' containers pass."""
+    entry = hooks_d(program, PRECREATE)
+    arguments = shlex.join(entry["hook"]["args"][1:])
+    script = (
+        f"#!/bin/sh\n{MARK}: what ordinary users run passes as it is\n{NOT_ROOTS} && exec cat\n"
+        f'{starting(program, installed(program))}\nexec "$reassert" {arguments}\n'
+    )
+    entry["hook"].update(path=HOOK_SCRIPT, args=[HOOK_SCRIPT])
+    return [
+        (HOOK_SCRIPT, State(script.encode(), mode=0o755)),
+        (f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())),
+    ]

@@ -1,0 +1,91 @@
+"""The engines that reassert can be wired into, and which of them this node's kubelet uses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from hook.base.errors import ReassertError
+from hook.node import systemd
+from hook.node.engines.base import Engine
+from hook.node.engines.containerd.engine import Containerd
+from hook.node.engines.crio import Crio
+from hook.node.engines.docker.engine import Docker
+from hook.node.engines.podman import Podman
+from hook.node.errors import NodeError
+from hook.node.probe.proof import clear
+from hook.node.probe.starter import clear_marks, traces
+
+NAMES = ("containerd", "crio", "docker", "podman")
+
+_KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
+_SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
+
+
+def installed() -> list[str]:
+    """Names of the engines on this node."""
+    return [name for name in NAMES if _class(name).installed()]
+
+
+def engine(name: str) -> Engine:
+    """An engine of this node. Raises NodeError where it is not installed or its configuration is broken."""
+    if not _class(name).installed():
+        raise NodeError(f"{name} is not installed on this node")
+    return _class(name)()
+
+
+def chosen(name: str | None) -> str:
+    """The engine to work on: the one asked for, else kubelet's, else the only one, or that runs. Raises NodeError."""
+    if name is not None:
+        return name
+    found = installed()
+    kubelets = _kubelets_engine()
+    if kubelets in found:
+        return kubelets
+    running = [name for name in found if _class(name).service and systemd.is_active(_class(name).service)]
+    for only in (found, running):
+        if len(only) == 1:
+            return only[0]
+    if not found:
+        raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
+    raise NodeError(f"this node has {' and '.join(found)}, and kubelet does not say which it uses; name one: --engine")
+
+
+def clear_probes() -> list[str]:
+    """Remove what interrupted probes left in any engine. Returns what could not be done."""
+    left = traces()
+    problems = []
+    clear_marks()
+    for name in installed() if left else []:
+        try:
+            clear(engine(name))
+        except ReassertError as error:
+            problems.append(f"what an interrupted probe left in {name} is still there: {error}")
+    for path in left if not problems else []:
+        shutil.rmtree(path, ignore_errors=True)
+    return problems
+
+
+def _kubelets_engine() -> str:
+    """By `containerRuntimeEndpoint` in kubelet's configuration, or --container-runtime-endpoint in its flags."""
+    for path in _KUBELET:
+        try:
+            text = Path(path).read_text()
+        except OSError:
+            continue
+        found = re.search(r"(?:container-runtime-endpoint[= ]|containerRuntimeEndpoint:)\s*(\S+)", text)
+        for part, name in _SOCKETS.items():
+            if found and part in found[1]:
+                return name
+    return ""
+
+
+def _class(name: str) -> type[Containerd | Crio | Docker | Podman]:
+    engines: dict[str, type[Containerd | Crio | Docker | Podman]] = {
+        "containerd": Containerd,
+        "crio": Crio,
+        "docker": Docker,
+        "podman": Podman,
+    }
+    return engines[name]

@@ -1,0 +1,50 @@
+"""containerd's shims: which OCI runtime the running containers of a node call, as long as they run."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from pathlib import Path
+
+from hook.base.errors import ReassertError
+from hook.container.identity import CONTAINER, EPHEMERAL, INIT, SANDBOX, Identity, identify
+from hook.container.spec import Spec
+from hook.node.engines.artifacts.dispatchers import real_of
+
+
+def users(path: str, state: str) -> int:
+    """How many containers have a shim that was told to call this runtime. `state`: containerd's state directory.
+
+    A shim is told once, when its container is created; it keeps that in the bundle (containerd's runtime/v2/runc).
+    """
+    found = set()
+    for name, needle in (("options.json", f'"{path}"'), ("runtime", path)):
+        for file in glob.glob(f"{state}/io.containerd.runtime.v2.task/*/*/{name}"):
+            try:
+                text = Path(file).read_text(errors="replace").strip()
+            except OSError:  # it ended meanwhile
+                continue
+            if text == needle or (needle in text and name == "options.json"):
+                found.add(os.path.dirname(file))
+    return len(found)
+
+
+def preexisting_pods(state: str) -> list[Identity]:
+    """The pods of a node whose runc shim was told of no dispatcher of ours, as their containers will be identified."""
+    found = []
+    for options in sorted(glob.glob(f"{state}/io.containerd.runtime.v2.task/k8s.io/*/options.json")):
+        config = f"{os.path.dirname(options)}/config.json"
+        try:
+            binary = str(json.loads(Path(options).read_bytes()).get("binary_name", ""))
+            who = identify(Spec(Path(config).read_bytes(), config))
+        except (OSError, ValueError, AttributeError, ReassertError):  # it ended meanwhile
+            continue
+        if who.types == (SANDBOX,) and not (binary and real_of(binary)):
+            found.append(Identity(who.engine, True, who.namespace, who.pod, types=(CONTAINER, INIT, EPHEMERAL)))
+    return found
+
+
+def listed(names: list[str]) -> str:
+    """The first of many names."""
+    return ", ".join(names[:10]) + (", …" if len(names) > 10 else "")

@@ -1,0 +1,153 @@
+"""What `reassert node verify` prints: a finding per handler, the parts that were not tried, and the verdict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from hook.base.glob import glob_match
+from hook.base.text import printable
+from hook.node.engines.base import Engine, Handler
+from hook.policy.model import Policy
+
+PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
+"""What became of a handler's containers. BLOCKED: one that overrides nothing does not start."""
+
+NOTHING = 3
+"""Exit status where nothing could be put back: neither protected nor exposed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of the containers under one handler.
+
+    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a
+    process that was executed in the hostile container; "" where no such container ran. `started`: the result of its
+    first process alone.
+    """
+
+    handler: Handler
+    result: str
+    saw: list[str]
+    executed: str = ""
+    started: str = ""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the operator accepts as not tried, and which engines run beside the one that is looked at.
+
+    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `rule/NAME`). `beside`: for each engine a text.
+    """
+
+    parts: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
+
+    def covers(self, part: str) -> bool:
+        """Whether a part that was not tried is accepted."""
+        return any(glob_match(pattern, part) for pattern in self.parts)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that one `verify` found.
+
+    `rules`: those that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
+    """
+
+    engine: Engine
+    policy: Policy
+    findings: list[Finding]
+    rules: dict[str, str]
+    accepted: Accepted
+    nothing: str = ""
+
+    def status(self) -> int:
+        """The exit status."""
+        if self.nothing:
+            return NOTHING
+        return 0 if self._is_good() else 1
+
+    def untried(self) -> dict[str, str]:
+        """Every part that was not tried, with the reason."""
+        found: dict[str, str] = {}
+        for finding in self.findings if not self.nothing else []:
+            if finding.result == UNTRIED:
+                found[f"handler/{finding.handler.name}"] = finding.saw[0]
+            elif finding.executed == UNTRIED:
+                found[f"exec/{finding.handler.name}"] = finding.saw[-1]
+        return {**found, **{f"rule/{name}": reason for name, reason in self.rules.items()}}
+
+    def _missing(self) -> list[str]:
+        """The parts that were not tried, and that nobody accepted."""
+        return [part for part in self.untried() if not self.accepted.covers(part)]
+
+    def _of(self, result: str) -> list[str]:
+        return [finding.handler.name for finding in self.findings if finding.result == result]
+
+    def _is_good(self) -> bool:
+        return bool(self._of(PROTECTED)) and not (self._of(EXPOSED) or self._of(BLOCKED) or self._missing())
+
+    def as_json(self) -> str:
+        """For programs."""
+        report = {
+            "engine": self.engine.title,
+            "enginesBeside": self.accepted.beside,
+            "policy": {
+                "path": self.policy.path,
+                "sha256": self.policy.fingerprint,
+                "heldBack": self.policy.warning or None,
+            },
+            "handlers": [
+                {
+                    "name": finding.handler.name,
+                    "runtime": finding.handler.runtime or None,
+                    "wired": list(finding.handler.wired),
+                    "result": finding.result,
+                    "saw": finding.saw,
+                    "exec": finding.executed or None,
+                }
+                for finding in self.findings
+            ],
+            "rulesNotTried": [{"name": name, "because": reason} for name, reason in self.rules.items()],
+            "notTried": [
+                {"part": part, "because": reason, "accepted": self.accepted.covers(part)}
+                for part, reason in self.untried().items()
+            ],
+            "protected": not self.nothing and self._is_good(),
+            "nothingToVerify": self.nothing or None,
+        }
+        return json.dumps(report, indent=2)
+
+    def as_table(self) -> str:
+        """For people."""
+        parts = [f"engine     {self.engine.title}", *(f"beside     {text}" for text in self.accepted.beside)]
+        parts.append(f"policy     {self.policy.path}")
+        if self.policy.warning:
+            parts.append(f"WARNING    {self.policy.warning}")
+        parts = [printable(part) for part in parts]
+        if self.nothing:
+            return "\n".join([*parts, printable(f"result     nothing to verify: {self.nothing}")])
+        from hook.base.terminal import table  # brings importlib.metadata
+
+        rows = []
+        for finding in self.findings:
+            first, *more = finding.saw
+            rows.append([finding.handler.name, ",".join(finding.handler.wired) or "-", finding.result, first])
+            rows += [["", "", "", line] for line in more]
+        parts += ["", table(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"]), ""]
+        for part, reason in self.untried().items():
+            accepted = " (accepted by --except)" if self.accepted.covers(part) else ""
+            parts.append(printable(f"not tried  {part}: {reason}{accepted}"))
+        return "\n".join([*parts, printable(f"result     {self._verdict()}")])
+
+    def _verdict(self) -> str:
+        missing = self._missing()
+        said = [f"{result}: {', '.join(self._of(result))}" for result in (EXPOSED, BLOCKED) if self._of(result)]
+        said += [f"{UNTRIED}: {', '.join(missing)} (--except PART accepts that)"] if missing else []
+        if said:
+            return "; ".join(said)
+        if not self._is_good():
+            return "no handler calls an OCI runtime of this node"
+        untried = ", ".join(self.untried())
+        return "every handler is protected" + (f"; {UNTRIED}, and accepted: {untried}" if untried else "")

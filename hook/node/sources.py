@@ -1,0 +1,112 @@
+"""The files of this node that a policy names: every hostPath, and every file that an env value is read from.
+
+A policy can be valid and yet refuse every container, because a hostPath is missing on this node. `policy check --node`,
+`node status` and `node install` all look with `look_at`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from hook.base.errors import Undecided, describe
+from hook.base.system import Untrusted, trusted
+from hook.gather import first_line
+from hook.policy.model import AUDIT, Policy, Rule
+from hook.reserve.env import FILE, Env
+from hook.reserve.mounts import Mount
+
+ERROR, WARNING = "error", "warning"
+
+Place = tuple[str | int, ...]
+"""Keys and indices in the policy file."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a file that the policy names.
+
+    `severity`: ERROR if containers are refused or start without what is reserved, else WARNING. `place`: of the path
+    in the policy file.
+    """
+
+    severity: str
+    place: Place
+    message: str
+
+
+def look_at(policy: Policy) -> list[Finding]:
+    """Everything that is wrong with the files of this node that a policy names, in the policy's order."""
+    found: list[Finding] = []
+    for number, rule in enumerate(policy.candidates(None)):
+        for index, env in enumerate(rule.env):
+            if env.source == FILE:
+                place: Place = ("spec", "rules", number, "env", index, "valueFrom", "file")
+                found += [Finding(ERROR, place, text) for text in _value_file(rule, env, policy)]
+        for index, mount in enumerate(rule.mounts):
+            if mount.source:
+                place = ("spec", "rules", number, "mounts", index, "hostPath")
+                found += [Finding(severity, place, text) for severity, text in _host_path(rule, mount)]
+    return found
+
+
+def problems_and_hints(policy: Policy) -> tuple[list[str], list[str]]:
+    """The same for `status` and `install`: what refuses containers now, and what does not, or not in Audit mode."""
+    problems: list[str] = []
+    hints: list[str] = []
+    for finding in look_at(policy):
+        if finding.severity == ERROR and policy.mode != AUDIT:
+            problems.append(finding.message)
+        elif finding.severity == ERROR:
+            hints.append(f"{finding.message} (not now: the mode is Audit)")
+        else:
+            hints.append(finding.message)
+    return problems, hints
+
+
+def _value_file(rule: Rule, env: Env, policy: Policy) -> list[str]:
+    """What is wrong with a `valueFrom.file`, which is read as a container start reads it."""
+    try:
+        first_line(str(env.text))
+    except (Untrusted, Undecided, OSError) as error:
+        becomes = "is refused (failurePolicy: Fail)"
+        if policy.failure_policy != "Fail":
+            becomes = "starts without it (failurePolicy: Ignore)"
+        why = _said(error, str(env.text))
+        return [f"rule {rule.name}: env {env.name}: {why}; every container that the rule matches {becomes}"]
+    return []
+
+
+def _host_path(rule: Rule, mount: Mount) -> list[tuple[str, str]]:
+    """What is wrong with a hostPath: it is missing, others than root can change it, or it is of another kind."""
+    label = f"rule {rule.name}: hostPath {mount.source}"
+    try:
+        status = os.stat(mount.source)
+    except PermissionError as error:
+        return [(ERROR, f"{label} cannot be looked at: {error.strerror}; run this as root")]
+    except OSError as error:
+        if mount.skip_missing:
+            return [(WARNING, f"{label}: {error.strerror}; the mount is left out on this node (onMissingSource: Skip)")]
+        becomes = "every container that the rule matches is refused (onMissingSource: Fail)"
+        return [(ERROR, f"{label}: {error.strerror}; {becomes}. Create it on this node, or set onMissingSource: Skip")]
+    found: list[tuple[str, str]] = []
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        found.append((WARNING, f"{label} is {_kind(status.st_mode)}, neither a file nor a directory"))
+    try:
+        trusted(mount.source)
+    except Untrusted as error:
+        found.append((WARNING, f"{label}: {error}; whoever can write it decides what containers read there"))
+    except OSError as error:
+        found.append((ERROR, f"{label} cannot be looked at: {describe(error)}"))
+    return found
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFBLK: "a block device", stat.S_IFCHR: "a character device", stat.S_IFIFO: "a FIFO"}
+    return kinds.get(stat.S_IFMT(mode), "a socket")
+
+
+def _said(error: Exception, path: str) -> str:
+    text = describe(error)
+    return text if path in text else f"{path}: {text}"

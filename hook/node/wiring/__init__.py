@@ -1,1 +1,0 @@
-"""How each engine is wired: what it reads, and what stands in it."""

@@ -1,0 +1,94 @@
+"""Which of containerd's files changes, and how it is taken out again; the real containerd is in tests/e2e/node."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hook.node.change.files import look
+from hook.node.engines.containerd.files import Files, strip
+from hook.node.engines.toml import Key, decode, encode
+from hook.node.errors import NodeError
+
+BINARY = ("containerd", "runtimes", "runc", "options", "BinaryName")
+
+
+def change(main: Path, major: int, imports: list[str] | None = None) -> tuple[dict[str, str], list[dict[str, object]]]:
+    """The files that would be written, text by path, and the notes."""
+    files = Files(str(main), major, imports or [], look)
+    key: Key = (*files.cri(), *BINARY)
+    changes, notes = files.change({key: "/ours"})
+    return {path: state.content.decode() for path, state in changes if state}, notes
+
+
+def test_1_is_edited_in_place(tmp_path: Path) -> None:
+    main = tmp_path / "config.toml"
+    main.write_text("version = 2\n# mine\n")
+    written, notes = change(main, 1)
+    assert list(written) == [str(main)]
+    assert "# mine\n" in written[str(main)]
+    edited = written[str(main)] + "\n[debug]\nlevel = 'info'\n"  # somebody adds something
+    assert strip(str(main), edited, notes) == "version = 2\n# mine\n\n[debug]\nlevel = 'info'\n"
+
+
+def test_bytes_that_are_no_utf_8_come_and_go_as_they_are(tmp_path: Path) -> None:
+    main = tmp_path / "config.toml"
+    main.write_bytes(b"version = 2\n# caf\xe9\n")
+    files = Files(str(main), 1, [], look)
+    [(_, state)], notes = files.change({(*files.cri(), *BINARY): "/ours"})
+    assert state is not None
+    assert b"# caf\xe9\n" in state.content
+    assert encode(strip(str(main), decode(state.content), notes)).rstrip() == main.read_bytes().rstrip()
+
+
+def test_1_without_a_file_gets_one_of_version_2(tmp_path: Path) -> None:
+    written, _ = change(tmp_path / "config.toml", 1)
+    assert tomllib.loads(written[str(tmp_path / "config.toml")])["version"] == 2
+
+
+def test_1_edits_the_import_that_has_the_table(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('version = 2\nimports = ["more/*.toml"]\n')
+    (tmp_path / "more").mkdir()
+    theirs = tmp_path / "more/cri.toml"
+    theirs.write_text('[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "x"\n')
+    (tmp_path / "more/zz.toml").write_text("[debug]\n")
+    written, _ = change(tmp_path / "config.toml", 1)
+    assert list(written) == [str(theirs)]
+
+
+@pytest.mark.parametrize(
+    ("text", "imports"),
+    [
+        ("version = 3\n", ["CONF.D/99-reassert*.toml"]),
+        ('version = 3\nimports = ["/site/*.conf"]\n', ["/site/*.conf", "CONF.D/99-reassert*.toml"]),
+        ("", ["CONF.D/99-reassert*.toml"]),
+    ],
+)
+def test_2_gets_a_drop_in_and_one_import(tmp_path: Path, text: str, imports: list[str]) -> None:
+    main = tmp_path / "config.toml"
+    if text:
+        main.write_text(text)
+    written, notes = change(main, 2)
+    drop_in = str(tmp_path / "conf.d/99-reassert.toml")
+    assert list(written) == [drop_in, str(main)]
+    assert tomllib.loads(written[drop_in])["version"] == 3
+    wanted = [item.replace("CONF.D", str(tmp_path / "conf.d")) for item in imports]
+    assert tomllib.loads(written[str(main)])["imports"] == wanted
+    assert strip(str(main), written[str(main)], notes) == (text or "version = 3\n")
+
+
+def test_2_uses_a_directory_that_is_imported_already(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('version = 2\nimports = ["conf/*.toml"]\n')
+    written, notes = change(tmp_path / "config.toml", 2)
+    assert list(written) == [str(tmp_path / "conf/99-reassert.toml")]
+    assert tomllib.loads(written[str(tmp_path / "conf/99-reassert.toml")])["version"] == 2  # as the main file's
+    assert notes == []
+
+
+@pytest.mark.parametrize(("text", "major"), [("[debug]\n", 1), ("version = 3\n", 1), ("version = 1\n", 2)])
+def test_other_versions_are_refused(tmp_path: Path, text: str, major: int) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(NodeError, match="write `version = 2`"):
+        change(tmp_path / "config.toml", major)

@@ -1,0 +1,54 @@
+"""daemon.json: what dockerd would not read is said with line and column, and a file keeps its style."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hook.node.engines.docker.daemonjson import parse, render
+from hook.node.errors import NodeError
+
+PATH = "/etc/docker/daemon.json"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf{}"])
+def test_empty_file_has_no_settings(content: bytes) -> None:
+    assert parse(content, PATH) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b'{\n  "a": 1,\n}', f"{PATH}:3:1: "),
+        (b'{"a": 1', f"{PATH}:1:8: "),
+        (b"[]", f"{PATH}:1:1: an object"),
+        (b'{\n "a": "\xff"}', f"{PATH} is not UTF-8"),
+        (b'{"a": 1,\n  "runtimes": []}', f"{PATH}:2:3: runtimes must be an object"),
+        (b'{"default-runtime": 1}', f"{PATH}:1:2: default-runtime must be a string"),
+        (b'{"runtimes": {\n "nvidia": "x"}}', f"{PATH}:2:2: nvidia must be an object"),
+        (b'{"runtimes": {"a": {"path": 1}}}', f"{PATH}:1:21: path must be a string"),
+        (b'{"runtimes": {"a": {"options": []}}}', f"{PATH}:1:21: options must be an object"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(content: bytes, complaint: str) -> None:
+    with pytest.raises(NodeError) as error:
+        parse(content, PATH)
+    assert str(error.value).startswith(complaint)
+    assert str(error.value).endswith("nothing was changed")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n    "b": 1,\n    "a": {\n        "é": "x"\n    }\n}\n',
+        '{\n\t"b": 1,\n\t"a": {}\n}',
+        '{"b": 1, "a": 2}\n',
+    ],
+)
+def test_order_indentation_and_last_line_stay(text: str) -> None:
+    assert render(json.loads(text), text.encode()) == text.encode()
+
+
+def test_new_file_is_indented_by_two() -> None:
+    assert render({"a": {"b": 1}}, b"") == b'{\n  "a": {\n    "b": 1\n  }\n}\n'

@@ -1,0 +1,85 @@
+"""Podman's commands, which keep what they read for as long as they run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hook.node.engines import podman
+from hook.node.engines.podman import Podman
+
+Command = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Starts a podman that only sleeps; and there is a drop-in, which has just come."""
+    program = tmp_path / "podman"
+    shutil.copy(shutil.which("sleep") or "", program)
+    monkeypatch.setattr(podman, "DROP_IN", str(tmp_path / "conf.d/reassert.conf"))
+    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.5)
+    started: list[subprocess.Popen[bytes]] = []
+    # Other tests, at the same time, run podman itself.
+    monkeypatch.setattr("glob.glob", lambda _: [f"/proc/{process.pid}" for process in started])
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([program, *arguments]))
+        tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 0.02
+        while time.clock_gettime(time.CLOCK_BOOTTIME) < tick:  # the kernel knows a process' age by the hundredth second
+            time.sleep(0.001)
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def users() -> int:
+    return Podman.users(Podman.__new__(Podman), "/usr/local/sbin/reassert-podman-crun")
+
+
+def test_one_from_before_the_last_change_is_waited_for_and_then_counted(command: Command, tmp_path: Path) -> None:
+    before = command("60")
+    (tmp_path / "conf.d").mkdir()
+    changed = time.time()
+    assert users() == 1
+    assert time.time() > changed + 0.4
+    before.kill()
+    before.wait()
+    command("61")
+    assert users() == 0
+
+
+def test_one_that_ends_in_time_does_not_count(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 60)
+    command("0.3")
+    (tmp_path / "conf.d").mkdir()
+    assert users() == 0
+
+
+def test_a_clock_that_was_wrong_holds_nobody_up(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("60")
+    (tmp_path / "conf.d").mkdir()
+    os.utime(tmp_path / "conf.d", (time.time() + 3600,) * 2)
+    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.0)
+    clock = SimpleNamespace(**{**vars(time), "sleep": lambda _: pytest.fail("it waits for the clock")})
+    monkeypatch.setattr(podman, "time", clock)  # and nobody else's: other tests' threads sleep
+    assert users() == 1
+
+
+def test_without_the_directory_the_one_above_tells(command: Command, tmp_path: Path) -> None:
+    command("60")
+    (tmp_path / "something").touch()
+    assert users() == 1

@@ -1,0 +1,74 @@
+"""Which engine is meant where nobody says it, and what is looked for in all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hook.node import systemd
+from hook.node.engines import registry as engines
+from hook.node.errors import NodeError
+from hook.node.probe import proof
+from unit.node.fake import FakeEngine
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Kubelet's configuration, on a node with three engines, none of which runs."""
+    path = tmp_path / "config.yaml"
+    monkeypatch.setattr(engines, "_KUBELET", (str(tmp_path / "missing"), str(path)))
+    monkeypatch.setattr(engines, "installed", lambda: ["containerd", "crio", "docker"])
+    monkeypatch.setattr(systemd, "is_active", lambda _: False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        ('KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock"', "containerd"),
+        ("apiVersion: x\ncontainerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n", "crio"),
+        ('containerRuntimeEndpoint: "unix:///run/cri-dockerd.sock"', "docker"),
+    ],
+)
+def test_kubelets_is_meant(kubelet: Path, text: str, engine: str) -> None:
+    kubelet.write_text(text)
+    assert engines.chosen(None) == engine
+    assert engines.chosen("podman") == "podman"
+
+
+def test_the_only_one_that_runs_is_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "is_active", lambda unit: unit == "crio.service")
+    assert engines.chosen(None) == "crio"
+
+
+def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
+    kubelet.write_text("containerRuntimeEndpoint: unix:///run/another.sock\n")
+    with pytest.raises(NodeError, match=r"containerd and crio and docker, and kubelet does not say .*--engine"):
+        engines.chosen(None)
+
+
+def test_what_kubelet_uses_and_is_not_installed_is_not_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kubelet.write_text("containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+    monkeypatch.setattr(engines, "installed", lambda: ["podman"])
+    assert engines.chosen(None) == "podman"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The trace stays until all of it is gone."""
+    trace = tmp_path / "reassert-verify-1-0"
+    trace.mkdir()
+    there = {"containerd": FakeEngine(), "docker": FakeEngine(up=False), "podman": FakeEngine()}
+    if fails:
+        there["containerd"].fails.add("clean")
+    for module in (engines, proof):
+        monkeypatch.setattr(module, "traces", lambda: [str(trace)])
+    monkeypatch.setattr(engines, "installed", lambda: list(there))
+    monkeypatch.setattr(engines, "engine", lambda name: there[name])
+    said = "what an interrupted probe left in containerd is still there: clean fails"
+    assert engines.clear_probes() == ([said] if fails else [])
+    assert [engine.calls for engine in there.values()] == [["clean"], [], ["clean"]]
+    assert trace.exists() == fails

@@ -1,0 +1,202 @@
+"""What fails, is interrupted or was killed half-way: everything is as it was before, in the right order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+from hook.node.change import journal as journals
+from hook.node.change.files import State
+from hook.node.change.record import Record
+from hook.node.change.rewiring import rollback
+from hook.node.engines.artifacts.dispatchers import real_of
+from hook.node.errors import NodeError
+from hook.node.probe import proof
+from unit.node.fake import FakeNode, Killed, killed_before
+
+pytestmark = [pytest.mark.usefixtures("ran"), pytest.mark.root]
+
+
+@pytest.mark.parametrize(
+    ("fails", "calls"),
+    [
+        ("check", ["check"]),
+        ("prove", ["check", "restart", "prove", "restart"]),
+    ],
+)
+@pytest.mark.parametrize("operation", ["install", "uninstall"])
+def test_what_fails_is_put_back_and_read_again(node: FakeNode, operation: str, fails: str, calls: list[str]) -> None:
+    if operation == "uninstall":
+        node.install()
+        node.engine.calls.clear()
+    before = node.everything()
+    node.engine.fails.add(fails)
+    with pytest.raises(NodeError) as error:
+        getattr(node, operation)()
+    assert str(error.value) == f"{fails} fails\nEverything is as it was before."
+    assert node.engine.calls == calls
+    assert node.everything() == before
+    assert journals.pending(node.state) is None
+
+
+def test_engine_that_does_not_come_up_again_is_said_and_tried_again(node: FakeNode) -> None:
+    before = node.everything()
+    node.engine.fails.add("restart")
+    monitored = node.engine.calls
+    with pytest.raises(NodeError, match="does not come up again: restart fails"):
+        install_with_failing_proof(node)
+    assert monitored == ["check", "restart", "prove", "restart"]
+    node.engine.fails.clear()
+    recover(node)
+    assert monitored[-1] == "restart"
+    assert node.everything() == before
+
+
+def install_with_failing_proof(node: FakeNode) -> None:
+    node.engine.fails.remove("restart")
+
+    def prove() -> None:
+        node.engine.fails.add("restart")
+        node.engine.prove()
+        raise NodeError("a container does not start")
+
+    node.make(node.installed(), prove=prove)
+
+
+def test_program_that_came_goes_when_the_engine_has_read_that_it_is_gone(node: FakeNode, order: list[str]) -> None:
+    node.engine.fails.add("prove")
+    with pytest.raises(NodeError):
+        node.install()
+    files = ["-installed.json", "+engine.conf", "-reassert.conf", "-engine.conf", "-policy.yaml"]
+    programs = ["-reassert-runc", "-reassert", "-start"]
+    assert order[order.index("prove") + 1 :] == [*files, "restart", *programs, "-journal.json"]
+
+
+def test_containers_that_started_before_it_was_put_back_keep_their_dispatcher(node: FakeNode) -> None:
+    """A node gets pods all the time, also between the restart and the proof that fails."""
+    before = node.everything()
+    node.engine.callers[str(node.dispatcher())] = 1
+    node.engine.fails.add("prove")
+    with pytest.raises(NodeError):
+        node.install(node.wiring("runc", "crun"))
+    assert node.said[-1].startswith(f"1 running containers or commands still call {node.dispatcher()}: it stays")
+    assert real_of(str(node.dispatcher())) == "/usr/sbin/runc"
+    assert not node.dispatcher("crun").exists()
+    assert node.config.read_bytes() == b"theirs\n"
+    assert journals.pending(node.state) is None
+    assert Record(node.state).engines_with_files() == ["fake"]
+    node.engine.callers.clear()
+    node.engine.fails.clear()
+    node.uninstall()
+    assert node.everything() == before
+
+
+@pytest.mark.parametrize("fails", [set(), {"prove"}])
+def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[str]) -> None:
+    """podman's hook: there is nothing that it could pass a container through to."""
+    before = node.everything()
+    wiring = node.wiring()
+    hook = node.dispatcher("hook")
+    text = b'#!/bin/sh\n# written by reassert: for a test\nexec "$reassert" hook precreate\n'
+    wiring.artifacts.append((str(hook), State(text, mode=0o755)))
+    node.engine.callers[str(hook)] = 1
+    node.engine.fails |= fails
+    if fails:
+        with pytest.raises(NodeError):
+            node.install(wiring)
+    else:
+        node.install(wiring)
+        node.uninstall()
+    assert not [line for line in node.said if "still call" in line]
+    assert node.everything() == before
+
+
+@pytest.mark.parametrize("fails", [set[str](), {"clean"}])
+def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
+    node: FakeNode, order: list[str], fails: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "traces", lambda: ["/run/reassert-verify-1-0"])
+
+    def killed() -> None:
+        raise Killed
+
+    with pytest.raises(Killed), monkeypatch.context() as nothing:
+        nothing.setattr("hook.node.change.rewiring.rollback", lambda *_: killed())
+        node.make(node.installed(), prove=killed)
+    order.clear()
+    node.engine.fails |= fails
+    recover(node)
+    assert order.index("restart") < order.index("clean") < order.index("-reassert-runc")
+    assert [line for line in node.said if "still there: clean fails" in line] == (node.said[-1:] if fails else [])
+    assert journals.pending(node.state) is None
+
+
+def test_signal_puts_everything_back(node: FakeNode) -> None:
+    before = node.everything()
+
+    def prove() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(NodeError, match=r"^interrupted\nEverything is as it was before\.$"):
+        node.make(node.installed(), prove=prove)
+    assert node.engine.calls == ["check", "restart", "restart"]
+    assert node.everything() == before
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+def test_signal_does_not_stop_what_has_to_end(node: FakeNode) -> None:
+    """Once all is proved, or is being put back."""
+    node.make(node.installed(), prove=lambda: None)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+# -- kill -9 at each step
+
+
+def recover(node: FakeNode) -> None:
+    """What every command does first (hook.node.command)."""
+    with journals.locked(node.state):
+        begun = journals.pending(node.state)
+        if begun is not None:
+            rollback(begun, node.engine, begun.running, node.state, node.said.append)
+
+
+def run(node: FakeNode, operation: str) -> None:
+    """The command."""
+    recover(node)
+    if operation == "install":
+        node.install()
+    elif Record(node.state).engines_with_files():
+        node.uninstall()
+
+
+def is_killed(step: int, work: Callable[[], None]) -> bool:
+    """Whether it was before that step; else it has come to its end."""
+    with suppress(Killed), killed_before(step):
+        work()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("operation", ["install", "uninstall"])
+@pytest.mark.parametrize("finishing", ["install", "uninstall"])
+def test_killed_at_any_step_and_whenever_it_is_put_back(
+    node: FakeNode, operation: str, finishing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What puts it back is killed at its first step, then at its second one, until it comes to its end."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+    wanted = {"uninstall": node.everything()}
+    node.install()
+    wanted["install"] = node.everything()
+    for step in count(1):
+        run(node, "install" if operation == "uninstall" else "uninstall")
+        if not is_killed(step, lambda: run(node, operation)):
+            break
+        next(more for more in count(1) if not is_killed(more, lambda: recover(node)))
+        run(node, finishing)
+        assert node.everything() == wanted[finishing], f"killed before step {step}"
+    assert step > 20
