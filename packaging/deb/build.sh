@@ -3,7 +3,7 @@
 # python3, no root. The same tree gives the same bytes: times are the last commit's, or SOURCE_DATE_EPOCH.
 #
 #   packaging/build.sh && packaging/deb/build.sh
-#   VERSION=0.1.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
+#   VERSION=0.2.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
 #   DIST=elsewhere packaging/deb/build.sh          other directory with packaging/build.sh's output, and for the .deb
 set -eu
 cd "$(dirname "$0")/../.."
