@@ -122,7 +122,7 @@ def test_every_field_of_an_event_is_described() -> None:
     target = container(["A=2"])
     decided = case.decide(target.identity, target)
     event = case.event(decided, Done(CONFIG, [Reason("a", "", "late")])) or {}
-    described = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", EVENTS, re.MULTILINE))))
+    described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", EVENTS, re.MULTILINE))))
     written = {**event, "probe": True, "warning": "", "truncated": [], "omitted": {}}
     assert written.keys() - described == set()
     for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]
