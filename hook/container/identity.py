@@ -12,7 +12,7 @@ from hook.container.spec import Spec
 SANDBOX, INIT, CONTAINER, EPHEMERAL = "sandbox", "init", "container", "ephemeral"
 TYPES = (SANDBOX, INIT, CONTAINER, EPHEMERAL)
 
-_APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
+APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
 """containerd says only "container". `io.kubernetes.container.type` would tell the three apart, but where it is copied
 into the spec a pod's own annotation of that name is too, so it is not believed."""
 
@@ -88,7 +88,7 @@ def identify(spec: Spec) -> Identity:
 def _types(said: "str | None") -> "tuple[str, ...]":
     if said == SANDBOX:
         return (SANDBOX,)
-    return _APP_TYPES if said == CONTAINER else TYPES
+    return APP_TYPES if said == CONTAINER else TYPES
 
 
 def _containerd(notes: "dict[str, str]") -> Identity:
@@ -151,7 +151,7 @@ def _docker(spec: Spec) -> Identity:
         source = mount.get("source")
         parts = source.split("/") if isinstance(source, str) else []
         if len(parts) >= 6 and parts[-5] == "pods" and parts[-4] == uid and parts[-3] == "containers":
-            return Identity("docker", True, uid=uid, container=parts[-2], types=_APP_TYPES)
+            return Identity("docker", True, uid=uid, container=parts[-2], types=APP_TYPES)
     return Identity("docker", True, uid=uid, types=(SANDBOX,))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hook.node.change.files import LINK, TREE, Change, State, look
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.engines.base import Engine, Handler
+from hook.node.engines.base import AnyEngine, Handler
 
 
 def shown(changes: list[Change]) -> str:
@@ -32,7 +32,7 @@ def _diff(path: str, before: State | None, after: State | None) -> str:
     return "\n".join(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
-def as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
+def as_table(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     """A line for each handler, then problems and hints, for people."""
     from tabulate import tabulate  # brings importlib.metadata
 
@@ -44,7 +44,7 @@ def as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[
     return "\n".join([table, *(f"! {problem}" for problem in problems), *(f"Hint: {hint}" for hint in hints)])
 
 
-def as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
+def as_json(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     """The same for programs."""
     found: dict[str, Any] = {}
     for engine, handler in rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from hook.node.engines.base import Engine, Handler
+from hook.node.engines.base import AnyEngine, Handler
 from hook.policy.glob import glob_match
 from hook.policy.model import Policy
 
@@ -54,7 +54,7 @@ class Report:
     `rules`: those that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
     """
 
-    engine: Engine
+    engine: AnyEngine
     policy: Policy
     findings: list[Finding]
     rules: dict[str, str]

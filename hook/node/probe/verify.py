@@ -11,7 +11,7 @@ from hook.base.errors import describe
 from hook.container.model import Container, Facts
 from hook.edits import Edit, PlaceMount, SetEnv
 from hook.facts import gather
-from hook.node.engines.base import Engine, Handler
+from hook.node.engines.base import AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
 from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Accepted, Finding, Report
@@ -53,7 +53,7 @@ def probe(starter: Starter, handler: str) -> None:
 
 
 def verify(
-    engine: Engine,
+    engine: AnyEngine,
     handlers: list[Handler],
     policy: Policy,
     starter: Starter,
