@@ -126,7 +126,7 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
         return None
     except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing
         raise NodeError(
-            f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files"
+            f"{path} cannot be read ({error}); repair or remove it, then check at the engine's files"
         ) from None
 
 

@@ -333,7 +333,7 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
         _remove_new(journal, engine, directory, say)
     except OSError as error:
         raise NodeError(
-            f"not everything could be put back: {describe(error)}; mend that, then run `reassert node uninstall`"
+            f"not everything could be restored: {describe(error)}; fix that, then run `reassert node uninstall`"
         ) from None
     if not Record.read(directory).engines():
         compiler.clear()

@@ -115,7 +115,7 @@ class Engine(ABC, Generic[Now]):
         """Every handler that it knows. `notes`: of the last Wiring, {} without one."""
 
     def warnings(self, now: Now) -> list[str]:
-        """What in its configuration lets containers go past reassert, or lets none start."""
+        """Settings by which containers bypass reassert, or by which none starts."""
         return []
 
     def hints(self, now: Now) -> list[str]:

@@ -45,7 +45,7 @@ _DEFAULT_NAMES = ("crun", "runc", "youki", "krun", "crun-wasm")
 """Names that podman knows without being told and that take runc's arguments."""
 
 _OTHERS = ("kata", "runsc", "crun-vm", "runj", "ocijail")
-"""Names whose programs make something else of a config.json than runc does."""
+"""Names of runtimes that do not read config.json as runc does."""
 
 _DIRECTORIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/sbin", "/bin")
 """Where podman looks for a name that no file configures (containers/common, pkg/config/default.go), then in PATH."""
@@ -153,7 +153,7 @@ class Podman(Engine[Files]):
         found = []
         for name, path in settings.installed():
             wired = ((RUNTIME,) if real_of(path) else ()) + hooked
-            note = "" if _is_runc_like(name) else "makes something else of a config.json than runc does; not wrapped"
+            note = "" if _is_runc_like(name) else "does not read config.json as runc does; not wrapped"
             found.append(Handler(name, behind(path), wired, note))
         return found
 
@@ -194,7 +194,7 @@ class Podman(Engine[Files]):
                 runtimes[name] = path
         wanted, default = choice.runtime_class, settings.default(runtimes)
         if wanted in _OTHERS:
-            raise NodeError(f"--runtime-class {wanted}: it makes something else of a config.json than runc does")
+            raise NodeError(f"--runtime-class {wanted}: it does not read config.json as runc does")
         if wanted is not None:
             if wanted not in runtimes:
                 wiring.remarks.append(f"containers made with --runtime {wanted} do not start without reassert")
@@ -208,7 +208,7 @@ class Podman(Engine[Files]):
             # one is a file that is there whenever this one is read, and that nobody can execute: closed, not open.
             found[("engine", "runtimes", name)] = [path, DROP_IN]
             wiring.expected[name] = path
-        wiring.remarks.append("`podman --runtime /PATH` goes past reassert; who may do that as root may do anything")
+        wiring.remarks.append("`podman --runtime /PATH` bypasses reassert; only root can do that for root's containers")
         return found
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:

@@ -35,7 +35,7 @@ class Proof:
     broken: dict[str, str] = field(default_factory=dict)
 
     def before(self, now: Any) -> None:
-        """Start a container under each handler as it is. Raises NodeError where none starts: that is not ours to mend.
+        """Start a container under each handler as it is. Raises NodeError where none starts: which reassert cannot fix.
 
         A handler whose containers do not start now is not held against the change; a remark says so.
         """
@@ -49,7 +49,7 @@ class Proof:
         if handlers and len(self.broken) == len(handlers):
             reason = next(iter(self.broken.values()))
             raise NodeError(
-                f"no container starts on this node as it is, reassert has no part in it: {reason}\n"
+                f"no container starts on this node, even without reassert: {reason}\n"
                 "Nothing was changed. --no-probe wires it without starting containers."
             )
         for name, reason in self.broken.items():

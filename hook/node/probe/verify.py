@@ -194,7 +194,7 @@ class Attempt:
         except NodeError as error:
             executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
         if wrong or executed == EXPOSED:
-            around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
+            around = [] if handler.wired else ["it is not wired: every pod that may use it bypasses reassert"]
             return Finding(handler, EXPOSED, wrong + said + around, executed, EXPOSED if wrong else PROTECTED)
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
         also = "; in exec too" if executed == PROTECTED else ""

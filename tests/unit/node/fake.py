@@ -42,6 +42,7 @@ class FakeEngine(Engine[None]):
     left: tuple[str, ...] = ()
     warnings_of: list[str] = field(default_factory=list)
     hints_of: list[str] = field(default_factory=list)
+    reads: int = 0
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -58,6 +59,7 @@ class FakeEngine(Engine[None]):
 
     def read(self) -> None:
         """Nothing is configured."""
+        self.reads += 1
 
     def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
         return [Handler("runc", "/usr/sbin/runc", self.left)]

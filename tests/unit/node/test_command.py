@@ -18,7 +18,7 @@ from unit.node.fake import FakeEngine
 from unit.support import policy
 
 HINT = "options.hooks does nothing"
-TRAP = "containers go past it"
+TRAP = "containers bypass it"
 
 
 @pytest.fixture
@@ -45,6 +45,7 @@ def status(output: str) -> int:
 def test_a_hint_is_shown_and_changes_no_exit_status(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.hints_of = [HINT]
     assert status("json") == 0
+    assert engine.reads == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["problems"], found["hints"]) == ([], [f"fake: {HINT}"])
     assert status("table") == 0

@@ -49,6 +49,14 @@ def test_install_writes_what_is_referred_to_first_and_the_record_last(node: Fake
     }
 
 
+def test_the_configuration_is_read_once_after_a_change_and_not_without_one(node: FakeNode) -> None:
+    """What it was before, the caller knows already (`prepare`)."""
+    node.install()
+    assert node.engine.reads == 1
+    node.install()
+    assert node.engine.reads == 1
+
+
 def test_second_install_changes_nothing(node: FakeNode, order: list[str]) -> None:
     node.install()
     before, time = node.everything(), Path(f"{node.state}/installed.json").stat().st_mtime_ns

@@ -117,10 +117,10 @@ class Containerd(Engine[Dump]):
         ]
         if not names:
             return []
-        becomes = "is refused where it lacks what the policy reserves" if hooked else "goes past reassert"
+        becomes = "is refused where it lacks a reserved value" if hooked else "bypasses reassert"
         return [
-            f"{len(names)} pods are from before; a container that starts in them {becomes}, until they are made anew "
-            f"(kubectl drain): {shims.listed(names)}"
+            f"{len(names)} pods were created before the install; a container that starts in them {becomes} "
+            f"until they are recreated (kubectl drain): {shims.listed(names)}"
         ]
 
     def warnings(self, now: Dump) -> list[str]:

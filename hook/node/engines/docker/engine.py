@@ -119,7 +119,7 @@ class Docker(Engine[Settings]):
         default = now.default()
         names = [name for name, entry in now.runtimes().items() if real_of(_called(entry) or "")]
         if NAME in names and default in _STOCK:
-            return [f"{self._config}: default-runtime is {default}, so containers go past {NAME}; name {NAME} there"]
+            return [f"{self._config}: default-runtime is {default}, so containers bypass {NAME}; name {NAME} there"]
         return []
 
     def preexisting(self, now: Settings, policy: Policy, hooked: bool) -> list[str]:
@@ -128,8 +128,8 @@ class Docker(Engine[Settings]):
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with runc itself, and start with it again, past reassert, until "
-            f"they are created anew: {listed(names)}"
+            f"{len(names)} containers were created with runc itself and start with it again, which bypasses reassert, "
+            f"until they are recreated: {listed(names)}"
         ]
 
     def uninstall_notes(self, before: Callable[[], Settings], notes: dict[str, Any]) -> list[str]:
@@ -140,7 +140,7 @@ class Docker(Engine[Settings]):
             return []
         return [
             f"{len(names)} containers were created with the runtime {created} and cannot be started again without it; "
-            f'create them anew, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
+            f'recreate them, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
         ]
 
     def _containers(self, now: Settings) -> list[tuple[str, str]]:
@@ -182,7 +182,7 @@ class Docker(Engine[Settings]):
         runtimes: dict[str, Any] = edited.get("runtimes", {})
         default, wanted = str(values.get("default-runtime") or "runc"), choice.runtime_class
         if wanted in _STOCK:
-            raise NodeError(f"--runtime-class {wanted}: dockerd keeps this name to itself; choose another, {NAME} say")
+            raise NodeError(f"--runtime-class {wanted}: dockerd reserves this name; choose another, for example {NAME}")
         taken: dict[str, str] = {}
         for name, entry in runtimes.items():
             if wanted in (None, name):
@@ -195,9 +195,7 @@ class Docker(Engine[Settings]):
             raise NodeError(f"{self._config} has a runtime {NAME} that is not ours; rename it")
         if wanted is None and default in _STOCK:
             edited["default-runtime"] = NAME
-            wiring.remarks.append(
-                "`docker run --runtime runc` goes past reassert: dockerd lets nobody redirect that name"
-            )
+            wiring.remarks.append("`docker run --runtime runc` bypasses reassert: dockerd reserves that name")
         if runtimes:
             edited["runtimes"] = runtimes
         return edited

@@ -117,7 +117,7 @@ def test_nri_is_switched_on_and_brings_the_hook(drop_ins: Path) -> None:
     engine, others = wire(NRI, unit=False)
     assert drop_in(others) == drop_in(wiring)
     assert (others.units, len(others.artifacts)) == ([], 1)
-    assert "run by others" in engine.handlers(engine.read(), others.notes)[0].note
+    assert "something else runs the NRI plugin" in engine.handlers(engine.read(), others.notes)[0].note
 
 
 def test_named_handler_only(drop_ins: Path, tmp_path: Path) -> None:
