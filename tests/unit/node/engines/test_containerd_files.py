@@ -17,7 +17,7 @@ BINARY = ("containerd", "runtimes", "runc", "options", "BinaryName")
 
 def change(main: Path, major: int, imports: list[str] | None = None) -> tuple[dict[str, str], list[dict[str, object]]]:
     """The files that would be written, text by path, and the notes."""
-    files = Files(str(main), major, imports or [], look)
+    files = Files.read(str(main), major, imports or [], look)
     key: Key = (*files.cri(), *BINARY)
     changes, notes = files.change({key: "/ours"})
     return {path: state.content.decode() for path, state in changes if state}, notes
@@ -36,7 +36,7 @@ def test_1_is_edited_in_place(tmp_path: Path) -> None:
 def test_bytes_that_are_no_utf_8_come_and_go_as_they_are(tmp_path: Path) -> None:
     main = tmp_path / "config.toml"
     main.write_bytes(b"version = 2\n# caf\xe9\n")
-    files = Files(str(main), 1, [], look)
+    files = Files.read(str(main), 1, [], look)
     [(_, state)], notes = files.change({(*files.cri(), *BINARY): "/ours"})
     assert state is not None
     assert b"# caf\xe9\n" in state.content
