@@ -1,0 +1,36 @@
+#!/bin/bash
+# Start random hostile and innocent containers under real runtimes, through each adapter, and compare what their
+# processes really have with a plain reading of the policy (README.md beside this file). As root:
+#
+#   sudo tests/reality/run.sh --runs 200 --seed 1     200 cases; without --seed a random one, which is printed
+#   sudo tests/reality/run.sh --case FILE             one case again, as a find was saved
+#   sudo tests/reality/run.sh --help
+#
+# Exit status: 0 no finds, 1 finds, 2 it could not run. REASSERT=… tries another frozen program.
+set -eu
+cd "$(dirname "$0")/../.."
+[ "$(id -u)" -eq 0 ] || { echo "tests/reality/run.sh: run it as root: sudo tests/reality/run.sh" >&2; exit 2; }
+: "${PYTHON:=python3}"
+if [ -z "${REASSERT:-}" ] && [ ! -x dist/reassert/reassert ]; then
+  packaging/apt.sh runc crun busybox-static
+  packaging/build.sh >&2
+fi
+export PYTHON PYTHONPATH=$PWD/tests PYTHONDONTWRITEBYTECODE=1
+export REALITY_RUN=$$ REALITY_START_DIR=${OLDPWD:-$PWD}
+
+# Everything is made in namespaces of its own: processes and mounts end with them, whatever happens to the program.
+status=0
+unshare --mount --pid --fork --mount-proc --kill-child --propagation private sh -euc '
+  # crun refuses cgroup v1 with a v2 tree beside it
+  if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
+  mkdir -p /run/reassert-reality
+  mount -t tmpfs -o mode=0755 tmpfs /run/reassert-reality
+  mount --make-shared /run/reassert-reality
+  "$PYTHON" -m reality "$@"' tests/reality/run.sh "$@" || status=$?
+
+# What namespaces do not take along: empty cgroups.
+find /sys/fs/cgroup -maxdepth 3 -depth -type d \( -path "*/reassert-reality-$$" -o -path "*/reassert-reality-$$/*" \
+  -o -path "*/kubepods/podreality-$$" \) -exec find {} -depth -type d -exec rmdir {} + \; 2>/dev/null || true
+find /sys/fs/cgroup -maxdepth 2 -type d -name kubepods -empty -exec rmdir {} + 2>/dev/null || true
+rmdir /run/reassert-reality 2>/dev/null || true
+exit "$status"

@@ -1,0 +1,117 @@
+"""A process that tries cases, one after the other, on a node of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from reality.bundle import Case
+from reality.generate import case as generated
+from reality.judge import Trial, Violation
+from reality.node import LIBC, Node
+from reality.shrink import shape, shrink
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Job:
+    """A case to try. `case`: None for the one that seed and number make."""
+
+    seed: int
+    number: int
+    runtime: str
+    adapters: tuple[str, ...]
+    case: Case | None = None
+    shrink_seconds: float = 0
+
+
+@dataclass
+class Result:
+    """What came of a job: per adapter how it went, and the finds as they are saved."""
+
+    number: int
+    runtime: str
+    outcomes: dict[str, str] = field(default_factory=dict)
+    finds: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+
+
+class Worker:
+    """Does jobs. Finds that are of a shape already known for their kind are not made smaller again."""
+
+    def __init__(self, name: str) -> None:
+        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.node = Node(name)
+        self._name = name
+        self._count = 0
+        self._known: dict[tuple[str, str], list[Case]] = {}
+
+    def do(self, job: Job) -> Result:
+        """Try the job's case through each adapter."""
+        result = Result(job.number, job.runtime)
+        case = job.case or generated(job.seed, job.number)
+        for adapter in job.adapters:
+            outcome, found = self._try(case, job.runtime, adapter)
+            result.outcomes[adapter] = outcome
+            for kind in dict.fromkeys(violation.kind for violation in found):
+                detail = next(violation.detail for violation in found if violation.kind == kind)
+                result.finds.append(self._find(job, case, adapter, Violation(kind, detail)))
+        return result
+
+    def _try(self, case: Case, runtime: str, adapter: str) -> tuple[str, list[Violation]]:
+        self._count += 1
+        return Trial(self.node, case, runtime).through(adapter, f"{self._name}-{self._count}")
+
+    def _find(self, job: Job, case: Case, adapter: str, violation: Violation) -> dict[str, Any]:
+        small, detail = case, violation.detail
+        if job.shrink_seconds:
+            small = self._smaller(job, case, adapter, violation.kind)
+            for one in self._try(small, job.runtime, adapter)[1]:
+                if one.kind == violation.kind:
+                    detail = one.detail
+        return {
+            "kind": violation.kind, "adapter": adapter, "runtime": job.runtime, "shape": shape(small), "detail": detail,
+            "seed": job.seed, "number": job.number, "case": small,
+            "replay": f"tests/reality/run.sh --case FILE --adapter {adapter} --runtime {job.runtime}",
+        }  # fmt: skip
+
+    def _smaller(self, job: Job, case: Case, adapter: str, kind: str) -> Case:
+        known = self._known.setdefault((kind, adapter), [])
+        for candidate in known:
+            if all(feature in case["features"] for feature in candidate["features"]) and candidate["features"]:
+                return candidate
+
+        def fails(candidate: Case) -> bool:
+            return any(one.kind == kind for one in self._try(candidate, job.runtime, adapter)[1])
+
+        small = shrink(case, fails, job.shrink_seconds)
+        known.append(small)
+        return small
+
+    def close(self) -> None:
+        """End what the node needed."""
+        self.node.close()
+
+
+def work(name: str, jobs: Iterator[Job], results: Any) -> None:
+    """A worker's whole life: do the jobs and write each result as a line of JSON."""
+    os.setpgid(0, 0)
+    worker = Worker(name)
+    try:
+        for job in jobs:
+            began = time.monotonic()
+            try:
+                result = worker.do(job)
+            except Exception as error:  # a fault of this program is told, and ends with status 2
+                result = Result(job.number, job.runtime, error=f"{type(error).__name__}: {error}")
+                if os.environ.get("REALITY_DEBUG"):
+                    raise
+            results.write(json.dumps({**vars(result), "seconds": round(time.monotonic() - began, 3)}) + "\n")
+            results.flush()
+    finally:
+        worker.close()
