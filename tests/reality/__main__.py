@@ -127,10 +127,19 @@ def _tell(results: list[dict[str, Any]], directory: Path | None, jobs: int, seco
             (directory / name).write_text(json.dumps(find, indent=1) + "\n")
             path = str(directory / name)
         print(
-            f"FIND {find['kind']} ({find['adapter']}; {', '.join(find['runtimes'])}; {times[key]} times): {find['shape']}"
+            f"FIND {find['kind']} ({find['adapter']}; {', '.join(find['runtimes'])}; {times[key]} times): "
+            f"{find['shape']}"
         )
         print(f"     {find['detail'][-400:]!r}\n     {path}" + ("" if directory else "\n" + json.dumps(find["case"])))
-    columns = ("started", "refused", "innocent refused", "runtime refuses", "invalid policy", "violations")
+    columns = (
+        "innocent started",
+        "started",
+        "refused",
+        "innocent refused",
+        "runtime refuses",
+        "invalid policy",
+        "violations",
+    )
     print(f"\n{'adapter':<10} {'runtime':<14}" + "".join(f"{column:>17}" for column in columns))
     for (adapter, runtime), counts in sorted(table.items()):
         print(f"{adapter:<10} {runtime:<14}" + "".join(f"{counts[column]:>17}" for column in columns))

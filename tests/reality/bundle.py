@@ -152,7 +152,7 @@ class Bundle:
             "args": SLEEP,
             "env": ["PATH=/bin", *(feature["entry"] for feature in features(case, "env"))],
             "cwd": "/",
-            "capabilities": {kind: CAPABILITIES for kind in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), CAPABILITIES),
         }
         for feature in features(case, "cwd"):
             process["cwd"] = feature["path"]
@@ -258,20 +258,19 @@ class Bundle:
             )
         elif engine["name"] == "podman":
             notes.update({"io.container.manager": "libpod", "org.opencontainers.image.stopSignal": "15"})
-        elif engine["name"] == "docker":
-            if engine.get("pod"):
-                spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/kubepods/besteffort/pod{UID}/{self.name}"
-                log = self.directory / f"kubelet/pods/{UID}/containers/c/0badcafe"
-                log.parent.mkdir(parents=True)
-                log.touch()
-                spec["mounts"].append(
-                    {
-                        "destination": "/dev/termination-log",
-                        "type": "bind",
-                        "source": str(log),
-                        "options": ["rbind", "rprivate"],
-                    }
-                )
+        elif engine["name"] == "docker" and engine.get("pod"):
+            spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/kubepods/besteffort/pod{UID}/{self.name}"
+            log = self.directory / f"kubelet/pods/{UID}/containers/c/0badcafe"
+            log.parent.mkdir(parents=True)
+            log.touch()
+            spec["mounts"].append(
+                {
+                    "destination": "/dev/termination-log",
+                    "type": "bind",
+                    "source": str(log),
+                    "options": ["rbind", "rprivate"],
+                }
+            )
         for _ in features(self.case, "cgroup-parent"):
             spec["linux"]["cgroupsPath"] = f"/kubepods/podreality-{run}/{self.name}"
 

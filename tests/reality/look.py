@@ -45,7 +45,7 @@ class Found:
     mount: int = 0
     content: str = ""
     writable: bool = False
-    """Whether it can be opened for writing, by somebody whom only the mount can stop; a directory: a file made in it."""
+    """Whether it can be opened for writing where only the mount could stop it; a directory: a file made in it."""
 
     def __str__(self) -> str:
         if self.error:

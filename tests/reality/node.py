@@ -1,4 +1,4 @@
-"""A scratch node for the cases: the files that a policy reserves, real runtimes of several Debians, reassert's files."""
+"""A scratch node for the cases: the files that a policy reserves, real runtimes of several Debians."""
 
 from __future__ import annotations
 
@@ -51,10 +51,8 @@ exec cat >/dev/null
 def runtimes() -> dict[str, str]:
     """Name and path of each real runtime that is there. `host/` is this machine's, the others those of build/roots."""
     found = {name: path for name, path in HOST.items() if os.access(path, os.X_OK)}
-    for name, path in ROOTED.items():
-        if (ROOTS / name.split("/")[0] / path.lstrip("/")).exists():
-            found[name] = path
-    return found
+    rooted = {name: path for name, path in ROOTED.items() if (ROOTS / name.split("/")[0] / path.lstrip("/")).exists()}
+    return found | rooted
 
 
 def mount(source: str, target: Path, kind: str | None = None, flags: int = 0, data: str = "") -> None:
@@ -158,7 +156,7 @@ class Node:
         return str(path)
 
     def _inside(self, runtime: str) -> list[str]:
-        root = runtime.split("/")[0]
+        root = runtime.split("/", maxsplit=1)[0]
         if root == "host":
             return []
         if root not in self._holders:

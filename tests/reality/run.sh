@@ -25,12 +25,26 @@ unshare --mount --pid --fork --mount-proc --kill-child --propagation private sh 
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
   mkdir -p /run/reassert-reality
   mount -t tmpfs -o mode=0755 tmpfs /run/reassert-reality
+  for state in /run/runc /run/crun; do  # where runtimes keep state that are not told where
+    mkdir -p "$state"
+    mount -t tmpfs -o mode=0700 tmpfs "$state"
+  done
   mount --make-shared /run/reassert-reality
   "$PYTHON" -m reality "$@"' tests/reality/run.sh "$@" || status=$?
 
-# What namespaces do not take along: empty cgroups.
-find /sys/fs/cgroup -maxdepth 3 -depth -type d \( -path "*/reassert-reality-$$" -o -path "*/reassert-reality-$$/*" \
-  -o -path "*/kubepods/podreality-$$" \) -exec find {} -depth -type d -exec rmdir {} + \; 2>/dev/null || true
-find /sys/fs/cgroup -maxdepth 2 -type d -name kubepods -empty -exec rmdir {} + 2>/dev/null || true
+# What namespaces do not take along: empty cgroups. The last processes in them may still be on their way out.
+cgroups() {
+  for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
+    for left in "$hierarchy/reassert-reality-$$" "$hierarchy/kubepods/podreality-$$"; do
+      if [ -d "$left" ]; then echo "$left"; fi
+    done
+  done
+}
+for _ in $(seq 50); do
+  [ -n "$(cgroups)" ] || break
+  cgroups | while read -r left; do find "$left" -depth -type d -exec rmdir {} + 2>/dev/null || true; done
+  rmdir /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods 2>/dev/null || true
+  [ -z "$(cgroups)" ] || sleep 0.1
+done
 rmdir /run/reassert-reality 2>/dev/null || true
 exit "$status"

@@ -173,8 +173,7 @@ class Start:
                 "env": ["PATH=/bin", *feature["env"]],
                 "terminal": False,
             }
-            for key, value in feature.get("members", {}).items():
-                process[key] = value
+            process.update(feature.get("members", {}))
             text = json.dumps(process)
             if feature["how"] == "file":
                 path = bundle.directory / "process.json"

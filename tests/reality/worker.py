@@ -13,9 +13,14 @@ from reality.bundle import Case
 from reality.generate import case as generated
 from reality.judge import Trial, Violation
 from reality.node import LIBC, Node
-from reality.shrink import shape, shrink
+from reality.shrink import like, shape, shrink
 
 _PR_SET_CHILD_SUBREAPER = 36
+
+SHRINKING = 300
+"""Seconds from its start on in which a worker makes finds smaller; later ones are left as they are."""
+
+MOST_KNOWN = 40
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class Worker:
         self.node = Node(name)
         self._name = name
         self._count = 0
-        self._known: dict[tuple[str, str], list[Case]] = {}
+        self._known: dict[str, list[Case]] = {}
+        self._until = time.monotonic() + SHRINKING
 
     def do(self, job: Job) -> Result:
         """Try the job's case through each adapter."""
@@ -70,28 +76,27 @@ class Worker:
     def _find(self, job: Job, case: Case, adapter: str, violation: Violation) -> dict[str, Any]:
         small, detail = case, violation.detail
         if job.shrink_seconds:
-            small = self._smaller(job, case, adapter, violation.kind)
-            for one in self._try(small, job.runtime, adapter)[1]:
-                if one.kind == violation.kind:
-                    detail = one.detail
+
+            def fails(candidate: Case) -> str:
+                found = self._try(candidate, job.runtime, adapter)[1]
+                return next((one.detail for one in found if one.kind == violation.kind), "")
+
+            known = self._known.setdefault(violation.kind, [])
+            alike = next((one for one in (like(case, each) for each in known) if one and fails(one)), None)
+            small = alike or shrink(case, fails, min(job.shrink_seconds, self._budget()))
+            if not alike and len(known) < MOST_KNOWN:
+                known.append(small)
+                known.sort(key=lambda one: len(one["features"]))
+            detail = fails(small) or detail
         return {
             "kind": violation.kind, "adapter": adapter, "runtime": job.runtime, "shape": shape(small), "detail": detail,
             "seed": job.seed, "number": job.number, "case": small,
             "replay": f"tests/reality/run.sh --case FILE --adapter {adapter} --runtime {job.runtime}",
         }  # fmt: skip
 
-    def _smaller(self, job: Job, case: Case, adapter: str, kind: str) -> Case:
-        known = self._known.setdefault((kind, adapter), [])
-        for candidate in known:
-            if all(feature in case["features"] for feature in candidate["features"]) and candidate["features"]:
-                return candidate
-
-        def fails(candidate: Case) -> bool:
-            return any(one.kind == kind for one in self._try(candidate, job.runtime, adapter)[1])
-
-        small = shrink(case, fails, job.shrink_seconds)
-        known.append(small)
-        return small
+    def _budget(self) -> float:
+        """Seconds that are left for making finds smaller."""
+        return max(0.0, self._until - time.monotonic())
 
     def close(self) -> None:
         """End what the node needed."""
