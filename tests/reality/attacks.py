@@ -252,6 +252,7 @@ class Attacks:
             [f"{name}\0x=y"], [f"{name}=a\0b"],
             [name], [f"{name}="], ["=x"], [""], [f"X=1\0{name}=evil"], [f"{name.lower()}=x"], [f" {name}=x"],
             [f"{name} =x"],
+            [f"{name}=evil", f"{name}\0"], [f"{name}=evil", f"{name}\0x=y"], [f"{name}=evil", name],
             [f"{name}=evil\n"], [f"A={name}=evil"], [f"{name}==evil"], [f"{name}\0\0=z", f"{name}=evil"], ["=",
             f"={name}=evil"],
         )  # fmt: skip
@@ -340,7 +341,13 @@ class Attacks:
         name = self.name()
         how = self.pick("file", "file", "pipe", "--env", "-e", "--env=")
         env = self.pick(
-            [f"{name}=evil"], [f"{name}=evil", f"{name}=worse"], [name], [f"{name}="], [f"{name}\0=x"], [f"{name}\0"]
+            [f"{name}=evil"],
+            [f"{name}=evil", f"{name}=worse"],
+            [name],
+            [f"{name}="],
+            [f"{name}\0=x"],
+            [f"{name}=evil", f"{name}\0"],
+            [f"{name}=evil", f"{name}\0x=y"],
         )
         fields: dict[str, Any] = {}
         if how == "file" and self.chance(0.3):

@@ -12,7 +12,9 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert")).absolute()
-SCRATCH = Path("/run/reassert-reality")
+SCRATCH = Path(os.environ.get("REALITY_SCRATCH", "/run/reassert-reality"))
+"""A tmpfs of this run alone (run.sh)."""
+
 ROOTS = TOP / "build/roots"
 BUSYBOX = "/bin/busybox"
 LIBC = ctypes.CDLL(None, use_errno=True)

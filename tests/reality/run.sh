@@ -17,19 +17,20 @@ if [ -z "${REASSERT:-}" ] && [ ! -x dist/reassert/reassert ]; then
 fi
 export PYTHON PYTHONPATH=$PWD/tests PYTHONDONTWRITEBYTECODE=1
 export REALITY_RUN=$$ REALITY_START_DIR=${OLDPWD:-$PWD}
+export REALITY_SCRATCH=/run/reassert-reality-$$ # not one for all runs: to remove it would unmount it in another run
 
 # Everything is made in namespaces of its own: processes and mounts end with them, whatever happens to the program.
 status=0
 unshare --mount --pid --fork --mount-proc --kill-child --propagation private sh -euc '
   # crun refuses cgroup v1 with a v2 tree beside it
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-  mkdir -p /run/reassert-reality
-  mount -t tmpfs -o mode=0755 tmpfs /run/reassert-reality
+  mkdir "$REALITY_SCRATCH"
+  mount -t tmpfs -o mode=0755 tmpfs "$REALITY_SCRATCH"
   for state in /run/runc /run/crun; do  # where runtimes keep state that are not told where
     mkdir -p "$state"
     mount -t tmpfs -o mode=0700 tmpfs "$state"
   done
-  mount --make-shared /run/reassert-reality
+  mount --make-shared "$REALITY_SCRATCH"
   "$PYTHON" -m reality "$@"' tests/reality/run.sh "$@" || status=$?
 
 # What namespaces do not take along: empty cgroups. The last processes in them may still be on their way out.
@@ -46,5 +47,5 @@ for _ in $(seq 50); do
   rmdir /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods 2>/dev/null || true
   [ -z "$(cgroups)" ] || sleep 0.1
 done
-rmdir /run/reassert-reality 2>/dev/null || true
+rmdir "$REALITY_SCRATCH" 2>/dev/null || true
 exit "$status"

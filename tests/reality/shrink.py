@@ -103,7 +103,7 @@ def part(one: Feature) -> str:
         detail = "NUL" if "\0" in one["entry"] else "bare" if "=" not in one["entry"] else ""
     elif kind == "exec":
         detail += (
-            " NUL" if "\0" in str(one["env"]) else " bare" if any("=" not in entry for entry in one["env"]) else ""
+            " NUL" if "\0" in "".join(one["env"]) else " bare" if any("=" not in entry for entry in one["env"]) else ""
         )
         detail += " member" if "members" in one else ""
     elif kind == "annotation":
