@@ -196,7 +196,7 @@ class Node:
         stdin: Path | None = None,
         cwd: str = "/",
         fds: tuple[int, ...] = (),
-        timeout: float = 30,
+        timeout: float = 60,
     ) -> Done:
         """A command in the root file system of a runtime, its two outputs as one text.
 

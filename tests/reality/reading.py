@@ -194,6 +194,8 @@ def _innocent_file(one: Feature, case: Case, reserved: Reserved) -> bool:
     if one["op"] == "link":
         target = clean(posixpath.join(posixpath.dirname(path), one["to"]))
         made = [clean(other["path"]) for other in features(case, "image") if other["op"] == "dir"]
+        if _near(target, paths) or any(within(target, above) for above in (*SPECIAL, "/nowhere")) or target == path:
+            return False
         is_above = any(within(other, path) and other != path for other in paths)
         return not _near(path, paths) or (target in made and is_above)
     if one["op"] == "dir":

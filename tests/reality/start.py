@@ -23,6 +23,9 @@ ADAPTERS = ("runtime", "hook", "both", "precreate")
 BARE = "none"
 """The real runtime without us."""
 
+PATIENCE = 20
+"""Seconds for a runtime's init to become the container's program, on a busy machine."""
+
 
 @dataclass
 class Exec:
@@ -137,7 +140,8 @@ class Start:
 
     def _alive(self) -> bool:
         """Whether the container's program runs: the runtime's init has become it."""
-        for _ in range(2000):
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
             try:
                 if Path(f"/proc/{self.pid}/cmdline").read_bytes().startswith(SLEEP[0].encode()):
                     return True
@@ -197,7 +201,8 @@ class Start:
         result = Exec(feature, done.status, done.output)
         if done.status == 0 and pid_file.exists():
             pid = int(pid_file.read_text())
-            for _ in range(500):  # until the runtime's init has become the program
+            until = time.monotonic() + PATIENCE
+            while time.monotonic() < until:  # until the runtime's init has become the program
                 with suppress(OSError):
                     if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(SLEEP[0].encode()):
                         result.env = environ(pid)

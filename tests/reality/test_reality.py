@@ -12,10 +12,35 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
+NOTHING = """\
+#!/bin/sh
+case $1 in
+dispatcher) printf '#!/bin/sh\\nexec %s "$@"\\n' "$3" ;;
+hook) cat ;;
+esac
+"""
+"""A program with reassert's commands that enforces nothing."""
+
+
+def reality(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the fuzz."""
+    whole = {**os.environ, "PYTHON": sys.executable, **environment}
+    return subprocess.run([str(HERE / "run.sh"), *arguments], text=True, capture_output=True, timeout=600, env=whole)
+
 
 @pytest.mark.parametrize("seed", [1, secrets.randbelow(10**9)], ids=["fixed seed", "random seed"])
 def test_containers_have_what_the_policy_says(seed: int, tmp_path: Path) -> None:
-    command = [str(HERE / "run.sh"), "--runs", "100", "--seed", str(seed), "--seconds", "240", "--finds", str(tmp_path)]
-    environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run(command, text=True, capture_output=True, timeout=600, env=environment)
+    done = reality("--runs", "100", "--seed", str(seed), "--seconds", "240", "--finds", str(tmp_path))
     assert done.returncode == 0, f"seed {seed}\n{done.stdout}{done.stderr}"
+
+
+def test_a_program_that_enforces_nothing_is_found_out(tmp_path: Path) -> None:
+    program = tmp_path / "reassert"
+    program.write_text(NOTHING)
+    program.chmod(0o755)
+    done = reality("--runs", "12", "--seed", "1", "--no-shrink", REASSERT=str(program))
+    assert done.returncode == 1, done.stdout + done.stderr
+    for adapter in ("runtime", "hook", "both", "precreate"):
+        assert f"FIND mount wrong ({adapter};" in done.stdout
+    assert "FIND env wrong (runtime;" in done.stdout
+    assert "innocent refused (" not in done.stdout
