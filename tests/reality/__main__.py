@@ -30,15 +30,17 @@ def main() -> int:
         print(f"tests/reality: not there: {', '.join(missing) or options.runtime}", file=sys.stderr)
         return 2
     adapters = tuple(options.adapter or ADAPTERS)
-    shrinking = 0.0 if options.no_shrink else SHRINK_SECONDS
+    shrinking = 0.0 if options.no_shrink or (options.case and not options.finds) else SHRINK_SECONDS
     if options.case:
-        saved = json.loads((here / options.case).read_text())
-        case = saved.get("case", saved)
-        if not options.runtime and "runtime" in saved:
-            chosen = [saved["runtime"]]
-        if not options.adapter and "adapter" in saved:
-            adapters = (saved["adapter"],)
-        jobs = [Job(0, number, name, adapters, case) for number, name in enumerate(chosen)]
+        jobs = []
+        for file in options.case:
+            saved = json.loads((here / file).read_text())
+            names = chosen if options.runtime or "runtime" not in saved else [saved["runtime"]]
+            through = adapters if options.adapter or "adapter" not in saved else (saved["adapter"],)
+            jobs += [
+                Job(0, len(jobs) + at, name, through, saved.get("case", saved), shrinking)
+                for at, name in enumerate(names)
+            ]
     else:
         seed = secrets.randbelow(10**9) if options.seed is None else options.seed
         print(f"tests/reality: seed {seed}, {options.runs} cases, {', '.join(chosen)}, {REASSERT}", flush=True)
@@ -65,7 +67,7 @@ def _options() -> argparse.Namespace:
         "--seed", type=int, metavar="S", help="the same seed makes the same cases (default: random, printed)"
     )
     parser.add_argument("--start", type=int, default=0, metavar="N", help="number of the first case of the seed")
-    parser.add_argument("--case", metavar="FILE", help="only the case of this file, as finds are saved")
+    parser.add_argument("--case", metavar="FILE", nargs="+", help="only the cases of these files, as finds are saved")
     parser.add_argument("--finds", metavar="DIR", help="save each distinct find there")
     parser.add_argument("--runtime", action="append", metavar="NAME", help="only this runtime; again for more")
     parser.add_argument(
@@ -107,29 +109,26 @@ def _share(jobs: list[Job], workers: int, until: float) -> list[dict[str, Any]]:
 
 def _tell(results: list[dict[str, Any]], directory: Path | None, jobs: int, seconds: float) -> int:
     table: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    finds: dict[tuple[str, str, str], dict[str, Any]] = {}
-    times: Counter[tuple[str, str, str]] = Counter()
+    finds: dict[tuple[str, str], dict[str, Any]] = {}
     for result in results:
         for adapter, outcome in result["outcomes"].items():
             table[adapter, result["runtime"]][outcome] += 1
         for find in result["finds"]:
             table[find["adapter"], find["runtime"]]["violations"] += 1
-            key = (find["kind"], find["adapter"], find["shape"])
-            times[key] += 1
-            known = finds.setdefault(key, {**find, "runtimes": []})
-            known["runtimes"] = sorted({*known["runtimes"], find["runtime"]})
-    for number, (key, find) in enumerate(sorted(finds.items())):
+            known = finds.setdefault((find["kind"], find["shape"]), {**find, "seen": []})
+            known["seen"].append(f"{find['adapter']} {find['runtime']}")
+    for number, find in enumerate(find for _, find in sorted(finds.items())):
         path = "not saved; --finds DIR"
+        times, find["seen"] = len(find["seen"]), sorted(set(find["seen"]))
         if directory:
             directory.mkdir(parents=True, exist_ok=True)
-            name = f"{number:03d}-{find['adapter']}-{find['kind'].replace(' ', '-')}.json"
+            name = f"{number:03d}-{find['kind'].replace(' ', '-')}.json"
             find["replay"] = find["replay"].replace("FILE", name)
             (directory / name).write_text(json.dumps(find, indent=1) + "\n")
             path = str(directory / name)
-        print(
-            f"FIND {find['kind']} ({find['adapter']}; {', '.join(find['runtimes'])}; {times[key]} times): "
-            f"{find['shape']}"
-        )
+        through = sorted({one.split()[0] for one in find["seen"]})
+        under = sorted({one.split()[1] for one in find["seen"]})
+        print(f"FIND {find['kind']} ({', '.join(through)}; {', '.join(under)}; {times} times): {find['shape']}")
         print(f"     {find['detail'][-400:]!r}\n     {path}" + ("" if directory else "\n" + json.dumps(find["case"])))
     columns = (
         "innocent started",
