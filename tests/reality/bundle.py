@@ -196,7 +196,7 @@ class Bundle:
             "destination": feature["destination"],
             "type": feature.get("type", "bind"),
             "source": source,
-            "options": feature.get("options", ["rbind"]),
+            "options": feature.get("options", ["rbind", "rprivate"]),
         }
 
     def _apply_security(self, spec: dict[str, Any]) -> None:
@@ -292,8 +292,15 @@ class Bundle:
                     continue
         return acted
 
+    def mounted(self) -> list[str]:
+        """What is mounted below the bundle in the node's own namespace, but for an overlay root."""
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        return [one for one in points if one.startswith(f"{self.directory}/") and one != str(self.rootfs)]
+
     def close(self) -> None:
-        """Remove it."""
+        """Remove it, and nothing of the node's that a runtime left mounted in it."""
+        for point in reversed(self.mounted()):
+            unmount(Path(point))
         if self._overlay:
             unmount(self.rootfs)
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -50,6 +50,11 @@ class Trial:
             return "invalid policy", [Violation("policy refused", compiled.output)]
         outcome = Start(self.node, self.case, self.runtime, adapter, name).run(self._paths())
         found = self._crashes(outcome)
+        if outcome.leaked and self.reserved.mounts:
+            found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
+        changed = self.node.changed()
+        if changed:
+            found.append(Violation("node changed", ", ".join(changed)))
         if outcome.started:
             assert outcome.view
             found += self._wrong(outcome.view, "")

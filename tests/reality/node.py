@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,30 @@ class Node:
         self._compiled = Done(1, "")
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         self._make_files()
+        self._files = self._listing()
+
+    def _listing(self) -> dict[str, tuple[int, int, int]]:
+        """Inode, size and time of change of everything that policies name."""
+        found = {}
+        for path, directories, files in os.walk(self.files):
+            for name in [*directories, *files]:
+                full = os.path.join(path, name)
+                status = os.lstat(full)
+                size = 0 if os.path.isdir(full) else status.st_size
+                found[os.path.relpath(full, self.files)] = (status.st_ino, size, status.st_mtime_ns)
+        return found
+
+    def changed(self) -> list[str]:
+        """What of the files that policies name is not as it was; afterwards everything is there again."""
+        now = self._listing()
+        names = sorted(name for name in now.keys() | self._files.keys() if now.get(name) != self._files.get(name))
+        if names:
+            unmount(self.files / "ca/sub")
+            shutil.rmtree(self.files)
+            self.files.mkdir()
+            self._make_files()
+            self._files = self._listing()
+        return names
 
     def _make_files(self) -> None:
         ca = self.files / "ca"

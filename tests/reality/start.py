@@ -52,6 +52,8 @@ class Outcome:
     later: View | None = None
     execs: list[Exec] = field(default_factory=list)
     timed_out: bool = False
+    leaked: list[str] = field(default_factory=list)
+    """Mounts of the container that the node has too, below the bundle."""
 
 
 class Start:
@@ -87,13 +89,16 @@ class Start:
             done = self._create(bundle)
             if done.status:
                 return self._refused(done)
-            bundle.sidecar("created")
+            leaked = bundle.mounted()
+            if not leaked:  # what it removes would be the node's
+                bundle.sidecar("created")
             done = self._run("start", self.id)
             if done.status or not self._alive():
                 return self._refused(done)
             outcome = Outcome(True, done.output, view=look(self.pid, paths))
             outcome.execs = [self._exec(bundle, one) for one in features(self.case, "exec")]
-            if bundle.sidecar("started"):
+            outcome.leaked = leaked
+            if not leaked and bundle.sidecar("started"):
                 outcome.later = look(self.pid, paths)
             outcome.events = self._logged()
             return outcome
