@@ -225,9 +225,8 @@ def _compare(
 def volume_above(volume: str, path: str) -> str:
     """The reason against a volume above a reserved mount."""
     return (
-        f"mount {volume} is a volume above the reserved mount {path}: whoever else can write to the volume can take "
-        "the reserved mount away from the running container; mount the volume elsewhere (volumesAbove: Allow in the "
-        "policy lets it through)"
+        f"mount {volume} is a volume above the reserved mount {path}; others who write to the volume could remove the "
+        "reserved mount (volumesAbove: Allow permits it)"
     )
 
 

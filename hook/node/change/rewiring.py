@@ -185,7 +185,7 @@ class Rewiring:
             if not isinstance(error, (ReassertError, OSError, KeyboardInterrupt)):
                 raise
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
-            raise NodeError(f"{why}\nEverything is as it was before.") from None
+            raise NodeError(why, "Everything is as it was before.") from None
         journal.end(self.directory)
         self._retire(after, say)
         return True

@@ -37,7 +37,7 @@ def test_what_fails_is_put_back_and_read_again(node: FakeNode, operation: str, f
     node.engine.fails.add(fails)
     with pytest.raises(NodeError) as error:
         getattr(node, operation)()
-    assert str(error.value) == f"{fails} fails\nEverything is as it was before."
+    assert (str(error.value), error.value.outcome) == (f"{fails} fails", "Everything is as it was before.")
     assert node.engine.calls == calls
     assert node.everything() == before
     assert journals.pending(node.state) is None
@@ -141,7 +141,7 @@ def test_signal_puts_everything_back(node: FakeNode) -> None:
     def prove(_now: None) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(NodeError, match=r"^interrupted\nEverything is as it was before\.$"):
+    with pytest.raises(NodeError, match=r"^interrupted$"):
         node.make(node.installed(), prove=prove)
     assert node.engine.calls == ["check", "restart", "restart"]
     assert node.everything() == before
