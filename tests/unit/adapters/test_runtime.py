@@ -105,6 +105,8 @@ def test_forged_decision_is_removed_in_audit_mode(wrapper: Wrapper) -> None:
     wrapper.create()
     data = json.loads(wrapper.config.read_text())
     assert (data["process"]["env"], data["annotations"]) == (["CA=/tmp/x"], {"x": "y"})
+    event = json.loads((wrapper.directory / "events.jsonl").read_text())
+    assert (event["event"], event["applied"], len(event["edits"])) == ("container.edited", False, 1)
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
