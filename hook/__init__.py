@@ -1,3 +1,3 @@
 """The program behind the command `reassert`: what a Kubernetes node reserves, put back before a container exists."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -20,7 +20,7 @@ from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid, Problem
 
-_DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
+_DESCRIPTION = "Put the env and the mounts that a node reserves back before a container starts."
 _NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
 _ADAPTERS = """adapters (called by engines, each with its own --help):
   runtime             wrapper of an OCI runtime
@@ -80,46 +80,60 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     policy = commands.add_parser("policy", help="check or show the node policy").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    check = policy.add_parser("check", help="say everything that is wrong with a policy file")
-    check.add_argument("file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, with its ownership")
+    check = policy.add_parser("check", help="print every error of a policy file, with line and column")
+    check.add_argument(
+        "file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}; then its owner and mode count too"
+    )
     check.add_argument(
         "--node",
         action="store_true",
-        help="look at this node too: does every hostPath and every valueFrom.file exist, and is it root's?",
+        help="also check that every hostPath and valueFrom.file exists on this node and belongs to root",
     )
     check.set_defaults(run=_policy_check)
-    show = policy.add_parser("show", help="the policy in force, its source, and an edit that is held back")
+    show = policy.add_parser("show", help="print the policy in force, its source, and why an edit of it is held back")
     _where(show)
     show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     show.set_defaults(run=_policy_show)
-    compiling = policy.add_parser("compile", help="compile the policy now; a start does it by itself after a change")
+    compiling = policy.add_parser(
+        "compile", help="compile the policy now; else the first container start after a change does it"
+    )
     _where(compiling)
     compiling.set_defaults(run=_policy_compile)
 
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    generate = cdi.add_parser("generate", help="print the policy in force as CDI devices, for containers that ask")
-    generate.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
+    generate = cdi.add_parser(
+        "generate", help="print the policy in force as CDI devices, for containers that request them"
+    )
+    generate.add_argument(
+        "--reassert", metavar="PATH", help="absolute path of this program (default: the path that upgrades keep)"
+    )
     _where(generate)
     generate.set_defaults(run=_cdi_generate)
-    convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; a start asks for it")
+    convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; container starts call it")
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
 
-    explain = commands.add_parser("explain", help="what would be done about a container, and why; changes nothing")
+    explain = commands.add_parser("explain", help="show what would be done about a container, and why; changes nothing")
     which = explain.add_mutually_exclusive_group(required=True)
-    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
-    which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    which.add_argument("--bundle", metavar="DIR", help="directory of an OCI bundle")
+    which.add_argument("--config", metavar="FILE", help="path of an OCI config.json")
     explain.add_argument("--policy", metavar="FILE", help="a policy file instead of the node's policy in force")
     explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
     explain.set_defaults(run=_explain)
 
-    wrapper = commands.add_parser("dispatcher", help="print the script `reassert-runc` that an engine is pointed at")
-    wrapper.add_argument("--real", required=True, metavar="PATH", help="the real OCI runtime, absolute")
-    wrapper.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
-    wrapper.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
+    wrapper = commands.add_parser(
+        "dispatcher", help="print the script that an engine calls in place of the OCI runtime"
+    )
+    wrapper.add_argument("--real", required=True, metavar="PATH", help="absolute path of the real OCI runtime")
+    wrapper.add_argument(
+        "--reassert", metavar="PATH", help="absolute path of this program (default: the path that upgrades keep)"
+    )
+    wrapper.add_argument(
+        "--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})"
+    )
     _where(wrapper)
     wrapper.set_defaults(run=_dispatcher)
 
@@ -131,15 +145,17 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
 
         add_commands(node)
 
-    plugin = commands.add_parser("nri", help="stay and answer containerd or CRI-O as an NRI plugin")
+    plugin = commands.add_parser("nri", help="run as an NRI plugin of containerd or CRI-O")
     _nri_options(plugin)
     plugin.set_defaults(run=_nri)
     return parser
 
 
 def _where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"default: {store.SOURCE}")
-    parser.add_argument("--store", metavar="DIR", default=store.STORE, help=f"default: {store.STORE}")
+    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"node policy (default: {store.SOURCE})")
+    parser.add_argument(
+        "--store", metavar="DIR", default=store.STORE, help=f"directory of compiled policies (default: {store.STORE})"
+    )
 
 
 def _policy_check(options: argparse.Namespace) -> int:
@@ -241,13 +257,17 @@ def _dispatcher(options: argparse.Namespace) -> int:
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:
     """Declared here, so that the other commands do not load protobuf."""
-    parser.add_argument("--socket", metavar="PATH", default="/var/run/nri/nri.sock", help="default: %(default)s")
     parser.add_argument(
-        "--plugin-index", metavar="NN", default="", help="order among plugins, two digits (default: 10)"
+        "--socket", metavar="PATH", default="/var/run/nri/nri.sock", help="NRI socket (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--plugin-index", metavar="NN", default="", help="position among plugins, two digits (default: 10)"
     )
     _where(parser)
-    parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
-    parser.add_argument("--metrics", metavar="ADDRESS", help="127.0.0.1:PORT, [::1]:PORT or unix:/PATH")
+    parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
+    parser.add_argument(
+        "--metrics", metavar="ADDRESS", help="serve Prometheus on 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
+    )
 
 
 def _nri(options: argparse.Namespace) -> int:

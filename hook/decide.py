@@ -98,9 +98,7 @@ class Case:
         self.policy = self.load()
         matches = select(self.policy, who)
         facts = gather(self.policy, who, matches)
-        self.container = Container(
-            who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
-        )
+        self.container = Container.of(who, target, facts)
         return plan(self.policy, self.container, matches, kinds)
 
     def settle(

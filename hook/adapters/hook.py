@@ -34,13 +34,13 @@ USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--s
 
 Run as an OCI hook. STAGE is one of:
   prestart, createRuntime, createContainer   OCI state on stdin; verify env, put the reserved mounts back
-  poststop                                   OCI state on stdin; nothing is left to do, succeeds
+  poststop                                   OCI state on stdin; does nothing and succeeds
   precreate                                  podman's: config.json on stdin, the corrected one on stdout
 
-  --inject-env    only verify that env is what the policy wants, and refuse the container where it is not
+  --inject-env    only verify env, devices and annotations, and refuse a container whose are not what the policy wants
                   (a hook cannot set env; the runtime wrapper and the NRI plugin can)
   --mount-ca      only put the reserved mounts back
-  --policy FILE   node policy, absolute (default: /etc/reassert/policy.yaml)
+  --policy FILE   absolute path of the node policy (default: /etc/reassert/policy.yaml)
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
 """

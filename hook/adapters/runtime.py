@@ -28,10 +28,10 @@ EXEC_REFUSED = 255
 
 USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] -- ARGUMENTS…
 
-Correct the container that ARGUMENTS (of runc or crun) would start, then become the real runtime.
+Correct the container that ARGUMENTS, those of runc or crun, would start, then execute the real runtime with them.
 
-  --real PATH     the real OCI runtime, absolute
-  --policy FILE   node policy, absolute (default: /etc/reassert/policy.yaml)
+  --real PATH     absolute path of the real OCI runtime
+  --policy FILE   absolute path of the node policy (default: /etc/reassert/policy.yaml)
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
 """

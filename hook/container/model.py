@@ -5,6 +5,7 @@ from hook.container.identity import Identity
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.container.allocation import Allocation
+    from hook.reserve.outcome import Target
 
 
 class Facts:
@@ -63,3 +64,8 @@ class Container:
         self.annotations = annotations or {}
         self.devices = devices or []
         self.device_rules = device_rules or []
+
+    @classmethod
+    def of(cls, identity: Identity, target: "Target", facts: Facts) -> "Container":
+        """The container that an adapter read."""
+        return cls(identity, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules)

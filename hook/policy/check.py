@@ -143,7 +143,8 @@ def check_meaning(source: Source) -> list[Problem]:
 
 def _reserves(rule: dict[str, Any]) -> bool:
     allocations = rule.get("deviceAllocations") or {}
-    return bool(rule.get("env") or rule.get("mounts") or rule.get("annotations") or any(allocations.values()))
+    lists = (entries for entries in rule.values() if isinstance(entries, list))
+    return any(lists) or any(allocations.values())
 
 
 def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list[Problem]:

@@ -19,6 +19,9 @@ from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.reserve import env, mounts
 
+_COMPILED = ("name", "match", "env", "mounts", "deviceAllocations", "onConflict")
+"""Fields of a rule that a start reads in another form than the policy file's."""
+
 
 class Compiled:
     """A policy file that passed every check. `header` and `lines` are what the store keeps of it."""
@@ -168,11 +171,11 @@ def _rule(rule: dict[str, Any]) -> Rule:
     reserved_env = [env.from_policy(entry) for entry in rule.get("env") or []]
     reserved_mounts = [mounts.from_policy(entry) for entry in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
-    annotations = [str(annotation["name"]) for annotation in rule.get("annotations") or []]
+    plain = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
     parts = rule.get("deviceAllocations") or {}
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
-    return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, annotations, allocations)
+    return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations)
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:

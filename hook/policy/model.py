@@ -22,11 +22,11 @@ FAIL, IGNORE = "Fail", "Ignore"
 class Rule:
     """What is reserved, and for whom. `conditions` holds the match block's fields as compiled; empty: everyone.
 
-    `annotations`: patterns of keys that only a device plugin may set. `allocations`: which parts of a device plugin's
-    answer are reserved.
+    `plain`: by field of the policy file, the lists that need no compiled form. `allocations`: which parts of a device
+    plugin's answer are reserved.
     """
 
-    __slots__ = ("allocations", "annotations", "conditions", "deny", "env", "mounts", "name", "skip_unknown")
+    __slots__ = ("allocations", "conditions", "deny", "env", "mounts", "name", "plain", "skip_unknown")
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Rule:
         env: "list[Env]",
         mounts: "list[Mount]",
         deny: bool,
-        annotations: "list[str]",
+        plain: "dict[str, list[dict[str, Any]]]",
         allocations: "list[str]",
     ) -> None:
         self.name = name
@@ -45,12 +45,14 @@ class Rule:
         self.env = env
         self.mounts = mounts
         self.deny = deny
-        self.annotations = annotations
+        self.plain = plain
         self.allocations = allocations
 
     def uses_allocations(self) -> bool:
         """Whether kubelet's device checkpoint has to be read for it."""
-        return bool(self.allocations or self.annotations) or any(env.source == ALLOCATED for env in self.env)
+        return bool(self.allocations or self.plain.get("annotations")) or any(
+            env.source == ALLOCATED for env in self.env
+        )
 
 
 def rule_to_line(rule: Rule) -> "list[object]":
@@ -62,16 +64,16 @@ def rule_to_line(rule: Rule) -> "list[object]":
         [env.as_line() for env in rule.env],
         [mount.as_line() for mount in rule.mounts],
         rule.deny,
-        rule.annotations,
+        rule.plain,
         rule.allocations,
     ]
 
 
 def rule_from_line(line: "list[Any]") -> Rule:
     """The rule that `rule_to_line` wrote."""
-    name, conditions, skip_unknown, env, mounts, deny, annotations, allocations = line
+    name, conditions, skip_unknown, env, mounts, deny, plain, allocations = line
     reserved = [Env(*e) for e in env], [Mount(*m) for m in mounts]
-    return Rule(name, conditions, skip_unknown, *reserved, deny, annotations, allocations)
+    return Rule(name, conditions, skip_unknown, *reserved, deny, plain, allocations)
 
 
 class Policy:

@@ -119,8 +119,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         shown["env"] = [_env(env) for env in rule.env]
     if rule.mounts:
         shown["mounts"] = [_mount(mount) for mount in rule.mounts]
-    if rule.annotations:
-        shown["annotations"] = [{"name": name, "absent": True} for name in rule.annotations]
+    shown.update(rule.plain)
     if rule.allocations:
         shown["deviceAllocations"] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
     shown["onConflict"] = "Deny" if rule.deny else "Override"

@@ -17,7 +17,7 @@ from hook.policy.model import NoPolicy, Policy
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 4
+FORMAT = 5
 """Raised whenever the compiled form changes; an older store is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from hook.reserve.outcome import Target
 
 KIND = "annotation"
+FIELD = "annotations"
+"""Of a rule: a list of `{name: PATTERN, absent: true}`."""
 
 
 class DropAnnotation(Edit):
@@ -37,16 +39,16 @@ class DropAnnotation(Edit):
 
 def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
     """Keys that only a device plugin may set, unless one did, with this very value."""
-    rules = [rule for rule in rules if rule.annotations]
-    if not rules or container.facts.allocation_problem:
+    patterns = [(rule, str(entry["name"])) for rule in rules for entry in rule.plain.get(FIELD, [])]
+    if not patterns or container.facts.allocation_problem:
         return
     allocated = {key: value for a in container.facts.allocations for key, value in a.annotations.items()}
-    starts = tuple(literal_start(name) for rule in rules for name in rule.annotations)
+    starts = tuple(literal_start(pattern) for _, pattern in patterns)
     for key, value in container.annotations.items():
         if not key.startswith(starts) or allocated.get(key) == value:
             continue
-        for rule in rules:
-            if any(glob_match(name, key) for name in rule.annotations):
+        for rule, pattern in patterns:
+            if glob_match(pattern, key):
                 edit = DropAnnotation(rule.name, key, value)
                 if not outcome.count(KIND, rule.name):
                     return

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Make dist/reassert_VERSION_ARCHITECTURE.deb from what packaging/build.sh left in dist/. Needs dpkg-deb and objdump, no
-# root. The same tree gives the same bytes: times are the last commit's, or SOURCE_DATE_EPOCH.
+# Make dist/reassert_VERSION_ARCHITECTURE.deb from what packaging/build.sh left in dist/. Needs dpkg-deb, objdump and
+# python3, no root. The same tree gives the same bytes: times are the last commit's, or SOURCE_DATE_EPOCH.
 #
 #   packaging/build.sh && packaging/deb/build.sh
-#   VERSION=0.1.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
+#   VERSION=0.2.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
 #   DIST=elsewhere packaging/deb/build.sh          other directory with packaging/build.sh's output, and for the .deb
 set -eu
 cd "$(dirname "$0")/../.."
@@ -16,8 +16,8 @@ fail() {
   exit 1
 }
 
-for tool in dpkg-deb objdump; do
-  command -v $tool > /dev/null || fail "$tool is missing; apt-get install dpkg binutils"
+for tool in dpkg-deb objdump python3; do
+  command -v $tool > /dev/null || fail "$tool is missing; apt-get install dpkg binutils python3"
 done
 [ -x "$DIST/reassert/reassert" ] || fail "$DIST/reassert/reassert is missing; run packaging/build.sh first"
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || :)}"
@@ -45,11 +45,11 @@ mkdir -p "$root/usr/bin"
 ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
 install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
-install -d "$root/usr/lib/systemd/system" "$doc/examples"
+install -d "$root/usr/lib/systemd/system" "$doc"
 sed 's|/usr/local/bin/reassert|/usr/bin/reassert|' packaging/systemd/reassert-nri.service \
   > "$root/usr/lib/systemd/system/reassert-nri.service"
-cp docs/*.md packaging/deb/copyright "$doc"
-cp config/examples/* packaging/monitoring/* "$doc/examples"
+cp packaging/deb/copyright "$doc"
+python3 packaging/deb/docs.py "$doc"
 gzip -9n < CHANGELOG.md > "$doc/changelog.gz"
 gzip -9n > "$doc/changelog.Debian.gz" << END
 reassert ($VERSION) unstable; urgency=medium

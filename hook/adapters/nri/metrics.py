@@ -55,21 +55,49 @@ class Metrics(NoMetrics):
         def gauge(name: str, text: str, *labels: str) -> Any:
             return Gauge(f"reassert_{name}", text, labels, registry=registry)
 
-        self._containers = counter("containers", "Containers that were asked about.", "outcome")
-        self._probes = counter("probes", "Containers that node verify or node install started.", "outcome")
-        self._edits = counter("edits", "Edits, made or only logged.", "rule", "kind")
-        self._refusals = counter("refusals", "Reasons to refuse a container.", "rule")
-        self._drift = counter("drift", "Edits that running containers lack.", "rule", "kind")
-        self._drifted = gauge("drifted_containers", "Running containers that are not as the policy wants them.")
-        self._errors = counter("errors", "Failures of reassert itself.", "kind")
+        self._containers = counter(
+            "containers",
+            "Containers that a runtime asked about, by outcome: adjusted, unchanged, refused, audited or failed.",
+            "outcome",
+        )
+        self._probes = counter(
+            "probes",
+            "Containers that node verify or node install started, by the same outcomes; no other metric counts them.",
+            "outcome",
+        )
+        self._edits = counter(
+            "edits",
+            "Edits that were made or, in Audit mode, logged; kind: env, mount, device or annotation.",
+            "rule",
+            "kind",
+        )
+        self._refusals = counter(
+            "refusals",
+            "Reasons to refuse a container, in Audit mode too; rule is empty where no rule caused it.",
+            "rule",
+        )
+        self._drift = counter(
+            "drift",
+            "Differences between running containers and the policy, counted each time they are compared.",
+            "rule",
+            "kind",
+        )
+        self._drifted = gauge(
+            "drifted_containers", "Running containers that differ from the policy, when they were last compared."
+        )
+        self._errors = counter(
+            "errors", "Failures of reassert itself, by kind: decision, deadline, violation, connection or log.", "kind"
+        )
         self._seconds = Histogram(
-            "reassert_decision_seconds", "Time to decide about a container.", buckets=_BUCKETS, registry=registry
+            "reassert_decision_seconds", "Seconds from a request to its decision.", buckets=_BUCKETS, registry=registry
         )
         self._connected = gauge("nri_connected", "1 while a container runtime is connected.")
         self._connections = counter("nri_connections", "Connections to a container runtime.")
         self._policy = gauge("policy_info", "The policy in force.", "path", "sha256", "mode")
-        self._loaded = gauge("policy_loaded_timestamp_seconds", "When the policy in force was taken up.")
-        self._held = gauge("policy_held_back", "1 while the policy file is not what is in force.")
+        self._loaded = gauge("policy_loaded_timestamp_seconds", "When the plugin loaded the policy in force.")
+        self._held = gauge(
+            "policy_held_back", "1 while the policy file is not in force, because it is broken or missing."
+        )
         self._last: tuple[object, ...] = ()
 
     def container(self, outcome: str, seconds: float) -> None:

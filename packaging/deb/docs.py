@@ -1,0 +1,74 @@
+"""Copy the documentation into one directory of a package, with links that work there. Standard library only.
+
+python3 packaging/deb/docs.py DIRECTORY
+
+A link to a file that the package does not have becomes plain text.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ("config/examples", "packaging/monitoring")
+"""Directories whose files the package has in `examples`."""
+
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^()\s]+)\)")
+
+
+def copies() -> dict[str, str]:
+    """Every copied file: its path in the repository, and its path in the package's directory."""
+    pages = {str(path.relative_to(ROOT)): path.name for path in (ROOT / "docs").glob("*.md")}
+    pages["SECURITY.md"] = "SECURITY.md"
+    for directory in EXAMPLES:
+        for path in (ROOT / directory).iterdir():
+            pages[str(path.relative_to(ROOT))] = f"examples/{path.name}"
+    return pages
+
+
+def is_elsewhere(target: str) -> bool:
+    """Whether a link leads out of the documentation, to another site."""
+    return "://" in target or target.startswith("mailto:")
+
+
+def relinked(text: str, page: str, there: dict[str, str]) -> str:
+    """A page with its links as they have to be in the package. `page`: its path in the repository."""
+
+    def link(match: re.Match[str]) -> str:
+        words, target = match.groups()
+        path, anchor, section = target.partition("#")
+        if is_elsewhere(target) or not path:
+            return match[0]
+        source = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+        if source in EXAMPLES:
+            return f"[{words}](examples)"
+        return f"[{words}]({there[source]}{anchor}{section})" if source in there else words
+
+    return "".join(_LINK.sub(link, part) if prose else part for prose, part in _parts(text))
+
+
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """The text in pieces, code blocks apart."""
+    inside = False
+    for line in text.splitlines(keepends=True):
+        fence = line.startswith("```")
+        yield not (inside or fence), line
+        inside ^= fence
+
+
+def main(directory: Path) -> None:
+    """Write the copies."""
+    there = copies()
+    for source, target in there.items():
+        path = directory / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = (ROOT / source).read_bytes()
+        path.write_bytes(relinked(content.decode(), source, there).encode() if source.endswith(".md") else content)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

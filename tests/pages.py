@@ -1,0 +1,263 @@
+"""The parts of the documentation that repeat the code, written from the code.
+
+    build/venv-test/bin/python tests/pages.py            writes them
+    build/venv-test/bin/python tests/pages.py --check    names the pages that are not up to date
+
+They stand in docs/ between `<!-- generated: NAME -->` and `<!-- end -->`. The claims of docs/security.md are in
+tests/claims.toml; which runtimes and engines each one is tried with is read from the parameters of its tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import pytest  # noqa: E402
+
+from hook.adapters import hook, runtime  # noqa: E402
+from hook.adapters.nri.metrics import Metrics  # noqa: E402
+from hook.cli import _parser  # noqa: E402
+from hook.policy.check import schema  # noqa: E402
+
+ADAPTERS = ("runtime", "nri", "hook", "precreate")
+BLOCK = re.compile(r"(<!-- generated: ([\w. ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(cell or ' ' for cell in line)} |\n".replace("|   |", "| |") for line in lines)
+
+
+# -- commands
+
+
+def commands() -> str:
+    """Every command with its options, from the parsers that print --help."""
+    sections = [*_commands(_parser(["node"]), "reassert")]
+    for name, module in (("runtime", runtime), ("hook", hook)):
+        sections.append(f"## reassert {name}\n\n```\n{module.USAGE.strip()}\n```\n")
+    return "\n" + "\n".join(sections) + "\n"
+
+
+def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[str]:
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in nested:
+        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for word, below in action.choices.items():
+            yield from _commands(below, f"{name} {word}", helps[word])
+    if nested:
+        return
+    rows, usage = [], [name]
+    one_of = [a for group in parser._mutually_exclusive_groups if group.required for a in group._group_actions]
+    for action in parser._actions:
+        if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+            continue
+        value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
+        spelled = [f"{option} {value}".strip() for option in action.option_strings] or [str(value)]
+        needed = action.required and bool(action.option_strings or action.nargs != "?")
+        usage.append(spelled[-1] if needed or action in one_of else f"[{spelled[-1]}]")
+        if action in one_of[1:]:
+            usage[-2:] = [f"{usage[-2]} | {usage[-1]}"]
+        meaning = (action.help or "").replace("%(default)s", str(action.default))
+        if not meaning and action.choices:
+            meaning = f"default: {action.default}"
+        rows.append([", ".join(f"`{option}`".replace("|", r"\|") for option in spelled), _cell(meaning)])
+    yield f"## {name}\n\n    {' '.join(usage)}\n\n{_sentence(text)}\n" + (
+        "\n" + table(["option", "meaning"], rows) if rows else ""
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "." if text else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+# -- metrics
+
+
+def metrics() -> str:
+    """Every metric of the NRI plugin, from its definition."""
+    made = Metrics()
+    labels = {
+        metric._name: ", ".join(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")
+    }
+    rows = []
+    for family in made._registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        rows.append([f"`{name}`", family.type, labels.get(family.name, ""), family.documentation])
+    return table(["metric", "type", "labels", "meaning"], rows)
+
+
+# -- the policy's fields
+
+
+def fields(path: str) -> str:
+    """The fields of one object of the policy file, from its schema. `path`: names of `properties` or `$defs`."""
+    whole = schema()
+    node = whole["properties"]["spec"] if path == "spec" else whole["$defs"][path]
+    return table(["field", "values, default first", "meaning"], list(_fields(node, "")))
+
+
+def _fields(node: dict[str, Any], prefix: str) -> Iterator[list[str]]:
+    for name, field in node["properties"].items():
+        if field.get("properties") and name != "podSelector":
+            if "description" in field and not prefix:
+                yield [f"`{name}`", "mapping", field["description"]]
+            yield from _fields(field, f"{prefix}{name}.")
+        else:
+            yield [f"`{prefix}{name}`", _values(field), field.get("description", "")]
+
+
+def _values(field: dict[str, Any]) -> str:
+    named = {
+        "#/$defs/path": "absolute path",
+        "#/$defs/globs": "list of globs",
+        "#/$defs/glob": "glob",
+        "#/$defs/containerTypes": "list of `sandbox`, `init`, `container`, `ephemeral`",
+    }
+    default = field.get("default")
+    if "$ref" in field and default is None:
+        return named.get(field["$ref"], "mapping")
+    if "$ref" in field:
+        return f"`{default}`"
+    if "const" in field:
+        return "`true`"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in sorted(field["enum"], key=lambda value: value != default))
+    kind = field["type"]
+    if kind == "boolean":
+        return {True: "`true`, `false`", False: "`false`, `true`", None: "`true`"}[default]
+    if kind == "array":
+        items = field["items"]
+        if "enum" in items:
+            return "list of " + ", ".join(f"`{value}`" for value in items["enum"])
+        return "list of absolute paths" if items["$ref"] == "#/$defs/path" else "list"
+    return {"string": "text", "object": "mapping", "integer": "number"}[kind]
+
+
+# -- claims
+
+
+class Claims:
+    """tests/claims.toml, with the tests that pytest collects for each claim."""
+
+    def __init__(self) -> None:
+        self.data = tomllib.loads((ROOT / "tests/claims.toml").read_text())
+        named = {test for claim in self.data["claim"] for adapter in ADAPTERS for test in claim.get(adapter, [])}
+        files = sorted({str(ROOT / "tests" / test.partition("::")[0]) for test in named})
+        self.items = _collected(files)
+
+    def tried_with(self, test: str) -> list[str]:
+        """The runtimes and engines that the parameters of a test name; raises LookupError for no such test."""
+        found: dict[str, None] = {}
+        items = [item for item in self.items if item.nodeid.partition("[")[0] == f"tests/{test}"]
+        if not items:
+            raise LookupError(f"tests/claims.toml: no test is called {test}")
+        fixed = next((words for start, words in self.data["fixed"].items() if test.startswith(start)), "")
+        for item in items:
+            if any(item.iter_markers("xfail")):
+                continue
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            names = [self.data["parameters"].get(f"{key}={value}") for key, value in parameters.items()]
+            found.update(dict.fromkeys(name for name in names if name))
+            if fixed:
+                found[fixed] = None
+        order = list(self.data["parameters"].values())
+        return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+
+    def table(self) -> str:
+        """What is guaranteed, by adapter."""
+        rows = []
+        for number, claim in enumerate(self.data["claim"], 1):
+            cells = [self._cell(claim, adapter) for adapter in ADAPTERS]
+            rows.append([str(number), claim["text"], *cells])
+        return table(["", "claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
+
+    def _cell(self, claim: dict[str, Any], adapter: str) -> str:
+        tests = claim.get(adapter, [])
+        tried = list(dict.fromkeys(name for test in tests for name in self.tried_with(test)))
+        words = claim.get("but", {}).get(adapter, "" if tests else "no")
+        order = list(self.data["parameters"].values())
+        tried.sort(key=lambda name: order.index(name) if name in order else len(order))
+        return ": ".join(part for part in (words or "yes", ", ".join(tried)) if part)
+
+    def tests(self) -> str:
+        """The tests of each claim."""
+        rows = []
+        for number, claim in enumerate(self.data["claim"], 1):
+            tests = [test for adapter in ADAPTERS for test in claim.get(adapter, [])]
+            rows.append([str(number), ", ".join(f"`{test}`" for test in dict.fromkeys(tests))])
+        return table(["claim", "tests, below tests/"], rows)
+
+
+def _collected(files: list[str]) -> list[Any]:
+    """Every test in some files; nothing is run, and nothing of the machine is needed."""
+
+    class Collector:
+        items: list[Any] = []  # noqa: RUF012
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            self.items = list(items)
+
+    collector = Collector()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        pytest.main(
+            ["--fast", "--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *files], [collector]
+        )
+    if not collector.items:
+        sys.exit(said.getvalue())
+    return collector.items
+
+
+# -- pages
+
+
+def pages() -> dict[Path, str]:
+    """Every page with a generated part, as it should be."""
+    claims = Claims()
+    made: dict[str, Callable[[], str]] = {
+        "commands": commands,
+        "metrics": metrics,
+        "claims": claims.table,
+        "tests of claims": claims.tests,
+        **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},
+        "fields of annotation": lambda: fields("annotation"),
+    }
+    found: dict[Path, str] = {}
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text()
+        if "<!-- generated: " in text:
+            found[path] = BLOCK.sub(lambda match: match[1] + made[match[2]]() + match[3], text)
+    return found
+
+
+def main() -> int:
+    """Write or check; returns 1 for pages that are not up to date."""
+    stale = [path for path, text in pages().items() if path.read_text() != text]
+    if "--check" in sys.argv:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not up to date; run tests/pages.py")
+        return 1 if stale else 0
+    for path, text in pages().items() if stale else ():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The documentation: generated parts are up to date, names of the code are right, and no link is dead."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import events
+from hook.adapters.nri import report
+from hook.decide import CONFIG, Case, Done
+from hook.reserve.outcome import Reason
+from unit.support import ROOT, container, policy
+
+HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+HTML = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+def packaged() -> Any:
+    """packaging/deb/docs.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("deb_docs", ROOT / "packaging/deb/docs.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def prose(path: Path) -> str:
+    """A page without its code blocks."""
+    return HTML.sub("", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(path: Path) -> set[str]:
+    """What `#` can name in a page, as GitHub makes it of headings."""
+    found: set[str] = set()
+    for heading in HEADING.findall(prose(path)):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return found
+
+
+def dead_links(page: Path, top: Path) -> Iterator[str]:
+    """Links of a page to a file that is not there, out of `top`, or to a heading that the file does not have."""
+    for target in LINK.findall(prose(page)):
+        name, _, anchor = target.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or not path.is_relative_to(top) or (anchor and anchor not in anchors(path)):
+            yield f"{page.relative_to(top)}: {target}"
+
+
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "tests/*/*.md", "packaging/**/*.md", "tests/fixtures/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+
+def test_the_pages_were_found() -> None:
+    names = {str(path.relative_to(ROOT)) for path in PAGES}
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/README.md", "docs/node.md"} <= names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_link_is_dead(page: Path) -> None:
+    assert list(dead_links(page, ROOT)) == []
+
+
+def test_no_link_is_dead_in_the_debian_package(tmp_path: Path) -> None:
+    packaged().main(tmp_path)
+    pages = sorted(tmp_path.rglob("*.md"))
+    assert {"README.md", "policy.md", "SECURITY.md"} <= {page.name for page in pages}
+    assert (tmp_path / "examples/alerts.yaml").is_file()
+    assert [link for page in pages for link in dead_links(page, tmp_path)] == []
+    assert "](debian.md)" in (tmp_path / "README.md").read_text(), "links between pages stay"
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b`: c\n[x](#a-b-c) [x](#d) [x](none.md) [x](../out.md) [x](https://example.org)\n```\n[x](y)\n```\n"
+    )
+    assert [link.partition(": ")[2] for link in dead_links(page, tmp_path)] == ["#d", "none.md", "../out.md"]
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = set(LINK.findall((ROOT / "docs/README.md").read_text()))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - listed == {"README.md"}
+
+
+# -- docs/events.md
+
+
+EVENTS = (ROOT / "docs/events.md").read_text()
+
+
+def test_every_event_is_described() -> None:
+    kinds = {events.EDITED, events.DENIED, events.WOULD_DENY, events.ERROR, events.HELD, events.DRIFTED}
+    kinds |= {report.CONNECTED, report.DISCONNECTED, report.VIOLATION, report.RELIEVED, report.UNREAD, report.POLICY}
+    assert kinds == set(re.findall(r"^\| `((?:container|policy|nri)\.[\w-]+)` \|", EVENTS, re.MULTILINE))
+
+
+def test_every_field_of_an_event_is_described() -> None:
+    node = policy({"name": "a", "env": [{"name": "A", "value": "1"}], "onConflict": "Deny"})
+    case = Case("runtime", "0a", lambda: node)
+    target = container(["A=2"])
+    decided = case.decide(target.identity, target)
+    event = case.event(decided, Done(CONFIG, [Reason("a", "", "late")])) or {}
+    described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", EVENTS, re.MULTILINE))))
+    written = {**event, "probe": True, "warning": "", "truncated": [], "omitted": {}}
+    assert written.keys() - described == set()
+    for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]
+        assert set(entry) - set(re.findall(r"`(\w+)`", EVENTS)) == set()
