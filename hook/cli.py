@@ -57,6 +57,8 @@ def main(arguments: list[str]) -> int:
         return 1
     except (ReassertError, OSError) as error:
         print(printable(f"reassert: {describe(error)}"), file=sys.stderr)
+        if getattr(error, "outcome", ""):
+            print(error.outcome, file=sys.stderr)  # type: ignore[union-attr]  # a NodeError, imported with its command
         try:
             sys.stdout.flush()
         except OSError:  # it is a full disk, and the interpreter would complain of it once more

@@ -93,11 +93,16 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
         "edits": [edit.describe() for edit in decided.edits],
         "denials": [reason.describe() for reason in decided.denials],
         "errors": [reason.describe() for reason in decided.errors],
-        "outcome": _outcome(decided),
+        "outcome": _outcome(decided, container),
     }
 
 
-def _outcome(decided: Plan) -> str:
+_CORRECTED = "started corrected: config.json already is what the wrapper made of it when the container was created"
+
+
+def _outcome(decided: Plan, container: Container) -> str:
+    if not decided.edits and not decided.refusal() and decision.ANNOTATION in container.annotations:
+        return _CORRECTED
     if decided.refusal():
         return "refused: " + decided.refusal()
     if decided.excluded:
@@ -123,7 +128,7 @@ def _table(decided: Plan, container: Container, config: str) -> str:
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
-    return "\n".join([*parts, "", _line("result", _outcome(decided))])
+    return "\n".join([*parts, "", _line("result", _outcome(decided, container))])
 
 
 def _line(label: str, text: str) -> str:

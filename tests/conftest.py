@@ -169,4 +169,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if skipped:
         terminalreporter.line(f"{skipped:5} tests were skipped for what is named above")
     terminalreporter.line("Properties were tried with a fifth of their examples.")
-    terminalreporter.line(f"The other {counts.total() + skipped} tests, and all examples: sudo tests/run.sh")
+    other = counts.total() + skipped
+    terminalreporter.line(f"{f'The other {other} tests, and a' if other else 'A'}ll examples: sudo tests/run.sh")

@@ -8,7 +8,8 @@ set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
 if [ "${1:-}" != --inside ]; then
-  unshare --user --map-root-user --mount true 2>/dev/null || exit 125
+  # Some kernels let everybody make a user namespace, and then allow nothing in it: so it is a mount that is tried.
+  unshare --user --map-root-user --mount mount -t tmpfs tmpfs /tmp 2>/dev/null || exit 125
   exec unshare --user --map-root-user --mount --propagation private sh "$0" --inside "$@"
 fi
 shift
@@ -17,6 +18,7 @@ checkout=$(cd "$(dirname "$0")/.." && pwd -P)
 at=$(pwd -P)
 root=$(mktemp -d)
 trap 'umount --lazy "$root"; rmdir "$root"' EXIT
+trap : INT TERM # for the command; then its status is ours
 mount -t tmpfs -o mode=0755 tmpfs "$root"
 for path in /*; do
   if [ -L "$path" ]; then

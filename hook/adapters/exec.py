@@ -85,15 +85,33 @@ def _memory_file(data: bytes, first: int) -> str:
 
 
 def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: Reserved) -> None:
-    """`-e NAME=…` on the command line comes after the container's own env and would win: the reserved value instead."""
+    """Give `--env` options of reserved names the reserved value, and add those that are missing.
+
+    runc puts `--env` after the container's own env, where it would win. crun before 1.28 takes it instead of the
+    container's env, reserved names with it (src/exec.c).
+    """
+    first = -1  # the first option that is left, as an index of `arguments`
+    given: set[str] = set()
     for option in reversed(invocation.options):
+        if option.name != "env":
+            continue
         name = option.value.partition("=")[0]
-        if option.name != "env" or not reserved.owner(name):
+        if not reserved.owner(name):
+            first = option.begin
             continue
         value = reserved.values.get(name)
         if value is None:
             flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
-            arguments[option.begin : option.end] = [flags] if flags.strip("-") else []
+            left = [flags] if flags.strip("-") else []
+            arguments[option.begin : option.end] = left
+            first += len(left) - (option.end - option.begin) if first >= 0 else 0
         else:  # in the spelling that was used: runc refuses -e beside --env
+            given.add(name)
+            first = option.begin
             last = arguments[option.end - 1]
             arguments[option.end - 1] = last[: len(last) - len(option.value)] + f"{name}={value}"
+    if first >= 0:
+        spelling = "--env" if arguments[first].startswith("--") else "-e"
+        for name, value in reversed(reserved.values.items()):
+            if value is not None and name not in given:
+                arguments[first:first] = [spelling, f"{name}={value}"]

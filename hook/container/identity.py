@@ -21,7 +21,7 @@ from hook.container.spec import Spec
 SANDBOX, INIT, CONTAINER, EPHEMERAL = "sandbox", "init", "container", "ephemeral"
 TYPES = (SANDBOX, INIT, CONTAINER, EPHEMERAL)
 
-_APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
+APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
 """containerd says only "container". `io.kubernetes.container.type` would tell the three apart, but where it is copied
 into the spec a pod's own annotation of that name is too, so it is not believed."""
 
@@ -132,7 +132,7 @@ def _engine(cgroup: str, where: str) -> str:
 def _types(said: "str | None") -> "tuple[str, ...]":
     if said == SANDBOX:
         return (SANDBOX,)
-    return _APP_TYPES if said == CONTAINER else TYPES
+    return APP_TYPES if said == CONTAINER else TYPES
 
 
 def _containerd(notes: "dict[str, str]") -> Identity:
@@ -141,7 +141,7 @@ def _containerd(notes: "dict[str, str]") -> Identity:
     For a sandbox it writes no container-name and no image-name, so there these can be the pod's.
     """
     types = _types(notes.get(_CONTAINERD + "container-type"))
-    app = types == _APP_TYPES
+    app = types == APP_TYPES
     return Identity(
         CONTAINERD,
         True,
@@ -161,7 +161,7 @@ def _crio(notes: "dict[str, str]") -> Identity:
     sandbox calls itself a container gains it nothing. A container's name can be the pod's in a sandbox.
     """
     types = _types(notes.get(_CRIO + "ContainerType"))
-    app = types == _APP_TYPES
+    app = types == APP_TYPES
     return Identity(
         CRIO,
         True,
@@ -204,7 +204,7 @@ def _docker(spec: Spec, uid: "str | None") -> Identity:
         source = mount.get("source")
         parts = source.split("/") if isinstance(source, str) else []
         if len(parts) >= 6 and parts[-5] == "pods" and parts[-4] == uid and parts[-3] == "containers":
-            return Identity(DOCKER, True, uid=uid, container=parts[-2], types=_APP_TYPES)
+            return Identity(DOCKER, True, uid=uid, container=parts[-2], types=APP_TYPES)
     return Identity(DOCKER, None, uid=uid)
 
 

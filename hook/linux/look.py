@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from hook.container.paths import clean, is_below, parents
+from hook.container.paths import clean, is_below
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     clone_source,
@@ -33,6 +33,8 @@ _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 _NOBODYS = ("proc", "sysfs")
 """File systems in which nothing is reserved, wherever they are mounted: their links lead to processes and the node."""
 
+_THE_KERNELS = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
+"""File systems that may be mounted often, and in which no container makes a link."""
 
 _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
@@ -52,40 +54,29 @@ def look(pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec) -> t
     root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. Returns what was placed, and why
     the container must not start. Raises Undecided, OSError.
     """
-    sources = _Sources([edit for edit in reserved if edit.mount])
+    sources = {edit.name: os.stat(edit.source()) for edit in reserved if edit.mount}
     found = _looked(pid, rootfs, reserved, spec, sources)
     missing = [edit for edit, problem in found if problem.can_place]
     denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
     if denials or not missing:
         return [], denials
-    trees = [(edit, clone_source(edit.source(), edit.options())) for edit in missing]
+    trees: list[tuple[PlaceMount, int]] = []
     try:
+        for edit in missing:
+            trees.append((edit, clone_source(edit.source(), edit.options())))
+            sources[edit.name] = os.fstat(trees[-1][1])
         denials = _placed(pid, rootfs, trees, spec)
     finally:
         for _, tree in trees:
             os.close(tree)
     if not denials:
         found = _looked(pid, rootfs, reserved, spec, sources)
-        denials = [Reason(edit.rule, KIND, f"{edit.name} in the image {_ASTRAY}") for edit, _ in found]
+        denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in found]
     return missing, denials
 
 
-class _Sources:
-    """The node's files and directories that are mounted, as they are outside of the container's namespace."""
-
-    def __init__(self, edits: list[PlaceMount]) -> None:
-        self.status = {edit.name: os.stat(edit.source()) for edit in edits}
-        self.real = {edit.name: os.path.realpath(edit.source()) for edit in edits}
-        self.table = mount_table(0)
-
-    def has_below(self, edit: PlaceMount, path: str, row: Row) -> bool:
-        """Whether the node has the mount of a row at this path below the edit's source: it came along with rbind."""
-        point = self.real[edit.name].rstrip("/") + path
-        return any(r.point == point and r.device == row.device and r.root == row.root for r in self.table.values())
-
-
 def _looked(
-    pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec, sources: _Sources
+    pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec, sources: dict[str, os.stat_result]
 ) -> list[tuple[PlaceMount, NotSo]]:
     with mount_namespace_of(pid):
         root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -95,90 +86,110 @@ def _looked(
             os.close(root)
 
 
-class _View:
-    """A container's root and mounts. `root`: an O_PATH descriptor in its namespace."""
+def _still(edit: PlaceMount, problem: NotSo) -> str:
+    return f"{edit.name} in the image {_ASTRAY}" if problem.can_place else str(problem)
 
-    def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: _Sources) -> None:
+
+class _View:
+    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor in its mount namespace.
+
+    `sources`: what the node has where a reserved mount comes from. The namespace is a copy of the node's, so the node's
+    own mounts are in its table too: everywhere but at the container's root or below.
+    """
+
+    def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, os.stat_result]) -> None:
         self.root = root
         self.table = table
         self.spec = spec
         self.sources = sources
-        self.prefix = table[mount_id(root)].point.rstrip("/")
+        self.own = mount_id(root)
+        self.prefix = self._row(self.own).point.rstrip("/")
+        self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
         self.ours: dict[int, PlaceMount] = {}
-        self.places: dict[str, str] = {}
+        self.places: dict[str, Place] = {}
+
+    def _row(self, number: int) -> Row:
+        row = self.table.get(number)
+        if row is None:
+            raise Misled("leads through a mount that came meanwhile")
+        return row
+
+    def _at(self, row: Row) -> str:
+        """Where a mount is, as the container will see it."""
+        return row.point.removeprefix(self.prefix)
 
     def problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
         """What is wrong with each reserved mount, of those with which something is."""
         found: list[tuple[PlaceMount, NotSo]] = []
         for edit in reserved:
             try:
-                self._hold(edit)
+                self._hold(edit, reserved)
             except NotSo as problem:
                 found.append((edit, problem))
             except (Misled, OSError) as error:
-                reason = error.strerror if isinstance(error, OSError) else str(error)
-                found.append((edit, NotSo(f"{edit.name} in the image {_cannot(reason)}")))
+                found.append((edit, NotSo(f"{edit.name} in the image {_cannot(error)}")))
         return found or self._late(reserved)
 
-    def _hold(self, edit: PlaceMount) -> None:
+    def _hold(self, edit: PlaceMount, reserved: Sequence[PlaceMount]) -> None:
         """Raises NotSo, Misled, OSError where the container would see something else."""
         place = walk(self.root, edit.name)
         try:
             self._check_way(edit, place)
-            self.places[edit.name] = place.path
+            self.places[edit.name] = place
             if edit.mount is None:
-                self._check_nothing_mounted(edit, place.path)
+                self._check_nothing_mounted(edit, place.path, self._companions(edit, place.path, reserved))
                 return
             if place.fd < 0:
                 raise NotSo(f"{edit.name} is missing in the container", can_place=True)
-            number = mount_id(place.fd)
-            row = self.table[number]
-            if row.point != self.prefix + place.path or not os.path.samestat(
-                os.fstat(place.fd), self.sources.status[edit.name]
-            ):
+            row = self._row(mount_id(place.fd))
+            same = os.path.samestat(os.fstat(place.fd), self.sources[edit.name])
+            if row.point != self.prefix + place.path or not same:
                 raise NotSo(f"{edit.name} in the container is not {edit.source()} of the node", can_place=True)
-            self._check_subtree(edit, place, row)
-            self.ours[number] = edit
+            self.ours[row.id] = edit
+            self._check_subtree(edit, row, self._companions(edit, place.path, reserved))
         finally:
             place.close()
 
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
         """What lies above must be the container's own root or the policy's: whoever shares a volume can change it."""
-        own = mount_id(self.root)
         for number, path in place.crossed:
-            row = self.table[number]
+            row = self._row(number)
             if row.filesystem in _NOBODYS:
                 raise Misled(f"leads through {path}, a {row.filesystem} file system")
-            if edit.mount and number != own and number not in self.ours and not edit.volumes_above:
-                raise NotSo(volume_above(row.point.removeprefix(self.prefix), edit.name))
+            if edit.mount and number != self.own and number not in self.ours and not edit.volumes_above:
+                raise NotSo(volume_above(self._at(row), edit.name))
+        if edit.mount and place.path == "/":
+            raise Misled("leads to the container's root")
 
-    def _check_nothing_mounted(self, edit: PlaceMount, path: str) -> None:
-        companions = self._companions(edit)
-        for row in self.table.values():
-            at = row.point.removeprefix(self.prefix)
-            inside = row.point.startswith(self.prefix + "/") and (at == path or is_below(at, path))
-            if inside and not any(at == ok or is_below(at, ok) for ok in companions):
+    def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
+        for row in self.inside:
+            at = self._at(row)
+            if (at == path or is_below(at, path)) and not any(at == ok or is_below(at, ok) for ok in companions):
                 raise NotSo(f"{at} is mounted, and nothing may be mounted at {edit.name} or below")
 
-    def _check_subtree(self, edit: PlaceMount, place: Place, mount: Row) -> None:
+    def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
         wanted = [option for option in _LASTING if option in edit.options()]
-        companions = self._companions(edit)
         tree = [mount] if not all(option in mount.options for option in wanted) else []
         for row in self._below(mount):
-            at = row.point.removeprefix(self.prefix)
+            at = self._at(row)
             if any(at == ok or is_below(at, ok) for ok in companions):
                 continue
-            if not self.sources.has_below(edit, row.point[len(mount.point) :], row):
+            if not self._came_with(edit, row.point[len(mount.point) :], row):
                 raise NotSo(f"{at} is mounted below the reserved mount {edit.name}", can_place=not companions)
             if not all(option in row.options for option in wanted):
                 tree.append(row)
         for row in tree:
             self._set_options(row, wanted)
 
+    def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
+        """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
+        point = os.path.realpath(edit.source()).rstrip("/") + path
+        return any(r.point == point and r.device == row.device and r.root == row.root for r in self.table.values())
+
     def _set_options(self, row: Row, wanted: list[str]) -> None:
         """`ro` of a bind mount is not recursive in any runtime; the kernel makes it so for each mount."""
-        at = row.point.removeprefix(self.prefix)
+        at = self._at(row)
         fd = open_in_root(self.root, at)
         try:
             if mount_id(fd) == row.id:  # else another one hides it
@@ -188,62 +199,97 @@ class _View:
 
     def _below(self, mount: Row) -> list[Row]:
         """All descendants of a mount."""
-        inside = {mount.id}
-        rows = [row for row in self.table.values() if row.point.startswith(mount.point.rstrip("/") + "/")]
-        found: list[Row] = []
-        while True:
-            more = [row for row in rows if row.parent in inside and row.id not in inside]
-            if not more:
-                return found
+        children: dict[int, list[Row]] = {}
+        for row in self.inside:
+            if row.point.startswith(mount.point + "/"):
+                children.setdefault(row.parent, []).append(row)
+        found, todo = [], [mount.id]
+        while todo:
+            more = children.pop(todo.pop(), [])
             found += more
-            inside.update(row.id for row in more)
+            todo += [row.id for row in more]
+        return found
 
-    def _companions(self, edit: PlaceMount) -> list[str]:
-        """Where mounts may lie below an edit's: other reserved ones, and what `allowBelow` lets through."""
-        found = []
-        for path in edit.companions:
-            if is_below(path, edit.name):
+    def _companions(self, edit: PlaceMount, path: str, reserved: Sequence[PlaceMount]) -> set[str]:
+        """Where mounts may lie below an edit's, which is at `path`.
+
+        Other reserved ones, and what `allowBelow` lets through. The latter exactly where its path says: a link in one
+        volume could lead another over the reserved mount.
+        """
+        found = {path + other[len(edit.name) :] for other in edit.companions if is_below(other, edit.name)}
+        for other in reserved:
+            if other.mount and is_below(other.name, edit.name):
                 try:
-                    place = walk(self.root, path)
+                    place = walk(self.root, other.name)
                 except (Misled, OSError):
                     continue
                 place.close()
-                found.append(place.path)
+                if all(number == self.own or number in self.ours for number, _ in place.crossed):
+                    found.add(place.path)
         return found
 
     def _late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
-        """Paths that the runtime makes something of after the mounts must not lead to a reserved one."""
+        """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one."""
         found: list[tuple[PlaceMount, NotSo]] = []
         for what, path in _made_late(self.spec):
             try:
-                place = walk(self.root, path, through_dev=True)
-            except (Misled, OSError):
-                continue
-            place.close()
+                place = walk(self.root, path, everywhere=True)
+                place.close()
+                changeable = self._changeable(place)
+            except (Misled, OSError) as error:
+                changeable = _cannot(error)
+                place = None
             for edit in reserved:
+                if not edit.mount:
+                    continue
                 own = self.places[edit.name]
-                if edit.mount and (place.path == own or is_below(place.path, own) or place.path in parents(own)):
-                    found.append(
-                        (edit, NotSo(f"{what} {path} of the container leads to the reserved mount {edit.name}"))
-                    )
+                above = {way for _, way in own.crossed}
+                if place and (place.path == own.path or is_below(place.path, own.path) or place.path in above):
+                    problem = f"leads to the reserved mount {edit.name}"
+                elif changeable and not (place and edit.volumes_above):
+                    problem = changeable
+                else:
+                    continue
+                found.append((edit, NotSo(f"{what} {path} of the container {problem}")))
         return found
 
+    def _changeable(self, place: Place) -> str:
+        """Why a path could still lead elsewhere when the runtime goes there, or "".
 
-def _cannot(reason: str | None) -> str:
+        A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
+        """
+        if any(self._row(number).filesystem == "proc" for number, _ in place.links):
+            return "leads through a process's link in a proc file system"
+        rows = {number: self._row(number) for number, _ in place.crossed if number != self.own}
+        volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
+        if volumes:
+            nodes = {row.device for row in self.table.values() if not row.point.startswith(self.prefix)}
+            for row in volumes:
+                if row.device in nodes:
+                    return f"is in the volume {self._at(row)}, in which others can lead it to a reserved mount"
+        return ""
+
+
+def _cannot(error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
     return reason if reason and reason.startswith("leads") else f"cannot be reached: {reason}"
 
 
 def _made_late(spec: Spec) -> list[tuple[str, str]]:
-    """What runtimes make after the mounts: devices, the console, masked and read-only paths (runc, crun: see docs)."""
-    found = [("the directory", "/dev")]
-    process, linux = spec.process(), spec.member("linux")
-    if process.get("terminal") is True:
-        found.append(("the console", "/dev/console"))
-    found += [("device", str(device.get("path", ""))) for device in spec.devices]
+    """What a runtime makes after its createRuntime hooks, as strace shows it.
+
+    runc 1.1.5, 1.1.15, 1.3.6 and crun 1.8.1, 1.21, 1.28 all make the mounts, then every device (of `linux.devices` too,
+    wherever it is), then the links in /dev, and then run prestart and createRuntime hooks. After those:
+      crun: masked paths, read-only paths, `ro` of the mounts it made (on descriptors); createContainer hooks;
+            pivot_root; the console.
+      runc: createContainer hooks; pivot_root; the console; `ro` of the root; read-only paths; masked paths.
+    """
+    found = [("the console", "/dev/console")] if spec.process().get("terminal") is True else []
+    linux = spec.member("linux")
     for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
         listed = linux.get(member) if isinstance(linux, dict) else None
         found += [(what, path) for path in listed or [] if isinstance(path, str)]
-    return [(what, path) for what, path in found if clean(path) != "/"]
+    return found
 
 
 # -- placing

@@ -22,19 +22,21 @@ class Misled(Exception):
 
 
 class Place:
-    """Where a path leads. Its descriptor is closed by `close`.
+    """Where a path leads. Its descriptors are closed by `close`.
 
     `fd`: of the last component, -1 where it is missing. `path`: without symbolic links, from the container's root;
-    what is missing is taken as it is written. `crossed`: (mount id, path) of every mount that the walk went through
-    before its last component, in order.
+    what is missing is taken as it is written. `missing`: the components that are, `parent`: the directory before them.
+    `crossed`: (mount id, path) of every directory and symbolic link that the walk went through, in order. `links`:
+    those of them that are links.
     """
 
-    def __init__(self, fd: int, path: str, crossed: list[tuple[int, str]], missing: list[str], parent: int) -> None:
+    def __init__(self, fd: int, path: str, missing: list[str], parent: int, way: _Way) -> None:
         self.fd = fd
         self.path = path
-        self.crossed = crossed
         self.missing = missing
         self.parent = parent
+        self.crossed = way.crossed
+        self.links = way.links
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -42,52 +44,73 @@ class Place:
             os.close(fd)
 
 
-def walk(root: int, path: str, through_dev: bool = False) -> Place:
-    """Walk an absolute path from a root. Raises Misled for one through /proc, /sys or /dev, OSError.
+class _Way:
+    """A walk so far: a stack of opened directories, the root first, and the last component."""
 
-    `through_dev`: take what lies in these trees as it is written, without looking.
+    def __init__(self, root: int) -> None:
+        self.stack: list[tuple[str, int]] = [("", os.dup(root))]
+        self.crossed: list[tuple[int, str]] = []
+        self.links: list[tuple[int, str]] = []
+
+    def path(self) -> str:
+        return "/".join(name for name, _ in self.stack) or "/"
+
+    def cross(self, fd: int, path: str) -> tuple[int, str]:
+        """Note what the walk goes through."""
+        self.crossed.append((mount_id(fd), path))
+        return self.crossed[-1]
+
+    def back(self, depth: int) -> None:
+        """Leave the directories beyond a depth."""
+        while len(self.stack) > depth:
+            os.close(self.stack.pop()[1])
+
+
+def walk(root: int, path: str, everywhere: bool = False) -> Place:
+    """Walk an absolute path from a root. Raises Misled for one into /proc, /sys or /dev, OSError.
+
+    `everywhere`: into these too.
     """
-    stack: list[tuple[str, int]] = [("", os.dup(root))]
-    crossed = [(mount_id(root), "/")]
-    pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    way = _Way(root)
+    pending = _steps(path)
     hops = 0
     try:
         while pending:
             part = pending.pop()
+            directory = way.stack[-1][1]
+            way.cross(directory, way.path())
             if part == "..":
-                if len(stack) > 1:
-                    os.close(stack.pop()[1])
+                way.back(max(len(way.stack) - 1, 1))
                 continue
-            here = "/".join(name for name, _ in stack) + "/" + part
-            if any(here == tree or is_below(here, tree) for tree in BUILT_BY_THE_RUNTIME):
-                if not through_dev:
-                    raise Misled(f"leads to {_written(here, pending)}, in a tree that the runtime builds")
-                return Place(-1, _written(here, pending), crossed, [part, *reversed(pending)], os.dup(stack[-1][1]))
+            here = way.path().rstrip("/") + "/" + part
+            if not everywhere and any(here == tree or is_below(here, tree) for tree in BUILT_BY_THE_RUNTIME):
+                raise Misled(f"leads to {_written(here, pending)}, in a tree that the runtime builds")
             try:
-                fd = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=stack[-1][1])
+                fd = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             except FileNotFoundError:
-                return Place(-1, _written(here, pending), crossed, [part, *reversed(pending)], os.dup(stack[-1][1]))
-            if stat.S_ISLNK(os.fstat(fd).st_mode):
-                hops += 1
-                target = _target(fd)
-                if hops > SYMLINK_LIMIT:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                if target.startswith("/"):
-                    while len(stack) > 1:
-                        os.close(stack.pop()[1])
-                pending += [step for step in reversed(target.split("/")) if step not in ("", ".")]
+                return Place(-1, _written(here, pending), [part, *reversed(pending)], os.dup(directory), way)
+            if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                way.stack.append((part, fd))
                 continue
-            stack.append((part, fd))
-            crossed.append((mount_id(fd), here))
-        parent = os.dup(stack[-2][1] if len(stack) > 1 else stack[-1][1])
-        return Place(os.dup(stack[-1][1]), "/".join(n for n, _ in stack) or "/", crossed[:-1], [], parent)
+            hops += 1
+            target = _target(way, fd, here)
+            if hops > SYMLINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if target.startswith("/"):
+                way.back(1)
+            pending += _steps(target)
+        return Place(os.dup(way.stack[-1][1]), way.path(), [], -1, way)
     finally:
-        for _, fd in stack:
-            os.close(fd)
+        way.back(0)
 
 
-def _target(fd: int) -> str:
+def _steps(path: str) -> list[str]:
+    return [step for step in reversed(path.split("/")) if step not in ("", ".")]
+
+
+def _target(way: _Way, fd: int, here: str) -> str:
     try:
+        way.links.append(way.cross(fd, here))
         return os.readlink("", dir_fd=fd)
     finally:
         os.close(fd)
@@ -100,20 +123,32 @@ def _written(here: str, pending: list[str]) -> str:
 class Row:
     """A line of /proc/PID/mountinfo (proc(5)). `point`: from that process's root."""
 
-    __slots__ = ("device", "filesystem", "id", "options", "parent", "point", "root")
+    __slots__ = ("_rest", "device", "id", "parent", "point", "root")
 
     def __init__(self, line: str) -> None:
-        fields = line.split(" ")
-        self.id, self.parent, self.device = int(fields[0]), int(fields[1]), fields[2]
-        self.root, self.point = _plain(fields[3]), _plain(fields[4])
-        self.options = fields[5].split(",")
-        self.filesystem = fields[fields.index("-") + 1]
+        number, parent, self.device, root, point, self._rest = line.split(" ", 5)
+        self.id, self.parent = int(number), int(parent)
+        self.root, self.point = _plain(root), _plain(point)
+
+    @property
+    def options(self) -> list[str]:
+        """Of the mount, not of the file system."""
+        return self._rest.split(" ", 1)[0].split(",")
+
+    @property
+    def filesystem(self) -> str:
+        """Its type."""
+        fields = self._rest.split(" ")
+        return fields[fields.index("-") + 1]
 
 
 def mount_table(pid: int) -> dict[int, Row]:
-    """The mounts of a process's namespace by id; 0: this process's own. Raises OSError."""
-    text = Path(f"/proc/{pid or 'self'}/mountinfo").read_text("utf-8", "surrogateescape")
-    rows = map(Row, text.splitlines())
+    """The mounts of a process's namespace by id; 0: this process's own. Raises OSError.
+
+    Only a newline ends a line: the kernel leaves other separators of str.splitlines in a mount point as they are.
+    """
+    text = Path(f"/proc/{pid or 'self'}/mountinfo").read_bytes().decode("utf-8", "surrogateescape")
+    rows = [Row(line) for line in text.split("\n") if line]
     return {row.id: row for row in rows}
 
 

@@ -1,24 +1,27 @@
-"""`reassert node`: status, plan, install, uninstall, verify."""
+"""`reassert node`: plan, install, uninstall, verify, and `status` (hook.node.status)."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import signal
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 
 from hook.base.errors import ReassertError, Usage
 from hook.base.system import print_to_nobody
 from hook.base.text import printable
-from hook.node import systemd
+from hook.node import status
 from hook.node.change import journal, tree
+from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import lay_out, path_in_use, policy, program, seed
+from hook.node.change.program import lay_out, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, base_of, rollback
+from hook.node.change.rewiring import Rewiring, Target, base_of, prepare, rollback
 from hook.node.engines import registry
-from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
-from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, Choice, Engine, Handler
+from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
 from hook.node.probe.proof import Proof
@@ -27,43 +30,43 @@ from hook.node.probe.verify import verify
 from hook.node.show import as_json, as_table, shown
 from hook.node.sources import problems_and_hints
 from hook.policy import compiler, store
-from hook.policy.model import AUDIT, Policy
-
-OUT_OF_DATE, NOT_WIRED = 1, 3
-"""Exit statuses of `status`; 3 as systemctl has it for what is not active."""
+from hook.policy.model import Policy
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Declare what comes after `reassert node`."""
     node = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    status = node.add_parser(
-        "status", help="what is wired; exits 0 wired and current, 1 not as it should be, 3 not wired"
+    showing = node.add_parser(
+        "status",
+        help="show what is wired; exit status 0: wired and current, 1: something is wrong, 3: not wired",
     )
-    _engine(status)
-    status.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    status.set_defaults(run=_status)
+    _engine(showing)
+    showing.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    showing.set_defaults(run=_status)
 
-    plan = node.add_parser("plan", help="what install would change on this node; changes nothing")
+    plan = node.add_parser("plan", help="show what install would change on this node, and change nothing")
     _choice(plan)
     plan.set_defaults(run=_install, dry_run=True, probe=False)
 
-    install = node.add_parser("install", help="wire it in; on any failure everything is put back")
+    install = node.add_parser("install", help="wire reassert into the engine; after any failure everything is restored")
     _choice(install)
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
-    install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to prove it")
+    install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to test it")
     install.set_defaults(run=_install)
 
-    layout = node.add_parser("layout", help="for makers of packages: the program's files as an upgrade needs them")
+    layout = node.add_parser(
+        "layout", help="for package maintainers: copy the program so that an upgrade can replace it"
+    )
     layout.add_argument("directory", metavar="DIRECTORY")
-    layout.add_argument("place", metavar="PLACE", help="where a node will have that directory")
+    layout.add_argument("place", metavar="PLACE", help="the path that DIRECTORY will have on a node")
     layout.set_defaults(run=_layout)
 
     verifying = node.add_parser(
         "verify",
-        help="start an innocent and a hostile container under each handler and say what they got; exits 0 every "
-        "handler is protected, 1 not, or a part could not be tried, 3 nothing to verify (mode Audit, or no rule that "
-        "covers a probe)",
+        help="start an innocent and a hostile container under each handler and show what they got; exit status 0: "
+        "every handler is protected, 1: one is not, or a part was not tried, 3: nothing to verify (mode Audit, or no "
+        "rule covers a probe)",
     )
     verifying.add_argument(
         "--except",
@@ -78,9 +81,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
     verifying.set_defaults(run=_verify)
 
-    uninstall = node.add_parser("uninstall", help="put everything back as it was before install")
+    uninstall = node.add_parser("uninstall", help="restore everything as it was before install")
     _engine(uninstall)
-    uninstall.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
+    uninstall.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     uninstall.add_argument(
         "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
     )
@@ -89,7 +92,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--engine", choices=registry.NAMES, help="default: kubelet's, or the only one that is there or runs"
+        "--engine",
+        choices=registry.NAMES,
+        help="default: kubelet's, else the only one that is installed or runs",
     )
 
 
@@ -98,14 +103,17 @@ def _choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
         metavar="ADAPTER[,ADAPTER]",
-        help=f"of {', '.join(ADAPTERS)} (default: what is wired already, else the engine's first: {RUNTIME})",
+        help=f"of {', '.join(ADAPTERS)} (default: what is wired already, else {RUNTIME})",
     )
     parser.add_argument(
-        "--no-unit", dest="unit", action="store_false", help="with nri: others run the plugin, a DaemonSet for one"
+        "--no-unit",
+        dest="unit",
+        action="store_false",
+        help="with nri: no reassert-nri.service; a DaemonSet, say, runs the plugin",
     )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
-        "--runtime-class", metavar="NAME", help="wire this handler only; a new one is made if it is missing"
+        "--runtime-class", metavar="NAME", help="wire this handler only; it is created if it does not exist"
     )
     scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
 
@@ -123,16 +131,25 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
-            rewiring, target, in_force = _prepared(options, probe=options.probe)
-            _warn(in_force)
-            changed = rewiring.make(_say)
+            asked = _asked_for(options)
+            rewiring = asked.rewiring
+            _warn(asked.choice.policy)
+            prove = None
+            if options.probe and rewiring.engine.running() and rewiring.differences():
+                proof = Proof(rewiring.engine, asked.choice.policy, asked.wiring)
+                if not asked.is_wired:  # else how containers fare is no measure of the node
+                    proof.before(rewiring.before())
+                prove = proof.after
+            changed = rewiring.make(_say, prove)
         except BaseException:
             if not compiled:  # a container that was started to prove it did that
                 compiler.clear()
             raise
         finally:
             _tidy()
-    for remark in [*target.wiring.remarks, *_preexisting(rewiring.engine, target.adapters, target.runtime_class)]:
+    target = rewiring.target
+    old = status.preexisting(rewiring.engine, rewiring.before(), target.adapters, target.runtime_class)
+    for remark in [*asked.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
     _say(
@@ -149,10 +166,10 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    rewiring, _, in_force = _prepared(options, probe=False, prepare=False)
-    _warn(in_force)
-    print(shown(rewiring.differences()) or "Nothing to change.")
-    _restart(rewiring)
+    asked = _asked_for(options, copy=False)
+    _warn(asked.choice.policy)
+    print(shown(asked.rewiring.differences()) or "Nothing to change.")
+    _say_restart(asked.rewiring)
     return 0
 
 
@@ -165,42 +182,45 @@ def _warn(policy: Policy) -> None:
         _say(f"Note: {hint}")
 
 
-def _restart(rewiring: Rewiring) -> None:
+def _say_restart(rewiring: Rewiring) -> None:
     if rewiring.restarts():
         print(f"{rewiring.engine.title} would be {rewiring.engine.verb}ed; running containers stay.")
 
 
-def _prepared(options: argparse.Namespace, probe: bool, prepare: bool = True) -> tuple[Rewiring, Target, Policy]:
-    """The change to what the options ask for, nothing done yet, and the policy. `prepare`: as in `program`."""
-    record = Record()
+@dataclass(frozen=True)
+class AskedFor:
+    """What the options of `install` ask for. `is_wired`: whether the engine was wired before."""
+
+    choice: Choice
+    wiring: Wiring
+    rewiring: Rewiring
+    is_wired: bool
+
+
+def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
+    """Work out the change; nothing is done yet. `copy`: as in `program`."""
+    record = Record.read()
     engine = registry.engine(registry.chosen(options.engine))
     old = record.parts.get(engine.name, OwnerRecord())
-    choice_of_adapters = _adapters(options.adapter, engine, old)
+    adapters = _adapters(options.adapter, engine, old)
     scope = options.runtime_class
     if scope is None and not options.default:
         scope = old.runtime_class
     # As before, like the adapters, unless these are said anew.
-    unit = options.unit and (options.adapter is not None or _unit(old))
-    if not options.unit and NRI not in choice_of_adapters:
-        raise Usage("--no-unit: that is about NRI's plugin; add --adapter nri")
-    put = program(prepare)
-    choice = Choice(choice_of_adapters, scope, put.path, policy(), unit)
-    wiring = engine.wire(choice, base_of(record, engine), old.notes)
+    unit = options.unit and (options.adapter is not None or status.plugin_is_ours(old))
+    if not options.unit and NRI not in adapters:
+        raise Usage("--no-unit is about NRI's plugin; add --adapter nri")
+    put = program(copy)
+    choice = Choice(adapters, scope, put.path, policy(), unit)
+    now, disk = engine.read(), Disk()
+    wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
-    target = Target(wiring, list(choice_of_adapters), scope, [*put.changes, *seed()])
-    rewiring = Rewiring(engine, record, target)
-    if probe and engine.running() and rewiring.differences():
-        rewiring.prove = Proof(engine, choice.policy, wiring, bool(old.adapters)).again
-    return rewiring, target, choice.policy
+    target = Target(wiring, list(adapters), scope, [*put.changes, *seed()])
+    return AskedFor(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
 
 
-def _unit(part: OwnerRecord) -> bool:
-    """Whether the plugin, if it is wired, is a service of this node."""
-    return bool(part.notes.get(PLUGIN_IS_OURS, True))
-
-
-def _adapters(text: str | None, engine: Engine, old: OwnerRecord) -> tuple[str, ...]:
+def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:
     """In the order of ADAPTERS. The NRI plugin brings the verifying hook with it: it fails open without."""
     names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
     for name in names:
@@ -216,16 +236,14 @@ def _adapters(text: str | None, engine: Engine, old: OwnerRecord) -> tuple[str, 
 def _verify(options: argparse.Namespace) -> int:
     _root()
     registry.clear_probes()  # what cannot be done comes up again when a probe is started
-    found = registry.engine(registry.chosen(options.engine))
-    record = Record()
-    part = record.parts.get(found.name, OwnerRecord())
-    handlers = found.handlers(part.notes)
-    accepted = Accepted(options.accepted, _beside(found.name, record))
-    starter = found.starter()
-    try:
-        return verify(found, handlers, policy(seeded=not part.adapters), starter, options.output, accepted)
-    finally:
-        starter.close()
+    engine = registry.engine(registry.chosen(options.engine))
+    record = Record.read()
+    part = record.parts.get(engine.name, OwnerRecord())
+    now = engine.read()
+    handlers = engine.handlers(now, part.notes)
+    accepted = Accepted(options.accepted, _beside(engine.name, record))
+    with closing(engine.starter(now)) as starter:
+        return verify(engine, handlers, policy(seeded=not part.adapters), starter, options.output, accepted)
 
 
 def _beside(name: str, record: Record) -> list[str]:
@@ -247,20 +265,20 @@ def _beside(name: str, record: Record) -> list[str]:
 
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
-    wired_elsewhere = sorted({*Record().engines()} - {*_wired(Record(), options.engine)})
-    if options.purge and wired_elsewhere:
-        raise NodeError(f"--purge: reassert stays wired into {', '.join(wired_elsewhere)}; uninstall that too")
+    record = Record.read()
+    stays = sorted({*record.engines()} - {*_with_files(record, options.engine)})
+    if options.purge and stays:
+        raise NodeError(f"--purge: reassert stays wired into {', '.join(stays)}; uninstall that too")
     if options.dry_run:
         return _plan_uninstall(options)
     with journal.locked():
         recovered = _recover()
         _clear_probes()
-        names = _wired(Record(), options.engine)
+        names = _with_files(Record.read(), options.engine)
         for name in names:
             _interruptible()
-            record = Record()
-            rewiring = _unwiring(name, record)
-            _say_uninstall_notes(rewiring.engine, record)
+            rewiring = _unwiring(name, Record.read())
+            _say_uninstall_notes(rewiring)
             rewiring.make(_say)
             _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
@@ -268,21 +286,21 @@ def _uninstall(options: argparse.Namespace) -> int:
                 compiler.clear()
             _say("Nothing is wired." if options.purge else "Nothing is wired; nothing was changed.")
         _tidy()
-        if not Record().engines():
+        if not Record.read().engines():
             _purge(options.purge)
     return 0
 
 
 def _plan_uninstall(options: argparse.Namespace) -> int:
-    record = Record()
-    rewirings = [_unwiring(name, record) for name in _wired(record, options.engine)]
+    record = Record.read()
+    rewirings = [_unwiring(name, record) for name in _with_files(record, options.engine)]
     changes = [change for rewiring in rewirings for change in rewiring.differences()]
     print(shown(changes) or "Nothing is wired; nothing to change.")
     for rewiring in rewirings:
-        _restart(rewiring)
-        _say_uninstall_notes(rewiring.engine, record)
+        _say_restart(rewiring)
+        _say_uninstall_notes(rewiring)
     removed = {path for path, state in changes if state is None}
-    for leftover in leftovers(Record()) if options.purge else []:
+    for leftover in leftovers(record) if options.purge else []:
         if leftover.purged and leftover.path not in removed:
             print(f"{leftover.path}: removed ({leftover.what})")
     return 0
@@ -291,11 +309,11 @@ def _plan_uninstall(options: argparse.Namespace) -> int:
 def _purge(wanted: bool) -> None:
     """Remove what the uninstall of the last engine left, if that is wanted, and name what stays."""
     if wanted:
-        for leftover in leftovers(Record()):
+        for leftover in leftovers(Record.read()):
             if leftover.purged:
                 _say(f"removing {leftover.path}")
         purge()
-    left = leftovers(Record())
+    left = leftovers(Record.read())
     if left:
         _say("Left on this node:")
     for leftover in left:
@@ -304,112 +322,43 @@ def _purge(wanted: bool) -> None:
         _say("`reassert node uninstall --purge` removes the policy, the compiled policies and the event log.")
 
 
-def _say_uninstall_notes(engine: Engine, record: Record) -> None:
-    for remark in engine.uninstall_notes(record.parts.get(engine.name, OwnerRecord()).notes):
-        _say(f"Note: {remark}")
+def _say_uninstall_notes(rewiring: Rewiring) -> None:
+    for note in rewiring.engine.uninstall_notes(rewiring.before, rewiring.old.notes):
+        _say(f"Note: {note}")
 
 
-def _wired(record: Record, name: str | None) -> list[str]:
+def _with_files(record: Record, name: str | None) -> list[str]:
     return [owner for owner in record.engines_with_files() if name in (None, owner)]
 
 
 def _unwiring(name: str, record: Record) -> Rewiring:
-    return Rewiring(_engine_or_what_is_left(name), record, Target())
+    engine = _engine_or_removed(name)
+    return prepare(engine, record, Target(), cache(engine.read))
 
 
-def _engine_or_what_is_left(name: str) -> Engine:
+def _engine_or_removed(name: str) -> AnyEngine:
     """An engine that reassert was wired into, which may be gone meanwhile."""
     return registry.engine(name) if name in registry.installed() else Removed(name)
 
 
 def _status(options: argparse.Namespace) -> int:
     _root()
-    record = Record()
-    interrupted = journal.pending()
-    names = [options.engine] if options.engine else sorted({*registry.installed(), *record.engines()})
-    rows: list[tuple[Engine, Handler]] = []
-    problems: list[str] = []
-    hints: list[str] = []
-    status = NOT_WIRED
-    for name in names:
-        # Of one that is not wired, docker's own containerd say, nothing is out of date.
-        wrong = problems if name in record.engines() else hints
-        try:
-            found = registry.engine(name)
-            part = record.parts.get(name, OwnerRecord())
-            rows += [(found, handler) for handler in found.handlers(part.notes)]
-            wrong += [f"{name}: {warning}" for warning in found.warnings()]
-            hints += [f"{name}: {hint}" for hint in found.hints()]
-            if part.adapters:
-                status = min(status, 0)
-                problems += _out_of_date(found, record, part)
-                hints += [f"{name}: {hint}" for hint in _preexisting(found, part.adapters, part.runtime_class)]
-        except ReassertError as error:
-            wrong.append(f"{name}: {error}")
-            status = min(status, OUT_OF_DATE if name in record.engines() else NOT_WIRED)
-    if status != NOT_WIRED:
-        wrong_files, notes = _named_files()
-        problems += wrong_files
-        hints += notes
-    if interrupted:
-        problems.append(
-            f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
-        )
-    if (problems and status == 0) or interrupted:
-        status = OUT_OF_DATE
+    found = status.look(Record.read(), options.engine)
     show = as_json if options.output == "json" else as_table
-    print(show(rows, record, problems, hints))
-    return status
-
-
-def _named_files() -> tuple[list[str], list[str]]:
-    """Problems and hints about the files of this node that the policy names."""
-    try:
-        return problems_and_hints(policy(seeded=False))
-    except ReassertError:  # that there is none is a problem of each engine's (`_out_of_date`)
-        return [], []
-
-
-def _out_of_date(engine: Engine, record: Record, part: OwnerRecord) -> list[str]:
-    """What `node install` would change although nothing else is asked for."""
-    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), policy(seeded=False), _unit(part))
-    wiring = engine.wire(choice, base_of(record, engine), part.notes)
-    target = Target(wiring, part.adapters, part.runtime_class)
-    rewiring = Rewiring(engine, record, target)
-    # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
-    paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
-    restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
-    found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
-    if not os.access(choice.program, os.X_OK):
-        found.append(f"{engine.name}: {choice.program} is gone, so no container starts: run `reassert node install`")
-    found += [f"{engine.name}: {choice.policy.warning}"] if choice.policy.warning else []
-    found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
-    if not engine.running():
-        found.append(f"{engine.name}: {engine.title} does not run")
-    return found
-
-
-def _preexisting(engine: Engine, adapters: list[str], runtime_class: str | None) -> list[str]:
-    """What goes past the wrapper although it is wired. NRI sees that too."""
-    if RUNTIME not in adapters or NRI in adapters or runtime_class is not None:
-        return []
-    try:
-        in_force = policy()
-        return engine.preexisting(in_force, HOOK in adapters and in_force.mode != AUDIT)
-    except ReassertError as error:
-        return [f"what was made before it was wired cannot be told: {error}"]
+    print(show(found.rows, found.record, found.problems, found.hints))
+    return found.exit_status
 
 
 # -- what the commands share
 
 
 def _recover() -> bool:
-    """Put back what an interrupted run left half done; whether there was something. Raises NodeError."""
+    """Roll back what an interrupted run left half done; whether there was something. Raises NodeError."""
     left = journal.pending()
     if left is None:
         return False
-    _say(f"an earlier {left.operation} of {left.engine} was interrupted; putting everything back first")
-    found = _engine_or_what_is_left(left.engine)
+    _say(f"an earlier {left.operation} of {left.engine} was interrupted; restoring everything first")
+    found = _engine_or_removed(left.engine)
     restart = left.running or found.running()  # one that was interrupted while it started may not run now
     rollback(left, found, restart, journal.DIRECTORY, _say)
     return True

@@ -9,7 +9,7 @@ from typing import Any
 from hook.base.text import printable
 from hook.node.change.files import LINK, TREE, Change, State, look
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.engines.base import Engine, Handler
+from hook.node.engines.base import AnyEngine, Handler
 
 
 def shown(changes: list[Change]) -> str:
@@ -34,7 +34,7 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
     return list(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
-def as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
+def as_table(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     """A line for each handler, then problems and hints, for people."""
     from hook.base.terminal import table  # brings importlib.metadata
 
@@ -46,7 +46,7 @@ def as_table(rows: list[tuple[Engine, Handler]], record: Record, problems: list[
     return "\n".join([table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""]), *map(printable, remarks)])
 
 
-def as_json(rows: list[tuple[Engine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
+def as_json(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
     """The same for programs."""
     found: dict[str, Any] = {}
     for engine, handler in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 
@@ -12,7 +13,12 @@ SECONDS = 90
 """How long a unit may take, systemd's own default."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where programs of the node are looked for."""
+"""systemd's default for services: where engines and their shims look for runtimes, and we for programs of the node."""
+
+
+def which(program: str) -> str | None:
+    """The absolute path of a program, as an engine finds it; None where it is not there."""
+    return shutil.which(program, path=PATH)
 
 
 def available() -> bool:

@@ -183,8 +183,8 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
         exact = edit.name in reserved.values
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
         edit.origin = origins.get(edit.name, "") if edit.value is not None else ""
-        if not outcome.count(KIND, edit.rule):
-            break
+        if not exact and not outcome.count(KIND, edit.rule):
+            break  # of exact names the policy's author says how many there are
         outcome.edits.append(edit)
         asked = [name for name in denying if name == edit.name or (not exact and glob_match(name, edit.name))]
         if asked and edit.conflict():

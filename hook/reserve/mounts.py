@@ -205,6 +205,7 @@ def _compare(
     around = set(wanted).union(*map(parents, wanted))
     below = tuple(path.rstrip("/") + "/" for path in wanted)
     near = [(n, path) for n, (path, _) in enumerate(there) if path in around or path.startswith(below)]
+    devices = [clean(str(device.get("path", ""))) for device in container.devices]
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
@@ -215,6 +216,9 @@ def _compare(
         if above and not edit.volumes_above:
             outcome.deny(rule.name, KIND, volume_above(there[above[0]][0], path))
         edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
+        device = next((at for at in devices if mount.source and (at == path or is_below(at, path))), "")
+        if device:
+            outcome.deny(rule.name, KIND, f"device {device} would be made in the reserved mount {path}")
         if path in denying and edit.conflict():
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
@@ -225,9 +229,8 @@ def _compare(
 def volume_above(volume: str, path: str) -> str:
     """The reason against a volume above a reserved mount."""
     return (
-        f"mount {volume} is a volume above the reserved mount {path}: whoever else can write to the volume can take "
-        "the reserved mount away from the running container; mount the volume elsewhere (volumesAbove: Allow in the "
-        "policy lets it through)"
+        f"mount {volume} is a volume above the reserved mount {path}; others who write to the volume could remove the "
+        "reserved mount (volumesAbove: Allow permits it)"
     )
 
 

@@ -185,6 +185,7 @@ class Running:
         self.bundle = bundle
         self.options = options
         self.id = "t-" + uuid.uuid4().hex[:12]
+        self.create_options: list[str] = []
 
     def create(self) -> int:
         """Exit status of the runtime's `create`."""
@@ -193,7 +194,10 @@ class Running:
         with (self.bundle.directory / "output").open("w+") as output, empty.open() as stdin:
             # The container inherits these descriptors: pipes would keep `run` waiting for it.
             return subprocess.run(
-                [self.runtime, *self.options, "create", "--bundle", str(self.bundle.directory), self.id],
+                [
+                    *(self.runtime, *self.options, "create", "--bundle", str(self.bundle.directory)),
+                    *(*self.create_options, self.id),
+                ],
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -105,7 +105,7 @@ def test_in_audit_mode_a_bad_config_is_the_real_runtimes_affair(
     run("runc", "delete", "--force", container.id, check=False)
     assert "reassert" not in container.output().replace(str(bundle.directory), "")
     [event] = node.logged()
-    assert event["event"] == "container.denied"
+    assert event["event"] == "container.would-deny"
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])

@@ -63,6 +63,13 @@ def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime:
             assert "A=1" in env
 
 
+def test_env_on_the_exec_command_line_does_not_cost_a_reserved_name(runtime: str, bundle: Bundle) -> None:
+    """crun before 1.28 takes it instead of the container's whole env."""
+    with Running(runtime, bundle) as container:
+        for spelling in (["-e", "A=1"], ["--env=A=1"]):
+            assert {"A=1", WANTED} <= set(container.exec("/bin/env", options=tuple(spelling)).splitlines())
+
+
 def process_file(bundle: Bundle) -> Path:
     """What an engine hands to `exec --process`: the pod's own idea of env, owned by somebody, with a mode."""
     path = bundle.directory / "process.json"

@@ -13,7 +13,7 @@ from hook.container.spec import Spec
 from hook.decide import Case
 from hook.explain import explain
 from hook.policy.store import load
-from unit.support import CONTAINERD, bind, config, document
+from unit.support import CONTAINERD, bind, config, document, reassert
 
 CA = {
     "name": "company-ca",
@@ -123,6 +123,15 @@ def test_nothing_is_changed(root_dir: Path, output: str) -> None:
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root_dir.iterdir()}
     files.explain(output)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root_dir.iterdir()} == before
+
+
+def test_container_that_was_corrected_is_said_to_be(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else who looks at a bundle after the start is told that nothing was done."""
+    files = Files(root_dir, CA)
+    arguments = [f"--policy={files.policy}", f"--store={root_dir}/s", f"--events={root_dir}/e", "--", "create"]
+    assert reassert("runtime", "--real=/bin/true", *arguments, "--bundle", str(root_dir), "0a").returncode == 0
+    files.explain("table")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("result     started corrected: config.json already is ")
 
 
 def test_draft_that_a_node_would_refuse_is_explained_with_a_warning(

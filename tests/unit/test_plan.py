@@ -202,7 +202,7 @@ def test_a_volume_above_a_reserved_mount_refuses_the_container_unless_the_rule_l
     for path in ("/m/n", "/m", "/", "//m/./n/"):
         refusal = plan(policy(rule), container(mounts=[bind(path)])).refusal()
         assert refusal.startswith("rule r: mount ")
-        assert "is a volume above the reserved mount /m/n/o: " in refusal
+        assert "is a volume above the reserved mount /m/n/o; " in refusal
     for path in ("/m/nx", "/m/n/ox", "/x"):
         assert plan(policy(rule), container(mounts=[bind(path)])).refusal() == ""
     allowing = {"name": "r", "mounts": [mount("/m/n/o", volumesAbove="Allow")]}

@@ -97,7 +97,7 @@ def test_recorded_container_gets_what_its_plugin_allocated(
 def test_a_pods_volume_above_a_plugins_mount_refuses_the_pod_unless_the_rule_lets_it_through(root_dir: Path) -> None:
     shadow = bundle(NEW, "edge.shadow")
     node = node_with(root_dir, NEW, "edge")
-    assert "is a volume above the reserved mount /toy/conf: " in node.decide(shadow, identify(shadow)).refusal()
+    assert "is a volume above the reserved mount /toy/conf; " in node.decide(shadow, identify(shadow)).refusal()
     allowing = Node(root_dir, {"name": "r", "deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}})
     assert allowing.correct(shadow, identify(shadow)).mounts[-1]["source"] == "/etc/default"
 

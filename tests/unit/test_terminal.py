@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hook.node.engine import Engine, Handler
-from hook.node.files import FILE, State
-from hook.node.record import Record
 
 from hook.adapters.nri import messages, ttrpc
 from hook.node import command
-from hook.node.probe import verify
+from hook.node.change.files import FILE, State
+from hook.node.change.record import Record
+from hook.node.engines.base import Engine, Handler
+from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
 from hook.node.show import as_json, as_table, shown
 from unit.support import CONTAINERD, ROOT, bind, config, document, policy, reassert
 
@@ -240,8 +240,8 @@ def test_node_verify(capsys: pytest.CaptureFixture[str]) -> None:
     node = policy(RULE)
     node.warning = EVIL
     handler = Handler(f"h{EVIL}", "runc", (), EVIL)
-    findings = [verify.Finding(handler, verify.EXPOSED, [EVIL, LINES], verify.EXPOSED)]
-    table = verify._table(engine(), node, findings, {f"r{EVIL}": f"{EVIL}{LINES}"}, "")
-    assert_harmless(table)
-    assert "result     started unchanged" not in table.splitlines()
-    assert_harmless(verify._table(engine(), node, [], {}, EVIL))
+    findings = [Finding(handler, EXPOSED, [EVIL, LINES], EXPOSED)]
+    report = Report(engine(), node, findings, {f"r{EVIL}": f"{EVIL}{LINES}"}, Accepted(beside=[EVIL]))
+    assert_harmless(report.as_table())
+    assert "result     started unchanged" not in report.as_table().splitlines()
+    assert_harmless(Report(engine(), node, [], {}, Accepted(), EVIL).as_table())

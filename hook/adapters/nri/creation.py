@@ -11,12 +11,11 @@ from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
 from hook.base.errors import Undecided
-from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.container.identity import APP_TYPES, Identity
 from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import Plan
 from hook.policy.model import Policy
 
-_APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 """Labels that kubelet and containerd put beside the pod's own."""
 
@@ -42,7 +41,7 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
         pod=pod.name or None,
         uid=pod.uid or None,
         container=container.name or None,
-        types=(kind,) if kind in _APP_TYPES else _APP_TYPES,
+        types=(kind,) if kind in APP_TYPES else APP_TYPES,
         image=container.annotations.get(_IMAGE.get(engine, ""), "") or None,
         labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )

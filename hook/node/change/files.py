@@ -87,6 +87,28 @@ def look(path: str) -> State | None:
     return State(content, FILE, mode, status.st_uid, status.st_gid, status.st_mtime_ns, _xattrs(path))
 
 
+def is_same(wanted: State | None, now: State | None) -> bool:
+    """Whether what is at a path is what is wanted; None: nothing."""
+    return now is None if wanted is None else wanted.same(now)
+
+
+class Disk:
+    """What is at paths at one moment, before a change or after it: each is looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, State | None] = {}
+
+    def at(self, path: str) -> State | None:
+        """As `look`."""
+        if path not in self._seen:
+            self._seen[path] = look(path)
+        return self._seen[path]
+
+    def has(self, path: str, wanted: State | None) -> bool:
+        """Whether what is wanted is there."""
+        return is_same(wanted, self.at(path))
+
+
 def put(path: str, state: State | None) -> None:
     """Make it so, at once (temporary file, fsync, rename) and durably. The directory must exist.
 

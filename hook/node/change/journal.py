@@ -17,7 +17,7 @@ from typing import Any
 
 from hook.base.system import make_directory
 from hook.emit.dispatcher import START
-from hook.node.change.files import TREE, Change, State, look, missing_directories, put, remove_temporary
+from hook.node.change.files import TREE, Change, State, is_same, look, missing_directories, put, remove_temporary
 from hook.node.errors import NodeError
 
 DIRECTORY = "/var/lib/reassert/node"
@@ -63,7 +63,7 @@ class Journal:
         """
         for step in reversed(self.steps):
             remove_temporary(step.path)
-            if not step.brings_program() and not _is(step.path, step.before):
+            if not step.brings_program() and not is_same(step.before, look(step.path)):
                 os.makedirs(os.path.dirname(step.path), exist_ok=True)
                 put(step.path, step.before)
         remove_directories(self.directories)
@@ -111,7 +111,7 @@ def apply(journal: Journal) -> None:
             os.mkdir(path)
             os.chmod(path, 0o755)  # noqa: S103  # whatever the umask: others than root read what is put there too
     for step in journal.steps:
-        if not _is(step.path, step.after):
+        if not is_same(step.after, look(step.path)):
             put(step.path, step.after)
 
 
@@ -126,7 +126,7 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
         return None
     except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing
         raise NodeError(
-            f"{path} cannot be read ({error}); mend or remove it, then look at the engine's files"
+            f"{path} cannot be read ({error}); repair or remove it, then check at the engine's files"
         ) from None
 
 
@@ -162,8 +162,3 @@ def remove_directories(directories: list[str]) -> None:
 
 def _state(data: dict[str, Any] | None) -> State | None:
     return None if data is None else State.from_json(data)
-
-
-def _is(path: str, wanted: State | None) -> bool:
-    now = look(path)
-    return now is None if wanted is None else wanted.same(now)

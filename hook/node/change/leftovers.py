@@ -65,4 +65,4 @@ def _files_below(directory: str) -> list[str]:
 
 
 def _still_needed(owner: str) -> str:
-    return f"running containers or commands of {owner} still call it; the next uninstall removes it"
+    return f"needed by running containers or commands of {owner}; the next uninstall removes it"

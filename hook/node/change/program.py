@@ -63,7 +63,7 @@ def _only_roots(path: str) -> None:
     if os.path.lexists(path):
         status = os.lstat(path)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
-            raise NodeError(f"{path} is not a directory that only root can write to; mend or remove it")
+            raise NodeError(f"{path} is not a directory that only root can write to; fix or remove it")
 
 
 def lay_out(directory: str, place: str) -> None:

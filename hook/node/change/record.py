@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hook.node.change.files import Change, State
 from hook.node.change.journal import DIRECTORY
@@ -42,21 +42,29 @@ class OwnerRecord:
 
 
 class Record:
-    """installed.json, in memory. `parts`: by owner."""
+    """installed.json, in memory. `path`: of the file. `parts`: by owner."""
 
-    def __init__(self, directory: str = DIRECTORY) -> None:
-        """Raises NodeError for a file that cannot be understood."""
-        self.path = f"{directory}/installed.json"
-        self.parts: dict[str, OwnerRecord] = {}
+    def __init__(self, path: str, parts: dict[str, OwnerRecord]) -> None:
+        self.path = path
+        self.parts = parts
+
+    @classmethod
+    def read(cls, directory: str = DIRECTORY) -> Self:
+        """The one of this node, empty where there is none. Raises NodeError for one that cannot be understood."""
+        path = f"{directory}/installed.json"
         try:
-            data = json.loads(Path(self.path).read_bytes())
-            self.parts = {owner: _part(part) for owner, part in data["parts"].items()}
+            data = json.loads(Path(path).read_bytes())
+            return cls(path, {owner: _part(part) for owner, part in data["parts"].items()})
         except FileNotFoundError:
-            pass
+            return cls(path, {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NodeError(
-                f"{self.path} cannot be read ({error}); mend it, or put back the engines' files from {directory}/before"
+                f"{path} cannot be read ({error}); repair it, or restore the engines' files from {directory}/before"
             ) from None
+
+    def with_parts(self, parts: dict[str, OwnerRecord]) -> Record:
+        """The same file with other entries."""
+        return Record(self.path, parts)
 
     def engines(self) -> list[str]:
         """The engines that are wired."""

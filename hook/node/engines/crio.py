@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hook.emit.hookentry import hooks_d
 from hook.node import systemd
@@ -24,11 +24,10 @@ from hook.node.engines.artifacts.basespec import reserved_env
 from hook.node.engines.artifacts.cdi import cdi_file
 from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit
-from hook.node.engines.base import CDI, HOOK, NRI, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engines.base import CDI, HOOK, NRI, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.cmdline import arguments_of, option
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
-from hook.policy.model import Policy
 
 HOOKS = "/etc/reassert/hooks.d/crio"
 """A directory of our own: what lies in /usr/share/containers/oci/hooks.d podman runs too."""
@@ -48,48 +47,79 @@ _KEYS = (
 )
 """How the settings of a handler begin. After the last handler's, `crio config` writes some of crio.runtime's."""
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""systemd's default for services, where CRI-O looks for a runtime without a runtime_path."""
+
+@dataclass(frozen=True)
+class Files:
+    """What CRI-O's files say.
+
+    `defaults`: its own. `files`: values of each by its path, in the order in which they count. `ours`: our drop-in's.
+    """
+
+    defaults: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+    ours: str
+
+    def effective(self, with_ours: bool) -> dict[str, Any]:
+        """What the files say together, on top of the defaults."""
+        values = deepcopy(self.defaults)
+        for name, table in toml.get(values, _RUNTIMES, {}).items():
+            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
+        for path, said in self.files.items():
+            if with_ours or path != self.ours:
+                _merge(values, deepcopy(said), ())
+        return values
 
 
-class Crio:
-    """The CRI-O of this node."""
+class Crio(Engine[Files]):
+    """The CRI-O of this node.
+
+    `options`: those of its command line that say where its files are. `config`, `drop_ins`: the main file, and the
+    directory of the others.
+    """
 
     name = "crio"
-    adapters: tuple[str, ...] = (RUNTIME, NRI, HOOK, CDI)
+    adapters = (RUNTIME, NRI, HOOK, CDI)
     service = "crio.service"
-    verb = "restart"
 
-    def __init__(self) -> None:
-        """Raises NodeError where it cannot be called."""
+    def __init__(self, version: str, options: list[str], config: str, drop_ins: str) -> None:
+        self.title = f"CRI-O {version}"
+        self._options = options
+        self._config = config
+        self._drop_ins = drop_ins
+        self._ours = f"{drop_ins}/{_OURS}"
+
+    @classmethod
+    def installed(cls) -> bool:
+        """Whether this node has it."""
+        return systemd.which("crio") is not None
+
+    @classmethod
+    def find(cls) -> Self:
+        """By its own word and the running daemon's command line."""
         said = systemd.command(["crio", "--version"]).stdout
         found = re.search(r"version:?\s+v?(\d+\.\d+\.\d+)", said, re.IGNORECASE)
         if found is None:
             raise NodeError(f"`crio --version` says {said[:80].strip()!r}, which is no version")
-        self.title = f"CRI-O {found[1]}"
-        arguments = arguments_of(systemd.main_pid(self.service))
+        arguments = arguments_of(systemd.main_pid(cls.service))
         if option(arguments, "--runtimes"):
             raise NodeError("crio was started with --runtimes, which overrules its files; move that to a drop-in first")
         given = {
             "--config": option(arguments, "--config", "-c"),
             "--config-dir": option(arguments, "--config-dir", "-d"),
         }
-        self._options = [word for name, values in given.items() if values for word in (name, values[-1])]
-        self._config = (given["--config"] or [_CONFIG])[-1]
-        self._drop_ins = (given["--config-dir"] or [_DROP_INS])[-1]
-        self._ours = f"{self._drop_ins}/{_OURS}"
-        self._expected: dict[str, Any] = {}
+        options = [word for name, values in given.items() if values for word in (name, values[-1])]
+        return cls(found[1], options, (given["--config"] or [_CONFIG])[-1], (given["--config-dir"] or [_DROP_INS])[-1])
 
-    @staticmethod
-    def installed() -> bool:
-        """Whether this node has it."""
-        return shutil.which("crio", path=_PATH) is not None
+    def read(self) -> Files:
+        """Its defaults by its own word; then the main file, and every file below the directory (filepath.Walk)."""
+        paths = [self._config, *_walk(self._drop_ins)]
+        return Files(self._crio("config", "--default"), {path: _read(path) for path in paths}, self._ours)
 
     # -- what is
 
-    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+    def handlers(self, now: Files, notes: dict[str, Any]) -> list[Handler]:
         """Every handler whose runtime is there; CRI-O ignores the others."""
-        values = self._effective(ours=True)
+        values = now.effective(with_ours=True)
         hooked = (HOOK,) if HOOKS in toml.get(values, ("crio", "runtime", "hooks_dir"), []) else ()
         default = toml.get(values, ("crio", "runtime", "default_runtime"), "")
         found = []
@@ -108,17 +138,9 @@ class Crio:
                 )
         return found
 
-    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
-        """Nothing: pods keep the name of their handler only."""
-        return []
-
-    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
-        """Nothing: containers keep the name of their handler only."""
-        return []
-
-    def warnings(self) -> list[str]:
+    def warnings(self, now: Files) -> list[str]:
         """Podman's hooks in a directory that CRI-O reads too."""
-        directories = toml.get(self._effective(ours=True), ("crio", "runtime", "hooks_dir"), [])
+        directories = toml.get(now.effective(with_ours=True), ("crio", "runtime", "hooks_dir"), [])
         files = [path for directory in directories for path in sorted(Path(directory).glob("*.json"))]
         return [
             f"{path}: CRI-O does not start with a hook of the stage precreate, podman's own"
@@ -126,16 +148,12 @@ class Crio:
             if '"precreate"' in path.read_text(errors="replace")
         ]
 
-    def hints(self) -> list[str]:
-        """None."""
-        return []
-
     # -- what is to be
 
-    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """One drop-in; nothing of anybody else's is edited."""
         wiring = Wiring()
-        values = self._effective(ours=False)
+        values = now.effective(with_ours=False)
         settings: dict[toml.Key, Any] = {}
         if CDI in choice.adapters:
             wiring.artifacts.append(cdi_file(choice.policy, choice.program))
@@ -162,8 +180,8 @@ class Crio:
         if settings:
             text = toml.edit("# written by reassert (`reassert node`); do not edit\n", self._ours, settings)
             wiring.references.append((self._ours, State(text.encode())))
-            self._nothing_comes_after(list(settings))
-        self._expected = toml.parse(text, self._ours) if settings else {}
+            self._nothing_comes_after(now, list(settings))
+            wiring.expected = toml.parse(text, self._ours)
         return wiring
 
     def _wrapped(self, values: dict[str, Any], choice: Choice, wiring: Wiring) -> dict[str, dict[str, Any]]:
@@ -200,10 +218,7 @@ class Crio:
         table: dict[str, Any], source: dict[str, Any], real: str, program: str, taken: dict[str, str], wiring: Wiring
     ) -> dict[str, Any]:
         def dispatched(path: str) -> str:
-            change = dispatcher_for(behind(path), program, taken)
-            if change not in wiring.artifacts:
-                wiring.artifacts.append(change)
-            return change[0]
+            return wiring.add_artifact(dispatcher_for(behind(path), program, taken))
 
         made = deepcopy(table)
         if made.pop("inherit_default_runtime", False):
@@ -215,10 +230,12 @@ class Crio:
             made["platform_runtime_paths"] = {key: dispatched(path) for key, path in platforms.items()}
         return made
 
-    def _nothing_comes_after(self, keys: list[toml.Key]) -> None:
+    def _nothing_comes_after(self, now: Files, keys: list[toml.Key]) -> None:
         """A drop-in that is read after ours and has one of our tables would undo them without a word."""
-        for path in (p for p in _walk(self._drop_ins) if p.split("/") > self._ours.split("/")):
-            values = _read(path)
+        paths = list(now.files)
+        later = paths[1:] if self._ours not in paths else paths[paths.index(self._ours) + 1 :]
+        for path in (path for path in later if path.split("/") > self._ours.split("/")):
+            values = now.files[path]
             for key in keys:
                 if toml.get(values, key) is not None:
                     raise NodeError(
@@ -231,56 +248,25 @@ class Crio:
 
     # -- doing it
 
-    def check(self) -> None:
-        """By CRI-O itself: it must read its files, and find in them what was meant."""
-        now = self._shown()
-        for key, value in _leaves(self._expected, ()):
-            found = toml.get(now, key)
+    def check(self, now: Files, wiring: Wiring) -> None:
+        """By CRI-O itself: it must read its files, and find in them what was meant. It writes defaults as comments."""
+        shown = deepcopy(now.defaults)
+        _merge(shown, self._crio("config"), ())
+        for key, value in _leaves(wiring.expected or {}, ()):
+            found = toml.get(shown, key)
             if found != value and (found is not None or key[-1] in ("runtime_path", "hooks_dir", "enable_nri")):
                 raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self._ours})")
 
-    def running(self) -> bool:
-        """Whether its unit runs."""
-        return systemd.is_active(self.service)
+    # restart: containers run on meanwhile, they belong to conmon. The unit is up when CRI-O says that it is ready.
+    # users: CRI-O looks the runtime up for each operation, and it has been restarted.
 
-    def restart(self) -> None:
-        """Containers run on meanwhile: they belong to conmon. The unit is up when CRI-O says that it is ready."""
-        systemd.restart(self.service)
-        systemd.wait_active(self.service)
-
-    def starter(self) -> Starter:
+    def starter(self, now: Files) -> Starter:
         """Probes as pods."""
         from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
 
-        crio = self._effective(ours=True)["crio"]
+        crio = now.effective(with_ours=True)["crio"]
         systemd_cgroups = crio["runtime"]["cgroup_manager"] == "systemd"
         return PodStarter("cri-o", str(crio["api"]["listen"]), str(crio["image"]["pause_image"]), systemd_cgroups)
-
-    def users(self, path: str) -> int:
-        """None: CRI-O looks the runtime up for each operation, and it has been restarted."""
-        return 0
-
-    # -- CRI-O's files
-
-    def _files(self) -> list[str]:
-        """In the order in which they are read: the main one, then every file below the directory (filepath.Walk)."""
-        return [self._config, *_walk(self._drop_ins)]
-
-    def _effective(self, ours: bool) -> dict[str, Any]:
-        """What the files say together, on top of the defaults. `ours`: with our drop-in."""
-        values = self._crio("config", "--default")
-        for name, table in toml.get(values, _RUNTIMES, {}).items():
-            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
-        for path in self._files():
-            if ours or path != self._ours:
-                _merge(values, _read(path), ())
-        return values
-
-    def _shown(self) -> dict[str, Any]:
-        """The configuration as CRI-O has understood it; it writes defaults as comments."""
-        values = self._crio("config", "--default")
-        _merge(values, self._crio("config"), ())
-        return values
 
     def _crio(self, *arguments: str) -> dict[str, Any]:
         command = ["crio", *self._options, *arguments]
@@ -335,7 +321,7 @@ def _source(table: dict[str, Any], name: str, values: dict[str, Any]) -> tuple[s
 
 def _own(table: dict[str, Any], name: str) -> dict[str, Any]:
     """A handler's table for another name, with the path that was found by its own."""
-    return {**table, "runtime_path": table.get("runtime_path") or shutil.which(name, path=_PATH) or ""}
+    return {**table, "runtime_path": table.get("runtime_path") or systemd.which(name) or ""}
 
 
 def _kind(table: dict[str, Any]) -> str:
@@ -344,5 +330,5 @@ def _kind(table: dict[str, Any]) -> str:
 
 def _path(table: dict[str, Any], name: str) -> str | None:
     """The runtime that a handler calls; None where it is not there."""
-    path = str(table.get("runtime_path") or shutil.which(name, path=_PATH) or "")
+    path = str(table.get("runtime_path") or systemd.which(name) or "")
     return path if os.path.isfile(path) else None

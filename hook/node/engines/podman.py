@@ -12,8 +12,9 @@ import os
 import shlex
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hook.adapters.hook import PRECREATE
 from hook.emit.dispatcher import MARK, NOT_ROOTS, starting
@@ -24,11 +25,10 @@ from hook.node.change.program import installed
 from hook.node.engines import toml
 from hook.node.engines.artifacts.cdi import cdi_file
 from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
-from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
-from hook.policy.model import Policy
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 HOOKS = "/etc/reassert/hooks.d/podman"
@@ -45,72 +45,130 @@ _DEFAULT_NAMES = ("crun", "runc", "youki", "krun", "crun-wasm")
 """Names that podman knows without being told and that take runc's arguments."""
 
 _OTHERS = ("kata", "runsc", "crun-vm", "runj", "ocijail")
-"""Names whose programs make something else of a config.json than runc does."""
+"""Names of runtimes that do not read config.json as runc does."""
 
 _DIRECTORIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/sbin", "/bin")
 """Where podman looks for a name that no file configures (containers/common, pkg/config/default.go), then in PATH."""
 
 
-class Podman:
-    """The podman of this node."""
+@dataclass(frozen=True)
+class Settings:
+    """What containers.conf(5) files say together, each value by the last that has it.
+
+    `runtimes`: paths by name. `runtime`: the default's name or path, "" where none is set. `hooks`: directories.
+    """
+
+    runtimes: dict[str, list[str]]
+    runtime: str
+    hooks: list[str]
+
+    @classmethod
+    def of(cls, files: dict[str, dict[str, Any]]) -> Self:
+        """The values of files, by path, in the order in which they are read."""
+        runtimes: dict[str, list[str]] = {}
+        runtime, hooks = "", _DEFAULT_HOOKS
+        for values in files.values():
+            runtimes.update(toml.get(values, ("engine", "runtimes"), {}))
+            runtime = str(toml.get(values, ("engine", "runtime"), runtime))
+            said = toml.get(values, ("engine", "hooks_dir"), None)
+            if said is not None:  # since podman 5 a list can end with {append = true}
+                named = [item for item in said if isinstance(item, str)]
+                hooks = hooks + named if {"append": True} in said else named
+        return cls(runtimes, runtime, hooks)
+
+    def installed(self) -> list[tuple[str, str]]:
+        """Names and what podman would call for them, of those that are there."""
+        names = sorted({*_DEFAULT_NAMES, *_OTHERS, *self.runtimes})
+        return [(name, path) for name in names if (path := self._path(name))]
+
+    def _path(self, name: str) -> str | None:
+        paths = self.runtimes.get(name, [f"{directory}/{name}" for directory in _DIRECTORIES])
+        return next((path for path in paths if os.path.isfile(path)), None)
+
+    def default(self, runtimes: dict[str, str]) -> str:
+        """The name of the runtime that podman takes unasked. Raises NodeError where that is none of these."""
+        name = self.runtime or next((name for name in ("crun", "runc") if name in runtimes), "")
+        if name.startswith("/"):
+            name = next(
+                (known for known, path in runtimes.items() if os.path.realpath(path) == os.path.realpath(name)), name
+            )
+        if name not in runtimes:
+            raise NodeError(
+                f"podman's default runtime, {name or 'crun or runc'}, is not there, or none that is like runc"
+            )
+        return name
+
+
+@dataclass(frozen=True)
+class Files:
+    """The settings as they are, and as they would be without our drop-in."""
+
+    effective: Settings
+    without_ours: Settings
+
+
+class Podman(Engine[Files]):
+    """The podman of this node. It has no daemon: whoever calls it next reads the files."""
 
     name = "podman"
-    adapters: tuple[str, ...] = (RUNTIME, HOOK, CDI)
-    service = ""
-    verb = "restart"
+    adapters = (RUNTIME, HOOK, CDI)
 
-    def __init__(self) -> None:
-        """Raises NodeError where it cannot be called, or is too old."""
-        done = systemd.command(["podman", "--version"])  # which reads its files too
+    def __init__(self, version: str) -> None:
+        self.title = f"podman {version}"
+
+    @classmethod
+    def installed(cls) -> bool:
+        """Whether this node has it."""
+        return shutil.which("podman", path=os.pathsep.join(_DIRECTORIES)) is not None
+
+    @classmethod
+    def find(cls) -> Self:
+        """By its own word, for which it reads its files. Raises NodeError where it is too old."""
+        done = systemd.command(["podman", "--version"])
         version = done.stdout.split()[-1:]
         major = version[0].partition(".")[0] if version else ""
         if done.returncode or not major.isdigit():
             raise NodeError(f"`podman --version` fails: {' '.join((done.stderr or done.stdout).split())}")
         if int(major) < 4:
             raise NodeError(f"podman {version[0]} is too old; 4.0 or later is supported")
-        self.title = f"podman {version[0]}"
-        self._expected: dict[str, str] = {}
+        return cls(version[0])
 
-    @staticmethod
-    def installed() -> bool:
-        """Whether this node has it."""
-        return shutil.which("podman", path=os.pathsep.join(_DIRECTORIES)) is not None
+    def read(self) -> Files:
+        """Its files, in the order in which it reads them."""
+        files: dict[str, dict[str, Any]] = {}
+        for path in [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]:
+            try:
+                files[path] = toml.parse(Path(path).read_text(), path)
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                raise NodeError(f"{path}: {error}") from None
+        theirs = {path: values for path, values in files.items() if path != DROP_IN}
+        return Files(Settings.of(files), Settings.of(theirs))
 
-    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+    def handlers(self, now: Files, notes: dict[str, Any]) -> list[Handler]:
         """The runtimes that are there, by the names that `podman --runtime` takes."""
-        settings = _Settings(ours=True)
+        settings = now.effective
         hooked = (HOOK,) if HOOKS in settings.hooks else ()
         found = []
         for name, path in settings.installed():
             wired = ((RUNTIME,) if real_of(path) else ()) + hooked
-            note = "" if _is_runc_like(name) else "makes something else of a config.json than runc does; not wrapped"
+            note = "" if _is_runc_like(name) else "does not read config.json as runc does; not wrapped"
             found.append(Handler(name, behind(path), wired, note))
         return found
 
-    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
-        """Nothing: containers keep the name of their runtime only."""
-        return []
-
-    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
-        """Nothing: containers keep the name of their runtime only."""
-        return []
-
-    def warnings(self) -> list[str]:
-        """None: what podman takes in a dispatcher's place is told by its handler."""
-        return []
-
-    def hints(self) -> list[str]:
+    def hints(self, now: Files) -> list[str]:
         """Hooks where podman does not look."""
         directory = "/etc/containers/oci/hooks.d"
-        if directory in _Settings(ours=True).hooks:
+        if directory in now.effective.hooks:
             return []
         found = [path for path in sorted(glob.glob(f"{directory}/*.json")) if "reassert" in Path(path).read_text()]
         return [f"{path} does nothing: hooks_dir in containers.conf does not name {directory}" for path in found]
 
-    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """One drop-in; nothing of anybody else's is edited."""
-        wiring, self._expected = Wiring(), {}
-        settings = _Settings(ours=False)
+        wiring = Wiring(expected={})
+        settings = now.without_ours
         engine: dict[toml.Key, Any] = {}
         if CDI in choice.adapters:
             wiring.artifacts.append(cdi_file(choice.policy, choice.program))
@@ -124,7 +182,7 @@ class Podman:
             wiring.references.append((DROP_IN, State(text.encode())))
         return wiring
 
-    def _runtimes(self, settings: _Settings, choice: Choice, wiring: Wiring) -> dict[toml.Key, Any]:
+    def _runtimes(self, settings: Settings, choice: Choice, wiring: Wiring) -> dict[toml.Key, Any]:
         found: dict[toml.Key, Any] = {}
         runtimes = {}
         for name, path in settings.installed():
@@ -136,7 +194,7 @@ class Podman:
                 runtimes[name] = path
         wanted, default = choice.runtime_class, settings.default(runtimes)
         if wanted in _OTHERS:
-            raise NodeError(f"--runtime-class {wanted}: it makes something else of a config.json than runc does")
+            raise NodeError(f"--runtime-class {wanted}: it does not read config.json as runc does")
         if wanted is not None:
             if wanted not in runtimes:
                 wiring.remarks.append(f"containers made with --runtime {wanted} do not start without reassert")
@@ -145,23 +203,21 @@ class Podman:
             found[("engine", "runtime")] = default
         taken: dict[str, str] = {}
         for name, real in runtimes.items():
-            path, state = dispatcher_for(real, choice.program, taken, rootless=True)
-            if (path, state) not in wiring.artifacts:
-                wiring.artifacts.append((path, state))
+            path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, rootless=True))
             # Where the first is missing podman takes the next, and after the last what it finds in PATH. So the last
             # one is a file that is there whenever this one is read, and that nobody can execute: closed, not open.
             found[("engine", "runtimes", name)] = [path, DROP_IN]
-            self._expected[name] = path
-        wiring.remarks.append("`podman --runtime /PATH` goes past reassert; who may do that as root may do anything")
+            wiring.expected[name] = path
+        wiring.remarks.append("`podman --runtime /PATH` bypasses reassert; only root can do that for root's containers")
         return found
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """The drop-in is ours as a whole."""
         return None
 
-    def check(self) -> None:
+    def check(self, now: Files, wiring: Wiring) -> None:
         """By podman itself: it must come to each dispatcher by its name."""
-        for name, path in self._expected.items():
+        for name, path in (wiring.expected or {}).items():
             done = systemd.command(["podman", f"--runtime={name}", "info", "--format={{.Host.OCIRuntime.Path}}"])
             if done.returncode:
                 raise NodeError(f"podman does not work with {DROP_IN}: {' '.join(done.stderr.split())}")
@@ -171,7 +227,7 @@ class Podman:
                 )
 
     def running(self) -> bool:
-        """It has no daemon; whoever calls it next reads the files."""
+        """It can be called."""
         return True
 
     def restart(self) -> None:
@@ -179,21 +235,24 @@ class Podman:
         if systemd.is_active("podman.service"):
             systemd.run("restart", "podman.service")
 
-    def starter(self) -> Starter:
+    def starter(self, now: Files) -> Starter:
         """Probes by the podman command."""
         return ContainerStarter(self.name)
 
-    def users(self, path: str) -> int:
+    def users(self, now: Files, path: str) -> int:
         """Podman commands that read the files as they were before the last change: each keeps what it found there.
 
-        `podman run` calls the runtime until its container is gone. One that begins with a start is waited for.
+        `podman run` calls the runtime until its container is gone.
         """
+        return _older(_changed())
+
+    def settle(self) -> None:
+        """Wait for commands that began before the last change: one that begins with a start soon ends."""
         changed = _changed()
         left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
         deadline = time.monotonic() + left
-        while (count := _older(changed)) and time.monotonic() < deadline:
+        while _older(changed) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return count
 
 
 def _changed() -> float:
@@ -219,56 +278,6 @@ def _older(than: float) -> int:
         began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
         count += began < than and b"pause" not in arguments[1:2]  # that one holds a user's namespaces, for ever
     return count
-
-
-class _Settings:
-    """What containers.conf(5) files say together, each value by the last that has it. `ours`: with our drop-in.
-
-    `runtimes`: paths by name. `runtime`: the default's name or path, "" where none is set. `hooks`: directories.
-    """
-
-    def __init__(self, ours: bool) -> None:
-        """Raises NodeError for a file that is no TOML."""
-        self.runtimes: dict[str, list[str]] = {}
-        self.runtime = ""
-        self.hooks = _DEFAULT_HOOKS
-        for path in [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]:
-            if path == DROP_IN and not ours:
-                continue
-            try:
-                values = toml.parse(Path(path).read_text(), path)
-            except FileNotFoundError:
-                continue
-            except (OSError, UnicodeDecodeError) as error:
-                raise NodeError(f"{path}: {error}") from None
-            self.runtimes.update(toml.get(values, ("engine", "runtimes"), {}))
-            self.runtime = str(toml.get(values, ("engine", "runtime"), self.runtime))
-            hooks = toml.get(values, ("engine", "hooks_dir"), None)
-            if hooks is not None:  # since podman 5 a list can end with {append = true}
-                named = [item for item in hooks if isinstance(item, str)]
-                self.hooks = self.hooks + named if {"append": True} in hooks else named
-
-    def installed(self) -> list[tuple[str, str]]:
-        """Names and what podman would call for them, of those that are there."""
-        names = sorted({*_DEFAULT_NAMES, *_OTHERS, *self.runtimes})
-        return [(name, path) for name in names if (path := self._path(name))]
-
-    def _path(self, name: str) -> str | None:
-        paths = self.runtimes.get(name, [f"{directory}/{name}" for directory in _DIRECTORIES])
-        return next((path for path in paths if os.path.isfile(path)), None)
-
-    def default(self, runtimes: dict[str, str]) -> str:
-        """The name of the runtime that podman takes unasked. Raises NodeError where that is none of these."""
-        name = self.runtime or next((name for name in ("crun", "runc") if name in runtimes), "")
-        if name.startswith("/"):
-            name = next(
-                (known for known, path in runtimes.items() if os.path.realpath(path) == os.path.realpath(name)), name
-            )
-        if name not in runtimes:
-            raise NodeError(
-                f"podman's default runtime, {name or 'crun or runc'}, is not there, or none that is like runc"
-            )
-        return name
 
 
 def _is_runc_like(name: str) -> bool:

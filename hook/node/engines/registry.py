@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hook.base.errors import ReassertError
 from hook.node import systemd
-from hook.node.engines.base import Engine
+from hook.node.engines.base import AnyEngine
 from hook.node.engines.containerd.engine import Containerd
 from hook.node.engines.crio import Crio
 from hook.node.engines.docker.engine import Docker
@@ -17,7 +17,8 @@ from hook.node.errors import NodeError
 from hook.node.probe.proof import clear
 from hook.node.probe.starter import clear_marks, traces
 
-NAMES = ("containerd", "crio", "docker", "podman")
+_ENGINES: dict[str, type[AnyEngine]] = {each.name: each for each in (Containerd, Crio, Docker, Podman)}
+NAMES = tuple(_ENGINES)
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
@@ -28,11 +29,11 @@ def installed() -> list[str]:
     return [name for name in NAMES if _class(name).installed()]
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> AnyEngine:
     """An engine of this node. Raises NodeError where it is not installed or its configuration is broken."""
     if not _class(name).installed():
         raise NodeError(f"{name} is not installed on this node")
-    return _class(name)()
+    return _class(name).find()
 
 
 def chosen(name: str | None) -> str:
@@ -81,11 +82,5 @@ def _kubelets_engine() -> str:
     return ""
 
 
-def _class(name: str) -> type[Containerd | Crio | Docker | Podman]:
-    engines: dict[str, type[Containerd | Crio | Docker | Podman]] = {
-        "containerd": Containerd,
-        "crio": Crio,
-        "docker": Docker,
-        "podman": Podman,
-    }
-    return engines[name]
+def _class(name: str) -> type[AnyEngine]:
+    return _ENGINES[name]

@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from hook.node.engines.base import Base, Choice, Handler, Wiring
+from hook.node.engines.base import Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
-from hook.policy.model import Policy
 
 
-class Removed:
+class Removed(Engine[None]):
     """Nothing runs and nothing reads the files: they are put back, and that is all."""
 
     adapters: tuple[str, ...] = ()
-    service = ""
-    verb = "restart"
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.title = f"{name}, which is not installed any more,"
 
-    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+    @classmethod
+    def installed(cls) -> bool:
+        """It is not."""
+        return False
+
+    @classmethod
+    def find(cls) -> Self:
+        """It cannot be found. Raises NodeError."""
+        raise NodeError("the engine is not installed on this node")
+
+    def read(self) -> None:
+        """Nothing is configured."""
+
+    def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
         """None."""
         return []
 
-    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """Cannot be wired. Raises NodeError."""
+    def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        """It cannot be wired. Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         """A file that somebody edited stays as it is."""
         return content
 
-    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
-        """Nothing: its containers went with it."""
-        return []
-
-    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
-        """Nothing: its containers went with it."""
-        return []
-
-    def warnings(self) -> list[str]:
-        """None."""
-        return []
-
-    def hints(self) -> list[str]:
-        """None."""
-        return []
-
-    def check(self) -> None:
+    def check(self, now: None, wiring: Wiring) -> None:
         """Nothing reads the files."""
 
     def running(self) -> bool:
@@ -57,12 +51,8 @@ class Removed:
         return False
 
     def restart(self) -> None:
-        """Nothing to restart."""
+        """There is nothing to restart."""
 
-    def starter(self) -> Starter:
+    def starter(self, now: None) -> Starter:
         """Nothing can be started. Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")
-
-    def users(self, path: str) -> int:
-        """None."""
-        return 0

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from hook.base.errors import ReassertError
-from hook.container.identity import CONTAINER, EPHEMERAL, INIT, SANDBOX, Identity, identify
+from hook.container.identity import APP_TYPES, SANDBOX, Identity, identify
 from hook.container.spec import Spec
 from hook.node.engines.artifacts.dispatchers import real_of
 
@@ -41,7 +41,7 @@ def preexisting_pods(state: str) -> list[Identity]:
         except (OSError, ValueError, AttributeError, ReassertError):  # it ended meanwhile
             continue
         if who.types == (SANDBOX,) and not (binary and real_of(binary)):
-            found.append(Identity(who.engine, True, who.namespace, who.pod, types=(CONTAINER, INIT, EPHEMERAL)))
+            found.append(Identity(who.engine, True, who.namespace, who.pod, types=APP_TYPES))
     return found
 
 

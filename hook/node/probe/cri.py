@@ -51,14 +51,15 @@ class Cri:
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: Channel | None = None
 
     def close(self) -> None:
         """Let go of the socket."""
         if self._channel:
             self._channel.close()
-        self._loop.close()
+        if self._loop:
+            self._loop.close()
 
     def call(self, method: str, **fields: Any) -> Any:
         """One call of the RuntimeService, with the fields of its request. Raises CallFailed, NodeError."""
@@ -75,6 +76,7 @@ class Cri:
 
         A signal waits with it: what the engine is just making can only be removed once it is made.
         """
+        self._loop = self._loop or asyncio.new_event_loop()
         with uninterrupted():
             return self._loop.run_until_complete(work)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.container.identity import APP_TYPES, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.cri import CONTAINER as OWN
 from hook.node.probe.cri import NODE, CallFailed, Cri, information, parsed, uninterrupted
@@ -66,7 +66,7 @@ class PodStarter:
             pod=f"{NAME}-{new_token()}",
             uid=str(uuid.uuid4()),
             container="probe",
-            types=(CONTAINER, INIT, EPHEMERAL),
+            types=APP_TYPES,
             image=image,
         )
 

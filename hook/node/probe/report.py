@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hook.base.glob import glob_match
 from hook.base.text import printable
-from hook.node.engines.base import Engine, Handler
+from hook.node.engines.base import AnyEngine, Handler
 from hook.policy.model import Policy
 
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
@@ -55,7 +55,7 @@ class Report:
     `rules`: those that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
     """
 
-    engine: Engine
+    engine: AnyEngine
     policy: Policy
     findings: list[Finding]
     rules: dict[str, str]

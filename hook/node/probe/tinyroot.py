@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import time
 from pathlib import Path
 
 from hook.node.errors import NodeError
-from hook.node.systemd import PATH
+from hook.node.systemd import which
 
 _HOME, _LIBRARIES = "/reassert", "/reassert/lib"
 _SECONDS = 10.0
@@ -26,7 +25,7 @@ _LOADER = re.compile(r"ld(64)?[-.]")
 
 def sleeper() -> tuple[bytes, list[str]]:
     """The tar, and the command line in it that sleeps, without its seconds. Raises NodeError, OSError."""
-    program = shutil.which("sleep", path=PATH)
+    program = which("sleep")
     if program is None:
         raise NodeError("this node has no sleep(1) for a probe to run")
     with subprocess.Popen([program, "60"], env={}, stdin=subprocess.DEVNULL) as running:  # noqa: S603  # the node's own

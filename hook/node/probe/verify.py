@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hook.base.errors import describe
 from hook.container.model import Container, Facts
 from hook.gather import gather
-from hook.node.engines.base import Engine, Handler
+from hook.node.engines.base import AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
 from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Accepted, Finding, Report
@@ -55,7 +55,7 @@ def probe(starter: Starter, handler: str) -> None:
 
 
 def verify(
-    engine: Engine,
+    engine: AnyEngine,
     handlers: list[Handler],
     policy: Policy,
     starter: Starter,
@@ -196,7 +196,7 @@ class Attempt:
         except NodeError as error:
             executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
         if wrong or executed == EXPOSED:
-            around = [] if handler.wired else ["it is not wired: a way around for every pod that may name it"]
+            around = [] if handler.wired else ["it is not wired: every pod that may use it bypasses reassert"]
             return Finding(handler, EXPOSED, wrong + said + around, executed, EXPOSED if wrong else PROTECTED)
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
         also = "; in exec too" if executed == PROTECTED else ""

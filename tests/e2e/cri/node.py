@@ -23,7 +23,8 @@ _HOLDER = """
 mount --make-rshared /  # as systemd leaves it on a node
 # crun takes cgroup v1 or v2, not both at once
 if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-mount -t tmpfs -o mode=0711 tmpfs /run/containerd
+mount -t tmpfs -o mode=0755 tmpfs /run # of its own: what others leave in the machine's is none of a test's affair
+mkdir -m 0711 /run/containerd
 mount -t tmpfs -o mode=0700 tmpfs "$1"
 echo ready
 cat >/dev/null

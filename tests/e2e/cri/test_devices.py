@@ -118,10 +118,12 @@ def test_allocated_mount_is_not_to_be_replaced(start_pod: StartPod, kubelet: Kub
     (plugins / "driver").write_text("plugin's\n")
     answer = {"mounts": [{"host_path": str(plugins), "container_path": "/usr/gpu", "read_only": True}]}
     pod = start_pod()
-    for name, mounts in (("at", [(str(evil), "/usr/gpu")]), ("above", [(str(evil), "/usr")]), ("sent", [])):
+    for name, mounts in (("at", [(str(evil), "/usr/gpu")]), ("sent", [])):
         container = kubelet.run(pod, name, answer, mounts=mounts)
         assert container.exec("/bin/cat", "/usr/gpu/driver") == "plugin's\n"
         assert container.mounts("/usr/gpu")[-1][2].split(",")[0] == "ro"
+    with pytest.raises(CriError, match="mount /usr is a volume above the reserved mount /usr/gpu"):
+        kubelet.run(pod, "above", answer, mounts=[(str(evil), "/usr")])
     kubelet.allocate(pod, "lost", "GPU-4", **answer)
     assert pod.run(name="lost").exec("/bin/cat", "/usr/gpu/driver") == "plugin's\n"
 

@@ -117,7 +117,8 @@ def test_containers_outlive_what_started_them(node: Wirable) -> None:
     old = node.booted.cri.run_pod("crun")
     older = old.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
     excluded = node.booted.cri.run_pod("runc", namespace="kube-system")
-    past = "1 pods are from before; a container that starts in them goes past reassert, until they are made anew"
+    past = "1 pods were created before the install; a container that starts in them bypasses reassert"
+    past += " until they are recreated"
     assert f"Note: {past} (kubectl drain): default/p\n" in node.install("--no-probe").stdout
     assert (node.status()[0], node.hints()) == (0, [f"containerd: {past} (kubectl drain): default/p"])
     late = old.run(name="late", env=[("NVIDIA_VISIBLE_DEVICES", "all")])

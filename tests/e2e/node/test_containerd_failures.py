@@ -111,7 +111,7 @@ def broken(node: Wirable, *names: str) -> str:
 def test_no_container_starts_as_it_is(node: Wirable) -> None:
     node.reconfigure(broken(node, "runc", "crun"))
     pid = node.pid()
-    assert "no container starts on this node as it is, reassert has no part in it: " in node.refuses()
+    assert "no container starts on this node, even without reassert: " in node.refuses()
     assert node.pid() == pid
     node.is_untouched()
 

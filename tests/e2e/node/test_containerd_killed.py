@@ -98,7 +98,7 @@ def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signa
     assert code == 1
     assert "an interrupted install of containerd: run it again to finish or undo it" in problems
     said = node.install("--no-probe").stdout
-    assert said.startswith("an earlier install of containerd was interrupted; putting everything back first\n")
+    assert said.startswith("an earlier install of containerd was interrupted; restoring everything first\n")
     assert node.status() == (0, WIRED, [])
     assert (pods(node), traces(node)) == ([], [])
     assert set(node.verified().values()) == {"protected"}

@@ -204,7 +204,7 @@ def test_named_runtime_only(docker: Docker) -> None:
     assert info["Runtimes"]["crun"]["path"] == "/usr/bin/crun"
     assert (docker.probe(), docker.probe("--runtime=held")) == ("/tmp/evil\n", WANTED)
     said = reassert(docker.node, "install", "--no-probe", "--runtime-class", "runc", check=False)
-    assert "--runtime-class runc: dockerd keeps this name to itself" in said
+    assert "--runtime-class runc: dockerd reserves this name" in said
 
 
 def test_later_edits_of_an_administrator_survive_uninstall(docker: Docker) -> None:
@@ -246,10 +246,10 @@ def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docke
 def test_containers_of_before_are_named(docker: Docker) -> None:
     docker("create", "--name", "before", "--network=host", "--env", ENV, HOSTILE)
     docker.start("crun", "--runtime=crun")
-    past = "1 containers were created with runc itself, and start with it again, past reassert, until they are"
-    assert f"Note: {past} created anew: before\n" in reassert(docker.node, "install", "--no-probe")
+    past = "1 containers were created with runc itself and start with it again, which bypasses reassert, until they are"
+    assert f"Note: {past} recreated: before\n" in reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))
-    assert (found["problems"], found["hints"]) == ([], [f"docker: {past} created anew: before"])
+    assert (found["problems"], found["hints"]) == ([], [f"docker: {past} recreated: before"])
 
 
 @pytest.mark.parametrize("operation", ["install", "uninstall"])

@@ -105,6 +105,8 @@ def test_forged_decision_is_removed_in_audit_mode(wrapper: Wrapper) -> None:
     wrapper.create()
     data = json.loads(wrapper.config.read_text())
     assert (data["process"]["env"], data["annotations"]) == (["CA=/tmp/x"], {"x": "y"})
+    event = json.loads((wrapper.directory / "events.jsonl").read_text())
+    assert (event["event"], event["applied"], len(event["edits"])) == ("container.edited", False, 1)
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
@@ -154,8 +156,10 @@ def test_exec_gets_what_was_decided_at_create_whatever_the_policy_says_now(wrapp
         ("--env=CA=x", "--env=CA=/ca.pem"),
         ("-eCA=x -e B=2", "-eCA=/ca.pem -e B=2"),
         ("-e CA", "-e CA=/ca.pem"),
-        ("-e N_X=1 -e CAB=1 --env=N_Y=2 -t", "-e CAB=1 -t"),
-        ("-te N_X=1 -teN_X=1 -dteB=2", "-t -t -dteB=2"),
+        ("-e N_X=1 -e CAB=1 --env=N_Y=2 -t", "-e CA=/ca.pem -e CAB=1 -t"),
+        ("-te N_X=1 -teN_X=1 -dteB=2", "-t -t -e CA=/ca.pem -dteB=2"),
+        ("--env=B=1 --env=CA=x", "--env=B=1 --env=CA=/ca.pem"),
+        ("--env N_X=1", ""),
     ],
 )
 def test_exec_env_of_reserved_names_is_replaced_or_taken_out(wrapper: Wrapper, given: str, handed_on: str) -> None:

@@ -14,8 +14,8 @@ from unittest.mock import patch
 from hook.node.change import journal as journals
 from hook.node.change.files import Change, State, link, look
 from hook.node.change.record import Record
-from hook.node.change.rewiring import Rewiring, Target
-from hook.node.engines.base import Base, Choice, Handler, Wiring
+from hook.node.change.rewiring import Target, prepare
+from hook.node.engines.base import Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.policy.model import Policy
 
@@ -27,7 +27,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(Engine[None]):
     """`fails`: which of its methods raise. `callers`: running containers by dispatcher. `left`: handlers' adapters."""
 
     name: str = "fake"
@@ -42,34 +42,47 @@ class FakeEngine:
     left: tuple[str, ...] = ()
     warnings_of: list[str] = field(default_factory=list)
     hints_of: list[str] = field(default_factory=list)
+    reads: int = 0
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if name in self.fails:
             raise NodeError(f"{name} fails")
 
-    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+    @classmethod
+    def installed(cls) -> bool:
+        return True
+
+    @classmethod
+    def find(cls) -> FakeEngine:
+        return cls()
+
+    def read(self) -> None:
+        """Nothing is configured."""
+        self.reads += 1
+
+    def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
         return [Handler("runc", "/usr/sbin/runc", self.left)]
 
-    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         raise NotImplementedError
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         return content.replace(OURS, b"") or None
 
-    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
+    def uninstall_notes(self, before: object, notes: dict[str, Any]) -> list[str]:
         return []
 
-    def warnings(self) -> list[str]:
+    def warnings(self, now: None) -> list[str]:
         return self.warnings_of
 
-    def hints(self) -> list[str]:
+    def hints(self, now: None) -> list[str]:
         return self.hints_of
 
-    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
+    def preexisting(self, now: None, policy: Policy, hooked: bool) -> list[str]:
         return []
 
-    def check(self) -> None:
+    def check(self, now: None, wiring: Wiring) -> None:
         self._called("check")
 
     def running(self) -> bool:
@@ -78,13 +91,13 @@ class FakeEngine:
     def restart(self) -> None:
         self._called("restart")
 
-    def prove(self) -> None:
+    def prove(self, now: None) -> None:
         self._called("prove")
 
-    def users(self, path: str) -> int:
+    def users(self, now: None, path: str) -> int:
         return self.callers.get(path, 0)
 
-    def starter(self) -> Any:
+    def starter(self, now: None) -> Any:
         """Only for what interrupted probes left."""
         return SimpleNamespace(clean=lambda: self._called("clean"), close=lambda: None)
 
@@ -136,12 +149,14 @@ class FakeNode:
         start = (str(self.top / "bin/start"), State(b"reassert=/opt/reassert/0/reassert\n"))
         return [start, (str(self.top / "bin/reassert"), link("/opt/reassert/reassert")), *seed]
 
-    def make(self, target: Target, engine: FakeEngine | None = None, prove: Callable[[], None] | None = None) -> bool:
+    def make(
+        self, target: Target, engine: FakeEngine | None = None, prove: Callable[[None], None] | None = None
+    ) -> bool:
         """One change, under the lock, whose directory is away again if nothing stays in it."""
         with journals.locked(self.state):
-            rewiring = Rewiring(engine or self.engine, Record(self.state), target, self.state)
-            rewiring.prove = prove or self.engine.prove
-            return rewiring.make(self.said.append)
+            chosen = engine or self.engine
+            rewiring = prepare(chosen, Record.read(self.state), target, chosen.read, directory=self.state)
+            return rewiring.make(self.said.append, prove or self.engine.prove)
 
     def installed(self, wiring: Wiring | None = None) -> Target:
         return Target(self.wiring() if wiring is None else wiring, ["runtime"], None, self.program())

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from hook.node import command
+from hook.node import status as status_module
 from hook.node.change import journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from hook.node.engines import registry
@@ -17,18 +18,20 @@ from unit.node.fake import FakeEngine
 from unit.support import policy
 
 HINT = "options.hooks does nothing"
-TRAP = "containers go past it"
+TRAP = "containers bypass it"
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The node's only one. It is wired, and its files are current."""
-    engine, record = FakeEngine(left=("runtime",)), Record("/nonexistent")
+    engine, record = FakeEngine(left=("runtime",)), Record.read("/nonexistent")
     record.parts = {"fake": OwnerRecord(["runtime"], files={"/etc/engine.conf": OwnedFile(None, "")})}
     monkeypatch.setattr(command, "_root", lambda: None)
-    monkeypatch.setattr(command, "Record", lambda: record)
-    monkeypatch.setattr(command, "_out_of_date", lambda *_: [])
-    monkeypatch.setattr(command, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]}))
+    monkeypatch.setattr(command.Record, "read", lambda *_: record)
+    monkeypatch.setattr(status_module, "out_of_date", lambda *_: [])
+    monkeypatch.setattr(
+        status_module, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
+    )
     monkeypatch.setattr(journal, "pending", lambda: None)
     monkeypatch.setattr(registry, "installed", lambda: ["fake"])
     monkeypatch.setattr(registry, "engine", lambda _: engine)
@@ -42,6 +45,7 @@ def status(output: str) -> int:
 def test_a_hint_is_shown_and_changes_no_exit_status(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.hints_of = [HINT]
     assert status("json") == 0
+    assert engine.reads == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["problems"], found["hints"]) == ([], [f"fake: {HINT}"])
     assert status("table") == 0
@@ -61,7 +65,7 @@ def test_a_node_that_is_not_wired_has_a_status_of_its_own(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.hints_of = [HINT]
-    monkeypatch.setattr(command, "Record", lambda: Record("/nonexistent"))
+    monkeypatch.setattr(command.Record, "read", lambda *_: Record("/nonexistent", {}))
     assert status("json") == 3
     assert json.loads(capsys.readouterr().out)["hints"] == [f"fake: {HINT}"]
 
@@ -90,11 +94,11 @@ REFUSED = "rule company-ca: hostPath /nonexistent/ca.crt: No such file or direct
 def test_a_missing_host_path_is_a_problem(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "policy", lambda **_: policy(MISSING))
+    monkeypatch.setattr(status_module, "policy", lambda **_: policy(MISSING))
     assert status("json") == 1
     [problem] = json.loads(capsys.readouterr().out)["problems"]
     assert problem.startswith(REFUSED)
-    monkeypatch.setattr(command, "policy", lambda **_: policy(MISSING, mode="Audit"))
+    monkeypatch.setattr(status_module, "policy", lambda **_: policy(MISSING, mode="Audit"))
     assert status("json") == 0
     [hint] = json.loads(capsys.readouterr().out)["hints"]
     assert hint.startswith(REFUSED)
@@ -112,17 +116,17 @@ def test_pods_of_before_the_install_are_named_in_every_mode(
     mode: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]}, mode=mode)
-    monkeypatch.setattr(command, "policy", lambda **_: in_force)
+    monkeypatch.setattr(status_module, "policy", lambda **_: in_force)
     asked: list[bool] = []
 
-    def preexisting(_policy: Policy, hooked: bool) -> list[str]:
+    def preexisting(_now: None, _policy: Policy, hooked: bool) -> list[str]:
         asked.append(hooked)
         return ["1 pods are from before"]
 
     monkeypatch.setattr(engine, "preexisting", preexisting)
     assert status("json") == 0
     assert json.loads(capsys.readouterr().out)["hints"] == ["fake: 1 pods are from before"]
-    assert command._preexisting(engine, ["runtime", "hook"], None) == ["1 pods are from before"]
+    assert status_module.preexisting(engine, None, ["runtime", "hook"], None) == ["1 pods are from before"]
     assert asked == [False, mode == "Enforce"]  # in Audit mode the hook refuses nothing
 
 
@@ -136,7 +140,7 @@ def test_engines_beside_the_one_that_is_verified_are_named(monkeypatch: pytest.M
 
     monkeypatch.setattr(registry, "installed", lambda: ["containerd", "crio", "docker", "fake"])
     monkeypatch.setattr(registry, "engine", by_name)
-    record = Record("/nonexistent")
+    record = Record.read("/nonexistent")
     record.parts = {"docker": OwnerRecord(["runtime"])}
     assert command._beside("fake", record) == [
         "containerd is not wired: reassert node verify --engine containerd",

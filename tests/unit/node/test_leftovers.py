@@ -33,7 +33,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def paths(node: Path, record: Record | None = None) -> dict[str, bool]:
     """Every leftover, and whether `--purge` removes it."""
-    found = leftovers.leftovers(record or Record(str(node / "none")))
+    found = leftovers.leftovers(record or Record.read(str(node / "none")))
     return {leftover.path.removeprefix(f"{node}/"): leftover.purged for leftover in found}
 
 
@@ -59,7 +59,7 @@ def test_purge_keeps_what_is_not_reasserts(node: Path) -> None:
 
 
 def test_purge_keeps_a_dispatcher_that_running_containers_call(node: Path) -> None:
-    record = Record(str(node / "none"))
+    record = Record.read(str(node / "none"))
     record.parts = {"docker": OwnerRecord(files={"/usr/local/sbin/reassert-runc": OwnedFile(None, "")})}
     leftovers.purge()
     assert paths(node, record) == {"/usr/local/sbin/reassert-runc": False, "none/installed.json": False}

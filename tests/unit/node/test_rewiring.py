@@ -8,7 +8,7 @@ import pytest
 
 from hook.node import systemd
 from hook.node.change import rewiring as change
-from hook.node.change.files import State
+from hook.node.change.files import Disk, State
 from hook.node.change.record import PROGRAM, Record
 from hook.node.engines.artifacts.dispatchers import real_of
 from hook.node.engines.base import Wiring
@@ -40,13 +40,21 @@ def test_install_writes_what_is_referred_to_first_and_the_record_last(node: Fake
     assert node.config.read_bytes() == b"theirs\n" + OURS
     assert Path(f"{node.state}/before{node.config}").read_bytes() == b"theirs\n"
     assert node.said[-1] == "restarting Fake 1.0"
-    record = Record(node.state)
+    record = Record.read(node.state)
     assert record.engines() == ["fake"]
     assert record.parts["fake"].references == [str(node.drop_in), str(node.config)]
     assert str(node.drop_in.parent) in record.parts["fake"].directories
     assert set(record.parts[PROGRAM].files) == {path for path, _ in node.program()} | {
         f"{node.top}/etc/reassert/policy.yaml"
     }
+
+
+def test_the_configuration_is_read_once_after_a_change_and_not_without_one(node: FakeNode) -> None:
+    """What it was before, the caller knows already (`prepare`)."""
+    node.install()
+    assert node.engine.reads == 1
+    node.install()
+    assert node.engine.reads == 1
 
 
 def test_second_install_changes_nothing(node: FakeNode, order: list[str]) -> None:
@@ -119,7 +127,7 @@ def test_what_was_edited_since_is_stripped(node: FakeNode) -> None:
 def test_what_was_edited_since_is_what_the_next_install_starts_from(node: FakeNode) -> None:
     node.install()
     node.config.write_bytes(b"theirs\n" + OURS + b"a later edit\n")
-    base = change.base_of(Record(node.state), node.engine)(str(node.config))
+    base = change.base_of(Record.read(node.state), node.engine, Disk())(str(node.config))
     assert base
     assert base.content == b"theirs\na later edit\n"
     wiring = node.wiring()
@@ -147,7 +155,7 @@ def test_dispatcher_that_is_not_needed_any_more_goes(node: FakeNode, order: list
     assert order[-4:] == ["-reassert-runc", "+reassert-crun", "+installed.json", "-journal.json"]
     assert order.index("prove") < order.index("-reassert-runc")
     assert node.dispatcher("crun").read_text() == "an administrator's\n"
-    assert Record(node.state).owned(str(node.dispatcher("crun"))) is None
+    assert Record.read(node.state).owned(str(node.dispatcher("crun"))) is None
     assert not [line for line in node.said if "running containers" in line]
     assert sorted(path.name for path in (node.top / "sbin").iterdir()) == ["reassert-crun", "reassert-youki"]
 
@@ -162,7 +170,7 @@ def test_dispatcher_that_containers_still_call_passes_through_until_they_are_gon
     assert node.dispatcher().read_text().count("\n") == 3
     assert "lib/reassert/node/installed.json" in node.everything()
     assert not (node.top / "bin/reassert").is_symlink()
-    record = Record(node.state)
+    record = Record.read(node.state)
     assert (record.engines(), record.engines_with_files()) == ([], ["fake"])
     assert not node.uninstall()  # as long as they run
     node.engine.callers.clear()

@@ -15,7 +15,7 @@ TEMPLATE = Path(__file__).with_name(NAME)
 PLUGIN_IS_OURS = "unit"
 """In an engine's notes, with the value False: the plugin is run by others (`--no-unit`)."""
 
-PLUGIN_NOT_SEEN = "the NRI plugin is run by others (--no-unit) and not seen here"
+PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
 """What `status` says then of a handler."""
 
 _DIRECTORY = "/etc/systemd/system"

@@ -10,9 +10,6 @@ from hook.node.engines import toml
 from hook.node.engines.containerd.files import CRI
 from hook.node.engines.toml import Key
 
-RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
-"""Values of runtime_type whose shim calls runc, or what BinaryName says."""
-
 
 def path_of_shim(table: dict[str, Any]) -> str:
     """The path by which a handler's table names runc's shim; "" where it does not."""

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from copy import deepcopy
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hook.node import systemd
-from hook.node.change.files import Change, State
+from hook.node.change.files import State
 from hook.node.engines import shims, toml
 from hook.node.engines.artifacts.basespec import base_spec, reserved_env
 from hook.node.engines.artifacts.cdi import PATH as CDI_FILE
 from hook.node.engines.artifacts.cdi import cdi_file
 from hook.node.engines.artifacts.dispatchers import dispatcher_for, real_of
 from hook.node.engines.artifacts.nri_unit import NAME, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit
-from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
 from hook.node.engines.cmdline import arguments_of, option
 from hook.node.engines.containerd.dump import (
-    RUNC_TYPES,
     comparable,
     cri,
     differences,
@@ -46,40 +43,50 @@ SPECS = "/etc/reassert/base-runtime-spec"
 """Where the generated base_runtime_spec of each handler lies."""
 
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""systemd's default for services, where the shim looks for `runc`."""
+Dump = dict[str, Any]
+"""What `containerd config dump` says."""
 
 
-class Containerd:
-    """The containerd of this node, its configuration read by itself (`containerd config dump`)."""
+class Containerd(Engine[Dump]):
+    """The containerd of this node, its configuration read by itself (`containerd config dump`).
+
+    `config`: path of its configuration file. `address`: of its socket.
+    """
 
     name = "containerd"
-    adapters: tuple[str, ...] = (RUNTIME, NRI_ADAPTER, HOOK, CDI)
+    adapters = (RUNTIME, NRI_ADAPTER, HOOK, CDI)
     service = "containerd.service"
-    verb = "restart"
 
-    def __init__(self) -> None:
-        """Raises NodeError where it is not installed, or its configuration is broken."""
-        self.version = _version()
-        self.title = f"containerd {'.'.join(map(str, self.version))}"
-        self._config, self._address = self._daemon_options()
-        self._expected: dict[str, Any] | None = None
+    def __init__(self, version: tuple[int, int, int], config: str, address: str) -> None:
+        self.version = version
+        self.title = f"containerd {'.'.join(map(str, version))}"
+        self._config = config
+        self._address = address
 
-    @staticmethod
-    def installed() -> bool:
+    @classmethod
+    def installed(cls) -> bool:
         """Whether this node has it."""
-        return shutil.which("containerd", path=_PATH) is not None
+        return systemd.which("containerd") is not None
+
+    @classmethod
+    def find(cls) -> Self:
+        """By its own word and the running daemon's command line."""
+        arguments = arguments_of(systemd.main_pid(cls.service))
+        config = option(arguments, "--config", "-c") or [CONFIG]
+        address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
+        return cls(_version(), config[-1], address[-1])
 
     # -- what is
 
-    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+    def handlers(self, now: Dump, notes: dict[str, Any]) -> list[Handler]:
         """Every handler of the CRI plugin."""
-        dump = self._dump()
+        is_active = systemd.is_active(NAME)
         was = notes.get("handlers", {})
         note = "" if notes.get(PLUGIN_IS_OURS, True) else PLUGIN_NOT_SEEN
-        return [self._handler(name, table, was.get(name, {}), note) for name, table in sorted(runtimes(dump).items())]
+        tables = sorted(runtimes(now).items())
+        return [self._handler(name, table, was.get(name, {}), note, is_active) for name, table in tables]
 
-    def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str) -> Handler:
+    def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str, nri: bool) -> Handler:
         kind = str(table.get("runtime_type", ""))
         by_path = path_of_shim(table)
         if kind not in RUNC_TYPES and not by_path:
@@ -90,7 +97,7 @@ class Containerd:
         wired = [RUNTIME] if real else []
         if _is_our_spec(spec):
             wired.append(HOOK)
-        if systemd.is_active(NAME):
+        if nri:
             wired.append(NRI_ADAPTER)
         original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
         notices = [text for text in (not_wrapped(table) if by_path else "", note) if text]
@@ -98,40 +105,36 @@ class Containerd:
 
     def _runtime(self, binary: str) -> str:
         """The absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
-        found = shutil.which(binary or "runc", path=_PATH)
+        found = systemd.which(binary or "runc")
         if found is None:
             raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
         return found
 
-    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
+    def preexisting(self, now: Dump, policy: Policy, hooked: bool) -> list[str]:
         """Pods whose sandbox has another BinaryName: the CRI plugin takes it over for each container made in them."""
         names = [
-            f"{who.namespace}/{who.pod}" for who in shims.preexisting_pods(self._state) if not excluded(policy, who)
+            f"{who.namespace}/{who.pod}" for who in shims.preexisting_pods(_state(now)) if not excluded(policy, who)
         ]
         if not names:
             return []
-        becomes = "is refused where it lacks what the policy reserves" if hooked else "goes past reassert"
+        becomes = "is refused where it lacks a reserved value" if hooked else "bypasses reassert"
         return [
-            f"{len(names)} pods are from before; a container that starts in them {becomes}, until they are made anew "
-            f"(kubectl drain): {shims.listed(names)}"
+            f"{len(names)} pods were created before the install; a container that starts in them {becomes} "
+            f"until they are recreated (kubectl drain): {shims.listed(names)}"
         ]
 
-    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
-        """Nothing: pods are made anew, and those that run keep a dispatcher."""
-        return []
-
-    def warnings(self) -> list[str]:
+    def warnings(self, now: Dump) -> list[str]:
         """Handlers of runc that cannot be wrapped, and have no hook either."""
         return [
             f"handler {name} {not_wrapped(table)}"
-            for name, table in sorted(runtimes(self._dump()).items())
+            for name, table in sorted(runtimes(now).items())
             if path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
         ]
 
-    def hints(self) -> list[str]:
+    def hints(self, now: Dump) -> list[str]:
         """Keys that blogs recommend and that containerd ignores without a word."""
         found = []
-        for name, table in sorted(runtimes(self._dump()).items()):
+        for name, table in sorted(runtimes(now).items()):
             for key in ("hooks", "env"):
                 if key in (table.get("options") or {}):
                     instead = (
@@ -144,16 +147,17 @@ class Containerd:
 
     # -- what is to be
 
-    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """BinaryName and base_runtime_spec of the handlers, and NRI switched on where it is asked for."""
-        dump = self._dump()
-        files = Files(self._config, self.version[0], imports(dump), base)
+        dump = now
+        files = Files.read(self._config, self.version[0], imports(dump), base)
         wiring = Wiring()
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
         # The wrapper sets env itself, and for those whom a rule concerns only.
         env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
         taken: dict[str, str] = {}
+        defaults: dict[str, dict[str, Any]] = {}
         chosen, created = self._chosen(dump, choice, notes) if choice.adapters != (CDI,) else ({}, None)
         for name, table in chosen.items():
             old = notes.get("handlers", {}).get(name) or _current(table, notes)
@@ -163,11 +167,14 @@ class Containerd:
                 # Tables of files replace the built-in ones, so all of such a one has to be said.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
             if RUNTIME in choice.adapters and not path_of_shim(table):
-                path, state = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
-                _add(wiring.artifacts, (path, state))
+                artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
+                path = wiring.add_artifact(artifact)
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
-                spec = base_spec(self._default_spec(old["base_runtime_spec"]), choice.program, env)
+                configured = old["base_runtime_spec"]
+                if configured not in defaults:
+                    defaults[configured] = _default_spec(configured)
+                spec = base_spec(defaults[configured], choice.program, env)
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
                 settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
@@ -189,7 +196,7 @@ class Containerd:
         if not choice.unit:
             wiring.notes[PLUGIN_IS_OURS] = False
         effective = {in_dump(key, dump): value for key, value in settings.items()}
-        self._expected = self._expect(dump, effective, notes, {created: chosen[created]} if created else {})
+        wiring.expected = _expected(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
 
     def _chosen(
@@ -250,18 +257,13 @@ class Containerd:
 
     # -- doing it
 
-    def check(self) -> None:
-        """Containerd must read the files, and find in them exactly what was meant: no more, no less."""
-        now = self._dump()
-        if self._expected is None:
+    def check(self, now: Dump, wiring: Wiring) -> None:
+        """Containerd must find in the files exactly what was meant: no more, no less."""
+        if wiring.expected is None:
             return
-        wrong = differences(comparable(self._expected), comparable(now))
+        wrong = differences(comparable(wiring.expected), comparable(now))
         if wrong:
             raise NodeError(f"containerd reads its configuration differently than meant: {'; '.join(wrong[:5])}")
-
-    def running(self) -> bool:
-        """Whether its unit runs."""
-        return systemd.is_active(self.service)
 
     def restart(self) -> None:
         """Containers run on meanwhile: they belong to their shims."""
@@ -273,33 +275,20 @@ class Containerd:
             time.sleep(0.2)
         systemd.wait_active(self.service)
 
-    def starter(self) -> Starter:
+    def starter(self, now: Dump) -> Starter:
         """Probes as pods, of the sandbox image that the configuration names."""
         from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
 
-        dump = self._dump()
-        image = toml.get(dump, _PINNED) or toml.get(dump, (*CRI[2], "sandbox_image"))
+        image = toml.get(now, _PINNED) or toml.get(now, (*CRI[2], "sandbox_image"))
         return PodStarter(self.name, self._address, str(image))
 
-    def users(self, path: str) -> int:
+    def users(self, now: Dump, path: str) -> int:
         """Bundles of running containers whose shim was told to call this runtime."""
-        return shims.users(path, self._state)
-
-    @cached_property
-    def _state(self) -> str:
-        """Where containerd keeps its bundles; no setting of ours moves that."""
-        return str(self._dump().get("state", "/run/containerd"))
+        return shims.users(path, _state(now))
 
     # -- containerd itself
 
-    def _daemon_options(self) -> tuple[str, str]:
-        """Path of its configuration and address, from the running daemon's command line."""
-        arguments = arguments_of(systemd.main_pid(self.service))
-        config = option(arguments, "--config", "-c") or [CONFIG]
-        address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
-        return config[-1], address[-1]
-
-    def _dump(self) -> dict[str, Any]:
+    def read(self) -> Dump:
         """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
         # Where there is none, 1.x starts with its defaults all the same, and yet cannot dump them.
         config = self._config if os.path.exists(self._config) else os.devnull
@@ -316,42 +305,47 @@ class Containerd:
                 raise NodeError(f"{self._config}: the deprecated {name} is in use; write it as runtimes.NAME")
         return dump
 
-    def _default_spec(self, configured: str) -> dict[str, Any]:
-        """The spec that the handler had, or the engine's own."""
-        try:
-            if configured:
-                text = Path(configured).read_text()
-            else:
-                done = systemd.command(["ctr", "oci", "spec"])
-                if done.returncode:
-                    raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
-                text = done.stdout
-            spec = json.loads(text)
-        except (OSError, ValueError) as error:
-            raise NodeError(f"base_runtime_spec {configured}: {error}") from None
-        if not isinstance(spec, dict):
-            raise NodeError(f"base_runtime_spec {configured} is no OCI spec")
-        return spec
 
-    def _expect(
-        self, dump: dict[str, Any], settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]
-    ) -> dict[str, Any]:
-        """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
-        expected = deepcopy(dump)
-        handlers = runtimes(expected)
-        for name, old in notes.get("handlers", {}).items():
-            if name in handlers:
-                toml.put(handlers[name], ("options", "BinaryName"), old["BinaryName"])
-                handlers[name]["base_runtime_spec"] = old["base_runtime_spec"]
-        handlers.pop(notes.get("created") or "", None)
-        if notes.get("nri"):
-            toml.put(expected, (*NRI, "disable"), True)
-        if notes.get("cdi"):
-            toml.put(expected, (*cri(dump), "enable_cdi"), False)
-        handlers.update(deepcopy(new))
-        for key, value in settings.items():
-            toml.put(expected, key, value)
-        return expected
+def _default_spec(configured: str) -> dict[str, Any]:
+    """The spec that the handler had, or the engine's own."""
+    try:
+        if configured:
+            text = Path(configured).read_text()
+        else:
+            done = systemd.command(["ctr", "oci", "spec"])
+            if done.returncode:
+                raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
+            text = done.stdout
+        spec = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise NodeError(f"base_runtime_spec {configured}: {error}") from None
+    if not isinstance(spec, dict):
+        raise NodeError(f"base_runtime_spec {configured} is no OCI spec")
+    return spec
+
+
+def _state(now: Dump) -> str:
+    """Where containerd keeps its bundles; no setting of ours moves that."""
+    return str(now.get("state", "/run/containerd"))
+
+
+def _expected(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]) -> Dump:
+    """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
+    expected = deepcopy(dump)
+    handlers = runtimes(expected)
+    for name, old in notes.get("handlers", {}).items():
+        if name in handlers:
+            toml.put(handlers[name], ("options", "BinaryName"), old["BinaryName"])
+            handlers[name]["base_runtime_spec"] = old["base_runtime_spec"]
+    handlers.pop(notes.get("created") or "", None)
+    if notes.get("nri"):
+        toml.put(expected, (*NRI, "disable"), True)
+    if notes.get("cdi"):
+        toml.put(expected, (*cri(dump), "enable_cdi"), False)
+    handlers.update(deepcopy(new))
+    for key, value in settings.items():
+        toml.put(expected, key, value)
+    return expected
 
 
 def _version() -> tuple[int, int, int]:
@@ -387,8 +381,3 @@ def _is_ours(binary: str) -> bool:
 
 def _is_our_spec(path: str) -> bool:
     return path.startswith(SPECS + "/")
-
-
-def _add(changes: list[Change], change: Change) -> None:
-    if change not in changes:
-        changes.append(change)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from hook.node.change.files import Change, State
 from hook.node.engines import toml
@@ -29,32 +29,56 @@ _OUR_IMPORT = "99-reassert*.toml"
 """A pattern: where a plain name stands in `imports` and the file is gone, containerd does not start."""
 
 
+class Parsed(NamedTuple):
+    """A file's text, and the values in it."""
+
+    text: str
+    values: dict[str, Any]
+
+
 class Files:
     """The configuration files as they are without reassert.
 
-    `main`: path of config.toml, which may be missing. `major`: containerd's major version. `imports`: the effective
-    patterns, as containerd itself has them. Of a symbolic link, the file that it leads to is read and changed.
+    `main`: path of config.toml, which may be missing. `major`: containerd's major version. `version`: of the format.
+    `imports`: the patterns of other files, None where the main one says nothing of them. `files`: text and values of
+    each, the main one first, in the order in which they are read. Of a symbolic link, the file that it leads to is
+    read and changed.
     """
 
-    def __init__(self, main: str, major: int, imports: list[str], base: Base) -> None:
-        """Raises NodeError for a file that cannot be understood, or an old format."""
+    def __init__(
+        self,
+        main: str,
+        major: int,
+        version: int,
+        imports: list[str],
+        has_imports: bool,
+        files: dict[str, Parsed],
+        base: Base,
+    ) -> None:
         self.main = main
         self.major = major
+        self.version = version
+        self._imports = imports
+        self._has_imports = has_imports
+        self._files = files
         self._base = base
-        self._text = self._read(main)
-        values = toml.parse(self._text, main)
+
+    @classmethod
+    def read(cls, main: str, major: int, imports: list[str], base: Base) -> Self:
+        """Read every file once. `imports`: the effective patterns, as containerd itself has them.
+
+        Raises NodeError for a file that cannot be understood, or an old format.
+        """
+        parsed = _parsed(main, base)
         others = [path for path in imports if not os.path.basename(path).startswith("99-reassert")]
-        self._imports = [str(item) for item in values.get("imports", others)]
-        self._has_imports = "imports" in values
-        self.version = int(values.get("version", 0 if self._text.strip() else min(major, 2) + 1))
-        if major == 1 and not self._text.strip():
-            self.version = 2
-        if self.version not in CRI or (major == 1 and self.version == 3):
-            raise NodeError(
-                f"{main}: configuration version {self.version or 1} is not supported with containerd {major}.x; "
-                "write `version = 2`"
-                + (", or let `containerd config migrate` do it" if major > 1 else " and the plugins' full names")
-            )
+        patterns = [str(item) for item in parsed.values.get("imports", others)]
+        version = _version(main, major, parsed)
+        files = {main: parsed}
+        for pattern in patterns:
+            for path in sorted(glob.glob(_absolute(main, pattern))):
+                if path not in files:
+                    files[path] = _parsed(path, base)
+        return cls(main, major, version, patterns, "imports" in parsed.values, files, base)
 
     def cri(self) -> Key:
         """The table of the CRI plugin in the file that is edited."""
@@ -65,11 +89,11 @@ class Files:
         return self._drop_in(settings) if self.major > 1 else self._in_place(settings)
 
     def _in_place(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
-        path = os.path.realpath(self._last_word())
-        text = self._read(path)
+        last = self._last_word()
+        path = os.path.realpath(last)
+        text, values = self._files[last].text, self._files[last].values
         if not text.strip():
-            text = "version = 2\n"
-        values = toml.parse(text, path)
+            text, values = "version = 2\n", {"version": 2}
         notes = [
             {"path": path, "key": list(key), "ours": ours, "was": toml.get(values, key)}
             for key, ours in settings.items()
@@ -78,32 +102,25 @@ class Files:
 
     def define(self, key: Key) -> bool:
         """Whether any file has this table below the CRI plugin's."""
-        return any(toml.get(values, (*self.cri(), *key)) is not None for _, values in self._all())
+        return any(toml.get(parsed.values, (*self.cri(), *key)) is not None for parsed in self._files.values())
 
     def _last_word(self) -> str:
         """The file whose CRI table counts."""
-        with_table = [path for path, values in self._all() if toml.get(values, self.cri()) is not None]
+        with_table = [path for path, parsed in self._files.items() if toml.get(parsed.values, self.cri()) is not None]
         return with_table[-1] if with_table else self.main
-
-    def _all(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every file with its values, the main one first, in the order in which they are read."""
-        paths = [self.main]
-        for pattern in self._imports:
-            paths += [path for path in sorted(glob.glob(self._absolute(pattern))) if path not in paths]
-        return [(path, toml.parse(self._read(path), path)) for path in paths]
 
     def _drop_in(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         directory = os.path.dirname(self.main)
         path = f"{directory}/conf.d/{_DROP_IN}"
-        for pattern in map(self._absolute, self._imports):
+        for pattern in (_absolute(self.main, each) for each in self._imports):
             if os.path.basename(pattern) == "*.toml" and "*" not in os.path.dirname(pattern):
                 path = f"{os.path.dirname(pattern)}/{_DROP_IN}"
         text = "# written by reassert (`reassert node`); do not edit\n" + f"version = {self.version}\n"
         changes: list[Change] = [(path, State(toml.edit(text, path, settings).encode()))]
-        if any(fnmatch.fnmatchcase(path, self._absolute(pattern)) for pattern in self._imports):
+        if any(fnmatch.fnmatchcase(path, _absolute(self.main, pattern)) for pattern in self._imports):
             return changes, []
         ours = f"{os.path.dirname(path)}/{_OUR_IMPORT}"
-        main = self._text or f"version = {self.version}\n"
+        main = self._files[self.main].text or f"version = {self.version}\n"
         edited = toml.edit(main, self.main, {("imports",): [*self._imports, ours]})
         real = os.path.realpath(self.main)
         changes.append((real, self._state(real, edited)))
@@ -115,13 +132,29 @@ class Files:
         content = toml.encode(text)
         return base.with_content(content) if base else State(content)
 
-    def _read(self, path: str) -> str:
-        state = self._base(os.path.realpath(path))
-        return toml.decode(state.content) if state else ""
 
-    def _absolute(self, pattern: str) -> str:
-        """As containerd resolves it: from the main file's directory."""
-        return os.path.normpath(os.path.join(os.path.dirname(self.main), pattern))
+def _parsed(path: str, base: Base) -> Parsed:
+    state = base(os.path.realpath(path))
+    text = toml.decode(state.content) if state else ""
+    return Parsed(text, toml.parse(text, path))
+
+
+def _version(main: str, major: int, parsed: Parsed) -> int:
+    """The version of the format. Raises NodeError for one that this containerd does not read."""
+    empty = not parsed.text.strip()
+    version = 2 if major == 1 and empty else int(parsed.values.get("version", 0 if not empty else min(major, 2) + 1))
+    if version not in CRI or (major == 1 and version == 3):
+        raise NodeError(
+            f"{main}: configuration version {version or 1} is not supported with containerd {major}.x; "
+            "write `version = 2`"
+            + (", or let `containerd config migrate` do it" if major > 1 else " and the plugins' full names")
+        )
+    return version
+
+
+def _absolute(main: str, pattern: str) -> str:
+    """As containerd resolves it: from the main file's directory."""
+    return os.path.normpath(os.path.join(os.path.dirname(main), pattern))
 
 
 def strip(path: str, text: str, notes: list[dict[str, Any]]) -> str:

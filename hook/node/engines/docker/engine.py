@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import time
+from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from hook.node import systemd
@@ -18,7 +19,7 @@ from hook.node.change.files import State, look, put
 from hook.node.engines import shims, toml
 from hook.node.engines.artifacts.cdi import cdi_file
 from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
-from hook.node.engines.base import CDI, RUNTIME, Base, Choice, Handler, Wiring
+from hook.node.engines.base import CDI, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.cmdline import arguments_of, option
 from hook.node.engines.docker import api as dockerapi
 from hook.node.engines.docker.daemonjson import parse, render
@@ -33,10 +34,6 @@ NAME = "reassert"
 """The runtime that stands for runc: `runc` itself is a name that dockerd keeps to itself."""
 
 _STOCK = ("runc", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
-_RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""systemd's default for services, where dockerd looks for a runtime that is no absolute path."""
-
 _BEGINNING_SECONDS, _STARTING_SECONDS, _LATELY_SECONDS = 0.5, 10.0, 30.0
 """How long a start may take until dockerd lists its container; how long it is waited for then; and how old a container
 is at least that was created to be started some other time."""
@@ -45,93 +42,116 @@ _STATES = ("/run/containerd", "/run/docker/containerd/daemon")
 """State directories of the containerd that dockerd uses: the node's, or one of its own."""
 
 
-class Docker:
-    """The dockerd of this node."""
+@dataclass(frozen=True)
+class Settings:
+    """daemon.json. `state`: the file, None where there is none. `values`: what it says."""
+
+    state: State | None
+    values: dict[str, Any]
+
+    def runtimes(self) -> dict[str, Any]:
+        """The entries of `runtimes`, by name."""
+        found: dict[str, Any] = self.values.get("runtimes", {})
+        return found
+
+    def default(self) -> str:
+        """The name of the runtime that is taken unasked."""
+        return str(self.values.get("default-runtime") or "runc")
+
+
+class Docker(Engine[Settings]):
+    """The dockerd of this node. `arguments`: the running daemon's; none where it does not run."""
 
     name = "docker"
-    adapters: tuple[str, ...] = (RUNTIME, CDI)
+    adapters = (RUNTIME, CDI)
     service = "docker.service"
     verb = "reload"
 
-    def __init__(self) -> None:
-        """Raises NodeError where it is not installed."""
+    def __init__(self, version: tuple[int, ...], arguments: list[str]) -> None:
+        self.version = version
+        self.title = f"docker {'.'.join(map(str, version))}"
+        self._arguments = arguments
+        self._config = (option(arguments, "--config-file") or [CONFIG])[-1]
+
+    @classmethod
+    def installed(cls) -> bool:
+        """Whether this node has it."""
+        return systemd.which("dockerd") is not None
+
+    @classmethod
+    def find(cls) -> Self:
+        """By its own word and the running daemon's command line."""
         said = systemd.command(["dockerd", "--version"]).stdout
-        found = re.search(r"version (\d+)\.(\d+)\.(\d+)", said)
+        found = re.search(r"version (\d+\.\d+\.\d+)", said)
         if found is None:
             raise NodeError(f"`dockerd --version` says {said.strip()!r}, which is no version")
-        self.version = tuple(map(int, found.groups()))
-        self.title = f"docker {found[1]}.{found[2]}.{found[3]}"
-        self._arguments = arguments_of(self._pid())
-        self._config = (option(self._arguments, "--config-file") or [CONFIG])[-1]
+        return cls(tuple(map(int, found[1].split("."))), arguments_of(_pid()))
 
-    @staticmethod
-    def installed() -> bool:
-        """Whether this node has it."""
-        return shutil.which("dockerd", path=_PATH) is not None
+    def read(self) -> Settings:
+        """daemon.json as it is."""
+        return self._parsed(look(self._config))
+
+    def _parsed(self, state: State | None) -> Settings:
+        return Settings(state, parse(state.content if state else b"", self._config))
 
     # -- what is
 
-    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+    def handlers(self, now: Settings, notes: dict[str, Any]) -> list[Handler]:
         """The runtimes that daemon.json names, and runc as long as it is the default.
 
         dockerd's own names for runc can always be asked for, and nobody can redirect them (`wire` remarks on it).
         """
-        values = self._read(look(self._config))
-        default = str(values.get("default-runtime") or "runc")
-        found = [Handler("runc", _absolute("runc") or "runc", (), "the default")] if default in _STOCK else []
-        for name, entry in values.get("runtimes", {}).items():
+        default = now.default()
+        found = [Handler("runc", systemd.which("runc") or "runc", (), "the default")] if default in _STOCK else []
+        for name, entry in now.runtimes().items():
             called = _called(entry)
             if called is None:
                 kind = str(entry.get("runtimeType", ""))
                 found.append(Handler(name, "", (), f"{kind or 'neither path nor runtimeType'}: calls no OCI runtime"))
             else:
-                path = _absolute(called) or called
+                path = systemd.which(called) or called
                 wired = (RUNTIME,) if real_of(path) else ()
                 found.append(Handler(name, behind(path), wired, "the default" if name == default else ""))
         return found
 
-    def warnings(self) -> list[str]:
+    def warnings(self, now: Settings) -> list[str]:
         """A wired node whose default is runc after all, or whose default is in nobody's reach."""
-        values = self._read(look(self._config))
-        default = str(values.get("default-runtime", "runc"))
-        names = [name for name, entry in values.get("runtimes", {}).items() if real_of(_called(entry) or "")]
+        default = now.default()
+        names = [name for name, entry in now.runtimes().items() if real_of(_called(entry) or "")]
         if NAME in names and default in _STOCK:
-            return [f"{self._config}: default-runtime is {default}, so containers go past {NAME}; name {NAME} there"]
+            return [f"{self._config}: default-runtime is {default}, so containers bypass {NAME}; name {NAME} there"]
         return []
 
-    def hints(self) -> list[str]:
-        """None: dockerd refuses settings that it does not know."""
-        return []
-
-    def preexisting(self, policy: Policy, hooked: bool) -> list[str]:
+    def preexisting(self, now: Settings, policy: Policy, hooked: bool) -> list[str]:
         """The containers that remember runc by dockerd's own name for it. Raises NodeError."""
-        names = [name for name, runtime in self._containers() if runtime in _STOCK]
+        names = [name for name, runtime in self._containers(now) if runtime in _STOCK]
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with runc itself, and start with it again, past reassert, until "
-            f"they are created anew: {listed(names)}"
+            f"{len(names)} containers were created with runc itself and start with it again, which bypasses reassert, "
+            f"until they are recreated: {listed(names)}"
         ]
 
-    def uninstall_notes(self, notes: dict[str, Any]) -> list[str]:
+    def uninstall_notes(self, before: Callable[[], Settings], notes: dict[str, Any]) -> list[str]:
         """The containers that remember a runtime that will be gone. Raises NodeError where dockerd does not answer."""
         created = notes.get("created")
-        names = [name for name, runtime in self._containers() if runtime == created] if created else []
+        names = [name for name, runtime in self._containers(before()) if runtime == created] if created else []
         if not names:
             return []
         return [
             f"{len(names)} containers were created with the runtime {created} and cannot be started again without it; "
-            f'create them anew, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
+            f'recreate them, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
         ]
 
-    def _containers(self) -> list[tuple[str, str]]:
+    def _containers(self, now: Settings) -> list[tuple[str, str]]:
         """Name and runtime of every container, running or not."""
         if not self.running():
             return []
         found = []
-        for entry in dockerapi.get("/containers/json?all=1", self._address()):
+        address = self._address(now)
+        for entry in dockerapi.get("/containers/json?all=1", address):
             try:
-                one = dockerapi.get(f"/containers/{entry['Id']}/json", self._address())
+                one = dockerapi.get(f"/containers/{entry['Id']}/json", address)
             except dockerapi.NotThere:  # removed meanwhile
                 continue
             found.append((str(one["Name"]).lstrip("/"), str(one["HostConfig"].get("Runtime", ""))))
@@ -139,7 +159,7 @@ class Docker:
 
     # -- what is to be
 
-    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, now: Settings, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Every configured runtime gets a dispatcher in its place, and runc one under a name of ours."""
         wiring = Wiring()
         if CDI in choice.adapters:
@@ -149,7 +169,7 @@ class Docker:
             return wiring
         self._flags_stand_in_the_way()
         before = base(self._config)
-        values = self._read(before)
+        values = self._parsed(before).values
         edited = self._edited(values, choice, wiring)
         if edited != values:
             content = render(edited, before.content if before else b"")
@@ -162,7 +182,7 @@ class Docker:
         runtimes: dict[str, Any] = edited.get("runtimes", {})
         default, wanted = str(values.get("default-runtime") or "runc"), choice.runtime_class
         if wanted in _STOCK:
-            raise NodeError(f"--runtime-class {wanted}: dockerd keeps this name to itself; choose another, {NAME} say")
+            raise NodeError(f"--runtime-class {wanted}: dockerd reserves this name; choose another, for example {NAME}")
         taken: dict[str, str] = {}
         for name, entry in runtimes.items():
             if wanted in (None, name):
@@ -175,9 +195,7 @@ class Docker:
             raise NodeError(f"{self._config} has a runtime {NAME} that is not ours; rename it")
         if wanted is None and default in _STOCK:
             edited["default-runtime"] = NAME
-            wiring.remarks.append(
-                "`docker run --runtime runc` goes past reassert: dockerd lets nobody redirect that name"
-            )
+            wiring.remarks.append("`docker run --runtime runc` bypasses reassert: dockerd reserves that name")
         if runtimes:
             edited["runtimes"] = runtimes
         return edited
@@ -206,9 +224,6 @@ class Docker:
             del values["runtimes"]
         return render(values, content) if values else None
 
-    def _read(self, state: State | None) -> dict[str, Any]:
-        return parse(state.content if state else b"", self._config)
-
     def _flags_stand_in_the_way(self) -> None:
         """No file is read that says again what its command line says (moby, daemon/config)."""
         for flag in ("--add-runtime", "--default-runtime"):
@@ -220,10 +235,9 @@ class Docker:
 
     # -- doing it
 
-    def check(self) -> None:
+    def check(self, now: Settings, wiring: Wiring) -> None:
         """By dockerd itself, since 23.0. One before that checks the file when it reloads, and else stays as it is."""
-        values = self._read(look(self._config))
-        if self.version < (23, 0) or not values:
+        if self.version < (23, 0) or not now.values:
             return
         done = systemd.command(["dockerd", "--validate", "--config-file", self._config])
         if done.returncode:
@@ -231,7 +245,7 @@ class Docker:
 
     def running(self) -> bool:
         """Whether the daemon runs."""
-        return bool(self._pid())
+        return bool(_pid())
 
     def restart(self) -> None:
         """Let it read its configuration again, without a restart: that would end containers (live-restore apart).
@@ -240,115 +254,108 @@ class Docker:
         says so in as many words for the length of one reload. Before that, one in which ours are still known but no
         longer the default: `docker run` first creates a container, with its runtime's name, and then starts it.
         """
-        state = look(self._config)
-        values = self._read(state)
-        stated = {**values, "runtimes": values.get("runtimes", {})}
-        stated["default-runtime"] = values.get("default-runtime") or "runc"
-        going = self._going(stated)
-        if not going and (values == stated or self._is_in_force(stated)):
-            self._reload(stated)
+        now = self.read()
+        state, address = now.state, self._address(now)
+        stated = {**now.values, "runtimes": now.runtimes(), "default-runtime": now.default()}
+        going = self._going(stated, address)
+        if not going and (now.values == stated or self._is_in_force(stated, address)):
+            self._reload(stated, address)
             return
         try:
             for runtimes in ([{**stated["runtimes"], **going}] if going else []) + [stated["runtimes"]]:
                 step = {**stated, "runtimes": runtimes}
                 content = render(step, state.content if state else b"")
                 put(self._config, state.with_content(content) if state else State(content))
-                self._reload(step)
+                self._reload(step, address)
         finally:
             put(self._config, state)
 
-    def _going(self, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def _going(self, values: dict[str, Any], address: str) -> dict[str, dict[str, Any]]:
         """The runtimes of ours that are in force and not among these."""
-        now = dockerapi.get("/info", self._address())["Runtimes"] if self._pid() else {}
+        now = dockerapi.get("/info", address)["Runtimes"] if _pid() else {}
         gone = {name: str(entry.get("path", "")) for name, entry in now.items() if name not in values["runtimes"]}
         return {name: {"path": path} for name, path in gone.items() if path and real_of(path)}
 
-    def _reload(self, values: dict[str, Any]) -> None:
-        pid = self._pid()
+    def _reload(self, values: dict[str, Any], address: str) -> None:
+        pid = _pid()
         if not pid:
             raise NodeError(f"{self.title} does not run")
-        dockerapi.wait_for_reload(lambda: os.kill(pid, signal.SIGHUP), self._address())
-        if not self._is_in_force(values):
+        dockerapi.wait_for_reload(lambda: os.kill(pid, signal.SIGHUP), address)
+        if not self._is_in_force(values, address):
             said = systemd.last_lines(self.service)
             raise NodeError(f"{self.title} does not take over the runtimes of {self._config}{said}")
-        self._wait_for_starts()
+        self._wait_for_starts(address)
 
-    def _wait_for_starts(self) -> None:
+    def _wait_for_starts(self, address: str) -> None:
         """Until whoever is about to start a container, by what was in force before, has done so."""
         time.sleep(_BEGINNING_SECONDS)
         deadline = time.monotonic() + _STARTING_SECONDS
-        starting = self._created()
+        starting = self._created(address)
         while starting and time.monotonic() < deadline:
             time.sleep(0.1)
-            starting &= self._created()
+            starting &= self._created(address)
 
-    def _created(self) -> set[str]:
+    def _created(self, address: str) -> set[str]:
         """Ids of the containers that were created lately and have not been started."""
         filters = quote(json.dumps({"status": ["created"]}))
-        found = dockerapi.get(f"/containers/json?all=1&filters={filters}", self._address())
+        found = dockerapi.get(f"/containers/json?all=1&filters={filters}", address)
         return {one["Id"] for one in found if one["Created"] > time.time() - _LATELY_SECONDS}
 
-    def _is_in_force(self, values: dict[str, Any]) -> bool:
+    def _is_in_force(self, values: dict[str, Any], address: str) -> bool:
         """Whether the daemon works with these runtimes, no more and no less, and this default."""
-        info = dockerapi.get("/info", self._address())
+        info = dockerapi.get("/info", address)
         now = {name: entry for name, entry in info["Runtimes"].items() if name not in _STOCK}
         wanted: dict[str, Any] = values.get("runtimes", {})
         same = all(now.get(name, {}).get("path", "") == entry.get("path", "") for name, entry in wanted.items())
         return same and set(now) == set(wanted) and info["DefaultRuntime"] == values.get("default-runtime", "runc")
 
-    def starter(self) -> Starter:
+    def starter(self, now: Settings) -> Starter:
         """Probes by the docker command."""
         return ContainerStarter(self.name)
 
-    def users(self, path: str) -> int:
+    def users(self, now: Settings, path: str) -> int:
         """Running containers whose shim calls this runtime."""
         return sum(shims.users(path, state) for state in _STATES)
 
     # -- dockerd itself
 
-    def _pid(self) -> int:
-        """Its process, by systemd or by its own pid file; 0 where it does not run."""
-        pid = systemd.main_pid(self.service)
-        if not pid:
-            try:
-                pid = int(Path("/run/docker.pid").read_text())
-                pid = pid if Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd" else 0
-            except (OSError, ValueError):
-                return 0
-        return pid
-
-    def _address(self) -> str:
+    def _address(self, now: Settings) -> str:
         """Its unix socket. Raises NodeError where it listens on none."""
         hosts = option(self._arguments, "--host", "-H")
-        hosts = hosts or [str(host) for host in self._read(look(self._config)).get("hosts", [])]
+        hosts = hosts or [str(host) for host in now.values.get("hosts", [])]
         sockets = [host.removeprefix("unix://") for host in hosts if host.startswith("unix://")]
         if sockets or not hosts or "fd://" in hosts:
             return (sockets or [""])[0] or "/run/docker.sock"
         raise NodeError(f"dockerd listens at {', '.join(hosts)} only; add unix:///run/docker.sock to its hosts")
 
 
+def _pid() -> int:
+    """Its process, by systemd or by its own pid file; 0 where it does not run."""
+    pid = systemd.main_pid(Docker.service)
+    if not pid:
+        try:
+            pid = int(Path("/run/docker.pid").read_text())
+            pid = pid if Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd" else 0
+        except (OSError, ValueError):
+            return 0
+    return pid
+
+
 def _called(entry: dict[str, Any]) -> str | None:
     """The OCI runtime that an entry of `runtimes` calls, as it is written; None where it calls none."""
     if entry.get("path"):
         return str(entry["path"])
-    if entry.get("runtimeType") in _RUNC_TYPES:
+    if entry.get("runtimeType") in RUNC_TYPES:
         return str(entry.get("options", {}).get("BinaryName") or "runc")
     return None
 
 
-def _absolute(called: str) -> str | None:
-    return shutil.which(called, path=_PATH)
-
-
 def _dispatcher(called: str, program: str, taken: dict[str, str], wiring: Wiring) -> str:
     """The path of the dispatcher for a runtime; the file itself joins the artifacts."""
-    real = _absolute(called)
+    real = systemd.which(called)
     if real is None:
         raise NodeError(f"the OCI runtime {called}, which dockerd is to call, is not installed on this node")
-    path, state = dispatcher_for(behind(real), program, taken)
-    if (path, state) not in wiring.artifacts:
-        wiring.artifacts.append((path, state))
-    return path
+    return wiring.add_artifact(dispatcher_for(behind(real), program, taken))
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:

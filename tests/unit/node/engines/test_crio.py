@@ -49,9 +49,9 @@ def answers(monkeypatch: pytest.MonkeyPatch, shown: str = "default.toml", error:
 
 
 def wire(*adapters: str, runtime_class: str | None = None, unit: bool = True) -> tuple[Crio, Wiring]:
-    engine = Crio()
+    engine = Crio.find()
     choice = Choice(adapters, runtime_class, PROGRAM, policy(RULE), unit)
-    return engine, engine.wire(choice, lambda path: None, {})
+    return engine, engine.wire(engine.read(), choice, lambda path: None, {})
 
 
 def drop_in(wiring: Wiring) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_nri_is_switched_on_and_brings_the_hook(drop_ins: Path) -> None:
     engine, others = wire(NRI, unit=False)
     assert drop_in(others) == drop_in(wiring)
     assert (others.units, len(others.artifacts)) == ([], 1)
-    assert "run by others" in engine.handlers(others.notes)[0].note
+    assert "something else runs the NRI plugin" in engine.handlers(engine.read(), others.notes)[0].note
 
 
 def test_named_handler_only(drop_ins: Path, tmp_path: Path) -> None:
@@ -136,21 +136,21 @@ def test_named_handler_only(drop_ins: Path, tmp_path: Path) -> None:
 
 
 def test_handlers_as_they_are(drop_ins: Path) -> None:
-    found = {handler.name: (handler.runtime, handler.wired) for handler in Crio().handlers({})}
+    found = {handler.name: (handler.runtime, handler.wired) for handler in Crio.find().handlers(Crio.find().read(), {})}
     assert found["crun"] == found["same"] == ("/usr/bin/crun", ())
     assert found["runc"] == ("/usr/sbin/runc", ())
     assert "kata" not in found  # not installed here, and then CRI-O ignores it
 
 
-def recorded_wiring(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> Crio:
+def recorded_wiring(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Crio, Wiring]:
     monkeypatch.setattr(dispatchers, "DIRECTORY", "/usr/local/sbin")
-    return wire(RUNTIME, HOOK)[0]
+    return wire(RUNTIME, HOOK)
 
 
 def test_crio_read_it_as_it_was_meant(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = recorded_wiring(drop_ins, monkeypatch)
+    engine, wiring = recorded_wiring(drop_ins, monkeypatch)
     answers(monkeypatch, "wired.toml")
-    engine.check()
+    engine.check(engine.read(), wiring)
 
 
 @pytest.mark.parametrize(
@@ -163,28 +163,28 @@ def test_crio_read_it_as_it_was_meant(drop_ins: Path, monkeypatch: pytest.Monkey
 def test_what_crio_reads_otherwise_is_said(
     change: Callable[[str], str], complaint: str, drop_ins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    engine = recorded_wiring(drop_ins, monkeypatch)
+    engine, wiring = recorded_wiring(drop_ins, monkeypatch)
     (tmp_path / "shown.toml").write_text(change((RECORDED / "wired.toml").read_text()))
     answers(monkeypatch, str(tmp_path / "shown.toml"))
     with pytest.raises(NodeError) as error:
-        engine.check()
+        engine.check(engine.read(), wiring)
     assert complaint in str(error.value)
 
 
 def test_settings_that_a_drop_in_lost_are_noticed(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of a handler whose table in a later file has a runtime_path and nothing else."""
     monkeypatch.setattr(dispatchers, "DIRECTORY", "/usr/local/sbin")
-    engine, _ = wire(RUNTIME, runtime_class="crun")
+    engine, wiring = wire(RUNTIME, runtime_class="crun")
     answers(monkeypatch, "path-only.toml")
     with pytest.raises(NodeError, match=r"crun.runtime_root as '', not as '/run/crun'"):
-        engine.check()
+        engine.check(engine.read(), wiring)
 
 
 def test_what_crio_does_not_accept_is_said_in_its_words(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = recorded_wiring(drop_ins, monkeypatch)
+    engine, wiring = recorded_wiring(drop_ins, monkeypatch)
     answers(monkeypatch, error='level=info msg=reading\nlevel=fatal msg="unable to decode configuration x.conf"\n')
     with pytest.raises(NodeError, match=r'^CRI-O does not accept its configuration: level=fatal msg="unable'):
-        engine.check()
+        engine.check(engine.read(), wiring)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,12 @@ def test_podmans_hook_where_crio_looks_is_warned_of(drop_ins: Path, tmp_path: Pa
     hooks = tmp_path / "hooks.d"
     hooks.mkdir()
     (drop_ins / "20.conf").write_text(f'crio.runtime.hooks_dir = ["{hooks}"]\n')
-    assert Crio().warnings() == []
+    engine = Crio.find()
+    assert engine.warnings(engine.read()) == []
     (hooks / "reassert.json").write_text('{"stages": ["precreate"]}')
-    [warning] = Crio().warnings()
+    [warning] = engine.warnings(engine.read())
     assert warning.startswith(f"{hooks}/reassert.json: CRI-O does not start")
 
 
 def test_drop_in_goes_as_a_whole(drop_ins: Path) -> None:
-    assert Crio().strip("x", b"[crio]\n", {}) is None
+    assert Crio.find().strip("x", b"[crio]\n", {}) is None

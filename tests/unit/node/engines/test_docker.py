@@ -61,7 +61,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     monkeypatch.setattr(dockerapi, "wait_for_reload", daemon.reload)
     said = subprocess.CompletedProcess([], 0, "Docker version 24.0.1, build x", "")
     monkeypatch.setattr(systemd, "command", lambda *_: said)
-    monkeypatch.setattr(Docker, "_pid", lambda _: 1)
+    monkeypatch.setattr(docker, "_pid", lambda: 1)
     return daemon
 
 
@@ -75,7 +75,7 @@ def test_a_runtime_of_ours_is_the_default_no_longer_before_it_goes(daemon: Daemo
     daemon.config.write_text(text)
     old, new, newer = ({"Id": name, "Created": time.time() - age} for name, age in (("a", 60), ("b", 1), ("c", 0)))
     daemon.created = [[old, new], [old, new], [old, newer], [old], [old]]
-    Docker().restart()
+    Docker.find().restart()
     assert daemon.told == [(["crun", "reassert"], "runc"), (["crun"], "runc")]
     assert daemon.created == [[old]]  # the second was waited for; not who came later, nor who may never be started
     assert daemon.config.read_text() == text
@@ -83,7 +83,7 @@ def test_a_runtime_of_ours_is_the_default_no_longer_before_it_goes(daemon: Daemo
 
 def test_a_container_that_goes_while_all_are_looked_at_is_no_error(daemon: Daemon) -> None:
     daemon.containers = {"a": "reassert", "gone": None, "b": "runc"}
-    [said] = Docker().uninstall_notes({"created": "reassert"})
+    [said] = Docker.find().uninstall_notes(Docker.find().read, {"created": "reassert"})
     assert said.startswith("1 containers were created with the runtime reassert")
     assert said.endswith(": a")
 
@@ -95,4 +95,5 @@ def test_a_daemon_whose_command_line_says_it_too_is_left_alone(
     """It would refuse the file, at its next start at the latest."""
     monkeypatch.setattr(docker, "arguments_of", lambda _: ["dockerd", "-H", "fd://", f"{flag}=crun"])
     with pytest.raises(NodeError, match=f"^dockerd was started with {flag}, and then refuses the same setting in "):
-        Docker().wire(Choice((RUNTIME,), None, "/opt/reassert/reassert", policy()), lambda _: None, {})
+        engine = Docker.find()
+        engine.wire(engine.read(), Choice((RUNTIME,), None, "/opt/reassert/reassert", policy()), lambda _: None, {})

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from hook.node.engines import podman
-from hook.node.engines.podman import Podman
+from hook.node.engines.podman import Files, Podman, Settings
 
 Command = Callable[..., subprocess.Popen[bytes]]
 
@@ -42,8 +42,18 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
         process.wait()
 
 
-def users() -> int:
-    return Podman.users(Podman.__new__(Podman), "/usr/local/sbin/reassert-podman-crun")
+def users(wait: bool = True) -> int:
+    engine, nothing = Podman("4.3.1"), Settings.of({})
+    if wait:
+        engine.settle()
+    return engine.users(Files(nothing, nothing), "/usr/local/sbin/reassert-podman-crun")
+
+
+def test_to_count_them_waits_for_nobody(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command("60")
+    (tmp_path / "conf.d").mkdir()
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("a query waits"))
+    assert users(wait=False) == 1
 
 
 def test_one_from_before_the_last_change_is_waited_for_and_then_counted(command: Command, tmp_path: Path) -> None:

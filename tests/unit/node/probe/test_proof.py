@@ -24,9 +24,9 @@ def again(monkeypatch: pytest.MonkeyPatch, wired: str, started: str) -> list[str
     finding = Finding(handler, EXPOSED, [IN_EXEC], EXPOSED, started)
     monkeypatch.setattr(proof, "probe", lambda *_: None)
     monkeypatch.setattr(proof, "examine", lambda *_: ([finding], {}))
-    engine: Any = Mock(handlers=lambda _: [handler])
+    engine: Any = Mock(handlers=lambda *_: [handler])
     wiring = Wiring()
-    Proof(engine, POLICY, wiring, wired=True).again()
+    Proof(engine, POLICY, wiring).after(None)
     return wiring.remarks
 
 

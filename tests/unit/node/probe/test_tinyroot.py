@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hook.node import systemd
 from hook.node.errors import NodeError
 from hook.node.probe import tinyroot
 
@@ -34,14 +35,14 @@ def test_this_nodes_sleep_runs_in_it(root_dir: Path) -> None:
 def test_a_static_one_needs_no_loader(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root_dir / "bin").mkdir()
     shutil.copy("/bin/busybox", root_dir / "bin/sleep")
-    monkeypatch.setattr(tinyroot, "PATH", f"{root_dir}/bin")
+    monkeypatch.setattr(systemd, "PATH", f"{root_dir}/bin")
     command = extracted(root_dir / "root")
     assert command == ["/reassert/sleep"]
     assert subprocess.run(["/usr/sbin/chroot", str(root_dir / "root"), *command, "0"], env={}).returncode == 0
 
 
 def test_without_a_sleep_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tinyroot, "PATH", "/nowhere")
+    monkeypatch.setattr(systemd, "PATH", "/nowhere")
     with pytest.raises(NodeError, match=r"no sleep\(1\)"):
         tinyroot.sleeper()
 

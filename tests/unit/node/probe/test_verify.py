@@ -149,7 +149,7 @@ def test_what_was_not_is_said(local: Make) -> None:
         "env INSECURE is there, the policy wants it absent",
     ]
     assert found(local(keep)) == ("not protected", said, "not protected")
-    around = "it is not wired: a way around for every pod that may name it"
+    around = "it is not wired: every pod that may use it bypasses reassert"
     assert found(local(keep), BARE) == ("not protected", [*said, around], "not protected")
 
 

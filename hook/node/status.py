@@ -1,0 +1,124 @@
+"""`reassert node status`: what is wired on this node, and what is not as it should be. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from hook.base.errors import ReassertError
+from hook.node import systemd
+from hook.node.change import journal
+from hook.node.change.files import Disk
+from hook.node.change.program import path_in_use, policy
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.engines import registry
+from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
+from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
+from hook.node.sources import problems_and_hints
+from hook.policy.model import AUDIT, Policy
+
+OUT_OF_DATE, NOT_WIRED = 1, 3
+"""Exit statuses of `status`; 3 as systemctl has it for what is not active."""
+
+
+@dataclass
+class Status:
+    """What was found. `rows`: every handler with its engine. `exit_status`: 0, OUT_OF_DATE or NOT_WIRED."""
+
+    record: Record
+    rows: list[tuple[AnyEngine, Handler]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    exit_status: int = NOT_WIRED
+
+
+def look(record: Record, name: str | None) -> Status:
+    """The state of every engine, or of one by its name."""
+    found = Status(record)
+    for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
+        _look_at_engine(found, each)
+    interrupted = journal.pending()
+    if found.exit_status != NOT_WIRED:
+        problems, hints = _named_files()
+        found.problems += problems
+        found.hints += hints
+    if interrupted:
+        found.problems.append(
+            f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
+        )
+    if (found.problems and found.exit_status == 0) or interrupted:
+        found.exit_status = OUT_OF_DATE
+    return found
+
+
+def _look_at_engine(found: Status, name: str) -> None:
+    """Add what there is to say of one engine."""
+    record, is_wired = found.record, name in found.record.engines()
+    # An engine that is not wired, such as docker's own containerd, is never out of date.
+    wrong = found.problems if is_wired else found.hints
+    try:
+        engine = registry.engine(name)
+        now = engine.read()
+        part = record.parts.get(name, OwnerRecord())
+        found.rows += [(engine, handler) for handler in engine.handlers(now, part.notes)]
+        wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
+        found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
+        if part.adapters:
+            found.exit_status = min(found.exit_status, 0)
+            found.problems += out_of_date(engine, now, record, part)
+            found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
+        elif record.engines() and engine.running():
+            found.hints.append(f"{name}: {engine.title} runs on this node too, and is not wired")
+    except ReassertError as error:
+        wrong.append(f"{name}: {error}")
+        found.exit_status = min(found.exit_status, OUT_OF_DATE if is_wired else NOT_WIRED)
+
+
+def _named_files() -> tuple[list[str], list[str]]:
+    """Problems and hints about the files of this node that the policy names."""
+    try:
+        return problems_and_hints(policy(seeded=False))
+    except ReassertError:  # that there is no policy is a problem of each engine's (`out_of_date`)
+        return [], []
+
+
+def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
+    """What `node install` would change although nothing else is asked for, and what does not run."""
+    in_force = policy(seeded=False)
+    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), in_force, plugin_is_ours(part))
+    rewiring = _as_installed(engine, now, record, part, choice)
+    # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
+    paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
+    restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
+    found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
+    if not os.access(choice.program, os.X_OK):
+        found.append(f"{engine.name}: {choice.program} is gone, so no container starts: run `reassert node install`")
+    found += [f"{engine.name}: {in_force.warning}"] if in_force.warning else []
+    found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
+    if not engine.running():
+        found.append(f"{engine.name}: {engine.title} does not run")
+    return found
+
+
+def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRecord, choice: Choice) -> Rewiring:
+    """The change to what is installed already."""
+    disk = Disk()
+    wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
+    return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
+
+
+def plugin_is_ours(part: OwnerRecord) -> bool:
+    """Whether the NRI plugin, if it is wired, is a service of this node."""
+    return bool(part.notes.get(PLUGIN_IS_OURS, True))
+
+
+def preexisting(engine: AnyEngine, now: object, adapters: list[str], runtime_class: str | None) -> list[str]:
+    """Warnings about pods and containers from before the install. NRI reaches those too."""
+    if RUNTIME not in adapters or NRI in adapters or runtime_class is not None:
+        return []
+    try:
+        in_force: Policy = policy()
+        return engine.preexisting(now, in_force, HOOK in adapters and in_force.mode != AUDIT)
+    except ReassertError as error:
+        return [f"pods and containers from before the install cannot be listed: {error}"]

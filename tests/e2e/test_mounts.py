@@ -1,0 +1,331 @@
+"""Ways past a reserved mount: each test is one of them, named after its way in, on every real runtime and adapter.
+
+What counts is what the container's own process reads, never what reassert says about it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.runtimes import EACH, Console, guarded, real_runtime
+from e2e.support import POLICY, Bundle, Node, Running, run
+
+HEAD = POLICY[: POLICY.index("    env:")]
+DIRECTORY = HEAD + "    mounts: [{hostPath: CA, mountPath: /etc/ssl, readOnly: true}]\n"
+FILE = HEAD + "    mounts: [{hostPath: CA/certs/company.crt, mountPath: /etc/ssl/certs/company.crt, readOnly: true}]\n"
+RESERVED = "/etc/ssl/certs/company.crt"
+
+WAYS = [(name, "wrapper") for name in EACH] + [
+    (name, adapter) for name in EACH[:2] for adapter in ("createRuntime", "createContainer", "precreate")
+]
+
+Change = Callable[[Bundle], None]
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """A real runtime's path, and an adapter in front of it."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
+
+
+@pytest.fixture(params=EACH)
+def each(request: pytest.FixtureRequest, node: Node) -> str:
+    """Every real runtime's path."""
+    return real_runtime(request.param, node.directory)
+
+
+@pytest.fixture
+def bundle(bundle: Bundle) -> Iterator[Bundle]:
+    """An image with its own file at the reserved path, and the attacker's directory in it."""
+    for place in ("etc/ssl/certs", "evil/certs", "evil/ssl/certs"):
+        (bundle.rootfs / place).mkdir(parents=True, exist_ok=True)
+        (bundle.rootfs / place / "company.crt").write_text("evil\n")
+    yield bundle
+
+
+def volume(bundle: Bundle, name: str) -> Path:
+    """A pod's directory on the node, with the attacker's files."""
+    path = bundle.directory.parent / name
+    shutil.copytree(bundle.rootfs / "evil", path)
+    return path
+
+
+def link(bundle: Bundle, path: str, target: str) -> None:
+    """Make a path of the image a symbolic link."""
+    there = bundle.rootfs / path.lstrip("/")
+    if there.is_dir() and not there.is_symlink():
+        shutil.rmtree(there)
+    there.unlink(missing_ok=True)
+    there.symlink_to(target)
+
+
+def seen(container: Running) -> str:
+    """What the container reads at the reserved path, or "refused" where it does not start."""
+    if container.bundle.spec["process"]["terminal"]:
+        socket = container.bundle.directory / "console"
+        Console(socket)
+        container.create_options = ["--console-socket", str(socket)]
+    if container.create() != 0:
+        run(container.runtime, "delete", "--force", container.id, check=False)
+        return "refused"
+    run(container.runtime, "start", container.id)
+    try:
+        command = [container.runtime, "exec", container.id, "/bin/busybox", "head", "-c", "64", RESERVED]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20).stdout
+    finally:
+        run(container.runtime, "delete", "--force", container.id, check=False)
+
+
+def holds(way: tuple[str, str], node: Node, bundle: Bundle) -> str:
+    """Start it. The reserved file or a refusal, the node untouched, and an event that is true."""
+    before = [(path, path.stat().st_mode, path.stat().st_mtime_ns) for path in sorted(node.ca.rglob("*"))]
+    result = seen(guarded(way[1], way[0], node, bundle))
+    assert result in ("company\n", "refused")
+    after = [(path, path.stat().st_mode, path.stat().st_mtime_ns) for path in sorted(node.ca.rglob("*"))]
+    assert after == before
+    assert [event["applied"] for event in node.logged()] in ([result != "refused"], [])
+    return result
+
+
+# The image leads the path elsewhere
+
+
+def cwd(bundle: Bundle) -> None:
+    bundle.spec["process"]["cwd"] = "/evil"
+
+
+def terminal(bundle: Bundle) -> None:
+    bundle.spec["process"]["terminal"] = True
+
+
+LINKS: dict[str, tuple[str, str, str, Change | None]] = {
+    "last component, to proc self cwd": (DIRECTORY, "/etc/ssl", "/proc/self/cwd", cwd),
+    "earlier component, to proc self cwd": (DIRECTORY, "/etc", "/proc/self/cwd", cwd),
+    "a file's directory, to proc self cwd": (FILE, "/etc/ssl", "/proc/self/cwd", cwd),
+    "to proc self root": (DIRECTORY, "/etc/ssl", "/proc/self/root/evil", None),
+    "to proc thread-self": (DIRECTORY, "/etc/ssl", "/proc/thread-self/cwd", cwd),
+    "to dev fd": (FILE, RESERVED, "/dev/fd/0", None),
+    "to dev console, with a terminal": (FILE, RESERVED, "/dev/console", terminal),
+    "to dev zero": (FILE, RESERVED, "/dev/zero", None),
+    "to dev null": (FILE, RESERVED, "/dev/null", None),
+    "to dev ptmx": (FILE, RESERVED, "/dev/ptmx", None),
+    "to dev pts": (DIRECTORY, "/etc/ssl", "/dev/pts", None),
+    "to dev shm": (DIRECTORY, "/etc/ssl", "/dev/shm", None),
+    "to a masked directory of sys": (DIRECTORY, "/etc/ssl", "/sys/firmware", None),
+    "to a masked directory of proc": (DIRECTORY, "/etc/ssl", "/proc/acpi", None),
+    "to the root": (DIRECTORY, "/etc/ssl", "/", None),
+    "to the root through a directory": (DIRECTORY, "/etc/ssl", "/evil/..", None),
+    "to itself": (DIRECTORY, "/etc/ssl", "ssl", None),
+    "to a file": (DIRECTORY, "/etc/ssl", "/bin/busybox", None),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_link_in_the_image_leads(way: tuple[str, str], node: Node, bundle: Bundle, name: str) -> None:
+    policy, path, target, change = LINKS[name]
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    link(bundle, path, target)
+    if change:
+        change(bundle)
+    holds(way, node, bundle)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "/dev/tty", "/dev/full"])
+def test_link_leads_to_a_device_that_is_bound_in_a_user_namespace(
+    way: tuple[str, str], node: Node, bundle: Bundle, target: str
+) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    link(bundle, RESERVED, target)
+    in_user_namespace(bundle)
+    if way[1] == "createContainer":
+        pytest.skip("refused in a user namespace, see tests/e2e/test_hook.py")
+    holds(way, node, bundle)
+
+
+def in_user_namespace(bundle: Bundle) -> None:
+    """As `hostUsers: false`."""
+    mapping = {"containerID": 0, "hostID": 100000, "size": 65536}
+    bundle.spec["linux"].update(uidMappings=[mapping], gidMappings=[mapping])
+    bundle.spec["linux"]["namespaces"].append({"type": "user"})
+    for path in [bundle.rootfs, *bundle.rootfs.rglob("*")]:
+        os.chown(path, 100000, 100000, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("at", [RESERVED, "/opt/disk", "/etc/ssl/certs/new"])
+@pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
+def test_device_path_of_a_block_volume(way: tuple[str, str], node: Node, bundle: Bundle, at: str, policy: str) -> None:
+    """`volumeDevices[].devicePath` is the pod author's."""
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    if at == "/opt/disk":
+        link(bundle, "/etc/ssl/certs/company.crt", at)
+    disk = {"path": at, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}
+    bundle.spec["linux"]["devices"] = [disk]
+    if at.endswith("/new") and way[1].startswith("create") and "crun" in way[0]:
+        pytest.skip("a hook alone comes after crun has made the device")
+    holds(way, node, bundle)
+
+
+@pytest.mark.parametrize(("name", "target"), [("dev", "/etc/ssl/certs"), ("dev", "etc"), ("proc", "/etc/ssl")])
+def test_tree_of_the_runtime_is_a_link_of_the_image(
+    way: tuple[str, str], node: Node, bundle: Bundle, name: str, target: str
+) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    link(bundle, name, target)
+    terminal(bundle)
+    holds(way, node, bundle)
+
+
+@pytest.mark.parametrize("target", [RESERVED, "/etc/ssl/certs", "/proc/self/root/etc/ssl/certs/company.crt"])
+def test_console_is_a_link_in_a_volume_at_dev(way: tuple[str, str], node: Node, bundle: Bundle, target: str) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    pods = volume(bundle, "dev")
+    (pods / "console").symlink_to(target)
+    bundle.bind(pods, "/dev")
+    terminal(bundle)
+    holds(way, node, bundle)
+
+
+def test_console_is_in_a_volume_at_dev_where_it_may_become_a_link(
+    way: tuple[str, str], node: Node, bundle: Bundle
+) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    bundle.bind(volume(bundle, "dev"), "/dev")
+    terminal(bundle)
+    assert holds(way, node, bundle) == "refused"
+
+
+@pytest.mark.parametrize("member", ["maskedPaths", "readonlyPaths"])
+@pytest.mark.parametrize("path", ["/etc/ssl", "/etc/ssl/certs", RESERVED, "/etc", "/x/ssl"])
+def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, member: str, path: str) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    (bundle.rootfs / "x").symlink_to("etc")
+    bundle.spec["linux"][member] = [path]
+    holds(way, node, bundle)
+
+
+# Volumes
+
+
+def test_link_leads_into_a_volume(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """Another container of the pod may change it after the start."""
+    node.compile(DIRECTORY)
+    link(bundle, "/etc/ssl", "/data/ssl")
+    bundle.bind(volume(bundle, "data"), "/data")
+    assert holds(way, node, bundle) == "refused"
+
+
+@pytest.mark.parametrize("target", ["/usr/ssl", "/proc/self/cwd", "/dev/shm"])
+def test_init_container_made_a_link_in_a_volume_above(
+    way: tuple[str, str], node: Node, bundle: Bundle, target: str
+) -> None:
+    node.compile(DIRECTORY)
+    pods = volume(bundle, "etc")
+    shutil.rmtree(pods / "ssl")
+    (pods / "ssl").symlink_to(target)
+    (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
+    bundle.bind(pods, "/etc")
+    assert holds(way, node, bundle) == "refused"
+
+
+def test_link_leads_through_a_link_in_a_volume(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY)
+    link(bundle, "/etc/ssl", "/data/step")
+    pods = volume(bundle, "data")
+    (pods / "step").symlink_to("/usr/ssl")
+    (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
+    bundle.bind(pods, "/data")
+    assert holds(way, node, bundle) == "refused"
+
+
+@pytest.mark.parametrize("at", ["/etc", "/etc/ssl", "/etc/ssl/certs", RESERVED, "/x", "/x/ssl", "/x/ssl/certs"])
+def test_volume_at_above_or_below_the_path_or_by_a_link(
+    way: tuple[str, str], node: Node, bundle: Bundle, at: str
+) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    (bundle.rootfs / "x").symlink_to("etc")
+    pods = volume(bundle, "data")
+    bundle.bind(pods / "certs/company.crt" if at == RESERVED else pods, at)
+    holds(way, node, bundle)
+
+
+@pytest.mark.parametrize("target", ["../certs", "/etc/ssl", "/etc/ssl/certs", "/etc"])
+def test_allow_below_with_a_link_that_leads_a_second_volume_over_the_reserved_mount(
+    way: tuple[str, str], node: Node, bundle: Bundle, target: str
+) -> None:
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, allowBelow: [/etc/ssl/private]"))
+    (node.ca / "private").mkdir()
+    private, second = volume(bundle, "private"), volume(bundle, "second")
+    (private / "x").symlink_to(target)
+    bundle.bind(private, "/etc/ssl/private")
+    bundle.bind(second / ("certs" if target.endswith("certs") else ""), "/etc/ssl/private/x")
+    holds(way, node, bundle)
+
+
+def test_read_only_reaches_what_is_mounted_below_the_host_path(
+    way: tuple[str, str], node: Node, bundle: Bundle
+) -> None:
+    node.compile(DIRECTORY)
+    (node.ca / "below").mkdir()
+    run("mount", "-t", "tmpfs", "-o", "mode=777", "tmpfs", str(node.ca / "below"))
+    try:
+        (node.ca / "below/file").write_text("node\n")
+        container = guarded(way[1], way[0], node, bundle)
+        with container:
+            command = ("/bin/sh", "-c", "echo evil > /etc/ssl/below/file; cat /etc/ssl/below/file")
+            assert container.exec(*command) == "node\n"
+            assert container.exec("/bin/cat", RESERVED) == "company\n"
+        assert (node.ca / "below/file").read_text() == "node\n"
+    finally:
+        run("umount", "-l", str(node.ca / "below"))
+
+
+ALLOW = FILE.replace("readOnly: true", "readOnly: true, volumesAbove: Allow")
+SIDECAR: dict[str, Callable[[Path], None]] = {
+    "rm": lambda pods: (pods / "certs/company.crt").unlink(),
+    "mv -f": lambda pods: (pods / "new").rename(pods / "certs/company.crt"),
+    "rename": lambda pods: (pods / "certs").rename(pods / "old"),
+}
+
+
+@pytest.mark.parametrize("name", SIDECAR)
+@pytest.mark.parametrize("at", ["/etc/ssl", "/etc"])
+def test_sidecar_takes_the_mount_away_in_a_volume_above(
+    way: tuple[str, str], node: Node, bundle: Bundle, name: str, at: str
+) -> None:
+    """Refused unless the policy allows it; then it starts right, and nobody can hold it."""
+    pods = volume(bundle, "shared")
+    inside = pods if at == "/etc/ssl" else pods / "ssl"
+    (inside / "new").write_text("evil\n")
+    bundle.bind(pods, at)
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    assert holds(way, node, bundle) == "refused"
+    [event] = node.logged()
+    assert event["event"] == "container.denied"
+    assert f"mount {at} is a volume above the reserved mount {RESERVED}" in event["denials"][0]["message"]
+    node.compile(ALLOW.replace("CA/", f"{node.ca}/"))
+    node.events.unlink()
+    with guarded(way[1], way[0], node, bundle) as container:
+        assert container.exec("/bin/cat", RESERVED) == "company\n"
+        [event] = node.logged()
+        assert (event["event"], event["verified"]) == ("container.edited", "container")
+        SIDECAR[name](inside)
+        assert run(container.runtime, "exec", container.id, "/bin/cat", RESERVED, check=False).stdout != "company\n"
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\u2028b", "a\x0bb", "a b", "a\\b", "a\\040b", "ünicode", "a\nb"])
+def test_mount_point_with_a_character_that_ends_a_line(
+    way: tuple[str, str], node: Node, bundle: Bundle, name: str
+) -> None:
+    """mountinfo has it as it is. A pod that makes the reading fail is not let through by failurePolicy."""
+    node.compile(DIRECTORY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+    link(bundle, "/etc/ssl", "/proc/self/cwd")
+    cwd(bundle)
+    bundle.bind(volume(bundle, "data"), f"/mnt/{name}")
+    holds(way, node, bundle)

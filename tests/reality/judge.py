@@ -1,0 +1,254 @@
+"""Whether a start broke a promise."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from reality.bundle import Case, features
+from reality.look import View, host
+from reality.node import Node
+from reality.reading import clean, innocent, innocent_entry, read, within
+from reality.start import BARE, Outcome, Start
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A promise that was broken. `kind` is what it is counted by; `detail` says what was there."""
+
+    kind: str
+    detail: str
+
+
+EXECS = ("runtime", "both")
+"""Adapters that promise something about the env of `exec`."""
+
+
+def has_nul(case: Case) -> bool:
+    """Whether a case holds a NUL, which is always refused, by an empty policy too."""
+    return "\0" in str(case["features"]) or "\\x00" in str(case["features"])
+
+
+class Trial:
+    """One case on one node."""
+
+    def __init__(self, node: Node, case: Case, runtime: str) -> None:
+        self.node = node
+        self.case = case
+        self.runtime = runtime
+        self.reserved = read(case)
+        self.innocent = innocent(case)
+        self._bare: Outcome | None = None
+
+    def through(self, adapter: str, name: str) -> tuple[str, list[Violation]]:
+        """Start it through an adapter: what came of it, and the promises broken."""
+        compiled = self.node.use(self.case["policy"])
+        if compiled.status:
+            return "invalid policy", [Violation("policy refused", compiled.output)]
+        outcome = Start(self.node, self.case, self.runtime, adapter, name).run(self._paths())
+        found = self._crashes(outcome)
+        if outcome.leaked and self.reserved.mounts:
+            found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
+        changed = self.node.changed()
+        if changed:
+            found.append(Violation("node changed", ", ".join(changed)))
+        if outcome.started:
+            assert outcome.view
+            found += self._wrong(outcome.view, "")
+            if outcome.later:
+                found += self._wrong_mounts(outcome.later, " after the sidecar")
+            if adapter in EXECS:
+                found += self._wrong_execs(outcome, name)
+            found += self._ignored_denials()
+            claims = self._false_claims(outcome)
+            if found and claims:  # one find, not two
+                found = [Violation(one.kind, f"{one.detail}; the log says {claims[0].detail}") for one in found]
+            return ("innocent started" if self.innocent else "started"), found or claims
+        if not self._starts_alone(name):
+            return "runtime refuses", found
+        needless = self._needless_refusal(outcome)
+        if needless and Start(self.node, self.case, self.runtime, adapter, name + "-again").run([]).started:
+            needless = []  # a busy machine's accident
+        found += needless
+        if outcome.ours and any(event.get("applied") for event in outcome.events):
+            found.append(
+                Violation("claims what never started", f"applied: true in the log; refused: {outcome.output[-300:]}")
+            )
+        return ("innocent refused" if self.innocent else "refused"), found
+
+    def _paths(self) -> list[str]:
+        paths = []
+        for mount in self.reserved.mounts:
+            paths.append(mount["mountPath"])
+            if "hostPath" in mount:
+                paths += [f"{mount['mountPath'].rstrip('/')}/{name}" for name in self._names(mount)]
+        return paths
+
+    def _names(self, mount: dict[str, Any]) -> list[str]:
+        """Relative names below a reserved directory that the container must see as the node does."""
+        top = mount["mountPath"].rstrip("/")
+        others = [
+            one for one in self.reserved.mounts if one is not mount and within(clean(one["mountPath"]), clean(top))
+        ]
+        allowed = [clean(path) for path in mount.get("allowBelow", [])] + [clean(one["mountPath"]) for one in others]
+        recursive = "bind" not in mount.get("options", [])
+        names = below(self.node.placed(mount["hostPath"]), recursive)
+        return [name for name in names if not any(within(f"{clean(top)}/{name}", path) for path in allowed)]
+
+    def _starts_alone(self, name: str) -> bool:
+        """Whether the real runtime starts it without us."""
+        if self._bare is None:
+            self._bare = Start(self.node, self.case, self.runtime, BARE, name + "-bare").run([])
+        return self._bare.started
+
+    def _crashes(self, outcome: Outcome) -> list[Violation]:
+        texts = [outcome.output, str(outcome.events), *(one.output for one in outcome.execs)]
+        for text in texts:
+            for mark in ("Traceback (most recent", "internal error", "Segmentation fault"):
+                if mark in text:
+                    return [Violation("crash", text[-600:])]
+        return [Violation("hangs", outcome.output[-300:])] if outcome.timed_out else []
+
+    def _must(self) -> bool:
+        """Whether what is reserved has to be there in a container that runs."""
+        if not self.reserved.enforced:
+            return False
+        ignore = self.case["policy"]["spec"].get("failurePolicy") == "Ignore"
+        return not (ignore and self.reserved.undecidable)
+
+    def _wrong(self, view: View, when: str) -> list[Violation]:
+        return self._wrong_env(view.env, "env") + self._wrong_mounts(view, when)
+
+    def _wrong_env(self, env: list[bytes], what: str) -> list[Violation]:
+        if not self._must():
+            return []
+        found = []
+        for name, value in self.reserved.env.items():
+            has = [entry for entry in env if entry.partition(b"=")[0] == name.encode()]
+            if has != ([] if value is None else [f"{name}={value}".encode()]):
+                found.append(Violation(f"{what} wrong", f"{name}: wanted {value!r}, has {has}"))
+        for entry in env:
+            name = entry.partition(b"=")[0].decode(errors="replace")
+            if name not in self.reserved.env and self.reserved.wanted(name)[0]:
+                found.append(Violation(f"{what} wrong", f"{name}: must be absent, has {entry!r}"))
+        return found
+
+    def _wrong_mounts(self, view: View, when: str) -> list[Violation]:
+        if not self._must():
+            return []
+        found = []
+        for mount in self.reserved.mounts:
+            if "hostPath" in mount:
+                found += self._wrong_mount(mount, view, when)
+            else:
+                found += self._mounted_though_absent(mount, view, when)
+        return found
+
+    def _wrong_mount(self, mount: dict[str, Any], view: View, when: str) -> list[Violation]:
+        top, source = mount["mountPath"].rstrip("/"), Path(self.node.placed(mount["hostPath"]))
+        checks = [(mount["mountPath"], source), *((f"{top}/{name}", source / name) for name in self._names(mount))]
+        found = []
+        for path, original in checks:
+            true, seen = host(original), view.paths[path]
+            if true.error:
+                return [Violation("mount wrong" + when, f"{path}: the node has no {original}, and it runs")]
+            if (seen.device, seen.inode) != (true.device, true.inode) or seen.error or seen.content != true.content:
+                found.append(Violation("mount wrong" + when, f"{path}: wanted {true}, has {seen}"))
+                break
+        if found or not mount.get("readOnly", True):
+            return found
+        loose = [path for path, _ in checks if view.paths[path].writable and path == mount["mountPath"]]
+        if loose:
+            return [Violation("writable" + when, loose[0])]
+        loose = [path for path, _ in checks if view.paths[path].writable]
+        loose += [one.point for one in self._others_below(mount, view) if "ro" not in one.options]
+        return [Violation("writable below" + when, ", ".join(loose))] if loose else []
+
+    def _others_below(self, mount: dict[str, Any], view: View) -> list[Any]:
+        """Mounts below a reserved one which nobody allowed."""
+        allowed = [clean(path) for path in mount.get("allowBelow", [])]
+        allowed += [clean(one["mountPath"]) for one in self.reserved.mounts if one is not mount]
+        family = view.below(mount["mountPath"])
+        return [one for one in family if not any(within(clean(one.point), path) for path in allowed if path)]
+
+    def _mounted_though_absent(self, mount: dict[str, Any], view: View, when: str) -> list[Violation]:
+        path = clean(mount["mountPath"])
+        others = [clean(one["mountPath"]) for one in self.reserved.mounts if "hostPath" in one]
+        there = [one.point for one in view.mounts if within(clean(one.point), path)]
+        there = [point for point in there if not any(within(clean(point), other) for other in others)]
+        return [Violation("mounted though absent" + when, ", ".join(there))] if there else []
+
+    def _wrong_execs(self, outcome: Outcome, name: str) -> list[Violation]:
+        found = []
+        for number, done in enumerate(outcome.execs):
+            if done.status == 0 and done.env:
+                found += self._wrong_env(done.env, "exec env")
+            clear = all(innocent_entry(entry, self.reserved) for entry in done.feature["env"])
+            wanted = self.innocent and clear and not done.feature.get("members")
+            if (
+                done.status
+                and wanted
+                and self._starts_alone(name)
+                and self._bare
+                and self._bare.execs[number].status == 0
+            ):
+                found.append(Violation("innocent exec refused", f"{done.status}: {done.output[-300:]}"))
+        return found
+
+    def _ignored_denials(self) -> list[Violation]:
+        """A plain conflict with a rule whose onConflict is Deny, and it runs."""
+        if not self._must():
+            return []
+        for feature in features(self.case, "env"):
+            name, equals, value = feature["entry"].partition("=")
+            if not equals or "\0" in name or name not in self.reserved.deny or name not in self.reserved.env:
+                continue
+            if self.reserved.env[name] != value:
+                return [Violation("denial ignored", f"{feature['entry']} was set, {name} is reserved with Deny")]
+        return []
+
+    def _false_claims(self, outcome: Outcome) -> list[Violation]:
+        """`applied: true` for an edit that the process does not have."""
+        found = []
+        assert outcome.view
+        view = outcome.later or outcome.view
+        wrong = [one.detail.partition(":")[0] for one in self._wrong(view, "")]
+        for event in outcome.events:
+            for edit in event.get("edits", []) if event.get("applied") else []:
+                name = edit["name"]
+                if edit["kind"] == "env":
+                    has = [entry for entry in outcome.view.env if entry.partition(b"=")[0] == name.encode()]
+                    untrue = has != ([] if edit["after"] is None else [f"{name}={edit['after']}".encode()])
+                else:
+                    untrue = any(within(clean(one), clean(name)) for one in wrong if one.startswith("/"))
+                if untrue:
+                    found.append(Violation("false claim", f"{edit['kind']} {name}: applied: true"))
+        return found[:1]
+
+    def _needless_refusal(self, outcome: Outcome) -> list[Violation]:
+        said = outcome.output[-400:] or str(outcome.events[-1:])[-400:]
+        spec = self.case["policy"]["spec"]
+        if not spec["rules"]:
+            return [] if has_nul(self.case) else [Violation("refused with an empty policy", said)]
+        if spec.get("mode") == "Audit":
+            return [] if has_nul(self.case) else [Violation("refused in Audit", said)]
+        return [Violation("innocent refused", said)] if self.innocent else []
+
+
+@cache
+def below(directory: str, recursive: bool) -> tuple[str, ...]:
+    """Relative names of what a directory of the node holds; `recursive`: what is mounted below it too."""
+    if not os.path.isdir(directory):
+        return ()
+    names = []
+    device = os.stat(directory).st_dev
+    for path, directories, files in os.walk(directory):
+        for name in [*directories, *files]:
+            full = os.path.join(path, name)
+            if not recursive and os.stat(full).st_dev != device:
+                continue
+            names.append(os.path.relpath(full, directory))
+    return tuple(names)

@@ -1,0 +1,189 @@
+"""What a container's process really has: its environment, its mounts, and the files that paths lead it to.
+
+Paths are walked by a child that enters the container's mount and pid namespaces, in the process's own working
+directory: every link, /proc/self among them, leads it where it leads the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reality.node import LIBC
+
+_NEWNS, _NEWPID = 0x00020000, 0x20000000
+_STATX_MNT_ID = 0x1000
+_STATX = 332  # x86_64
+_PATIENCE = 10
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A line of mountinfo."""
+
+    id: int
+    parent: int
+    point: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a path leads the process. `error`: errno, where it leads nowhere."""
+
+    error: int = 0
+    device: int = 0
+    inode: int = 0
+    kind: int = 0
+    mount: int = 0
+    content: str = ""
+    writable: bool = False
+    """Whether it can be opened for writing where only the mount could stop it; a directory: a file made in it."""
+
+    def __str__(self) -> str:
+        if self.error:
+            return os.strerror(self.error)
+        kind = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFCHR: "device"}.get(self.kind, "special file")
+        return f"{kind} {self.device}:{self.inode} {self.content!r}" + (" writable" if self.writable else "")
+
+
+@dataclass(frozen=True)
+class View:
+    """What a process has. `env`: raw entries."""
+
+    env: list[bytes] = field(default_factory=list)
+    mounts: list[Mount] = field(default_factory=list)
+    paths: dict[str, Found] = field(default_factory=dict)
+
+    def below(self, path: str) -> list[Mount]:
+        """The mount that a path leads to and everything mounted below it that the process can reach, by mountinfo."""
+        found = self.paths.get(path)
+        if not found or found.error:
+            return []
+        family, grown = {found.mount}, True
+        while grown:
+            children = {one.id for one in self.mounts if one.parent in family} - family
+            family |= children
+            grown = bool(children)
+        return [one for one in self.mounts if one.id in family]
+
+
+def environ(pid: int) -> list[bytes]:
+    """The environment that a process was started with."""
+    raw = Path(f"/proc/{pid}/environ").read_bytes()
+    return raw.split(b"\0")[:-1] if raw else []
+
+
+def mounts(pid: int) -> list[Mount]:
+    """The mounts in a process's namespace below its root."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    return [Mount(int(row[0]), int(row[1]), _unescaped(row[4]), tuple(row[5].split(","))) for row in rows]
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+
+
+def look(pid: int, paths: list[str]) -> View:
+    """What a container's process has, and where `paths` lead it."""
+    return View(environ(pid), mounts(pid), {path: Found(**one) for path, one in _inside(pid, paths).items()})
+
+
+def host(path: Path) -> Found:
+    """The node's own file, as `look` would find it."""
+    return _find(str(path))
+
+
+def _inside(pid: int, paths: list[str]) -> dict[str, Any]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            signal.alarm(_PATIENCE)
+            _enter(pid)
+            grandchild = os.fork()
+            if grandchild == 0:
+                signal.alarm(_PATIENCE)
+                answer = json.dumps({path: vars(_find(path)) for path in paths}).encode()
+                while answer:
+                    answer = answer[os.write(writer, answer) :]
+                os._exit(0)
+            os.waitpid(grandchild, 0)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _enter(pid: int) -> None:
+    namespaces = [
+        (os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY), _NEWPID),
+        (os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY), _NEWNS),
+    ]
+    cwd = os.open(f"/proc/{pid}/cwd", os.O_PATH)
+    root = os.open(f"/proc/{pid}/root", os.O_PATH)
+    for fd, kind in namespaces:
+        if LIBC.setns(fd, kind):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.fchdir(root)
+    os.chroot(".")
+    os.fchdir(cwd)
+
+
+def _find(path: str) -> Found:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        return Found(error=error.errno or errno.EIO)
+    try:
+        status = os.fstat(fd)
+        kind = stat.S_IFMT(status.st_mode)
+        content, writable = "", False
+        if kind == stat.S_IFREG:
+            content = _content(path)
+            writable = _opens(path, os.O_WRONLY)
+        elif kind == stat.S_IFDIR:
+            writable = _opens(path, os.O_WRONLY | os.O_TMPFILE)
+        return Found(0, status.st_dev, status.st_ino, kind, _mount_id(fd), content, writable)
+    finally:
+        os.close(fd)
+
+
+def _content(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, 200).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _opens(path: str, flags: int) -> bool:
+    try:
+        os.close(os.open(path, flags | os.O_NONBLOCK, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def _mount_id(fd: int) -> int:
+    buffer = ctypes.create_string_buffer(256)
+    if LIBC.syscall(_STATX, fd, b"", 0x1000, _STATX_MNT_ID, buffer):  # AT_EMPTY_PATH
+        return 0
+    return int.from_bytes(buffer.raw[0x90:0x98], "little")

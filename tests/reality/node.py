@@ -1,0 +1,252 @@
+"""A scratch node for the cases: the files that a policy reserves, real runtimes of several Debians."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parents[2]
+REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert")).absolute()
+SCRATCH = Path(os.environ.get("REALITY_SCRATCH", "/run/reassert-reality"))
+"""A tmpfs of this run alone (run.sh)."""
+
+ROOTS = TOP / "build/roots"
+BUSYBOX = "/bin/busybox"
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+HOST = {"host/runc": "/usr/sbin/runc", "host/crun": "/usr/bin/crun"}
+ROOTED = {
+    f"{root}/{name}": path
+    for root in ("trixie", "forky")
+    for name, path in {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}.items()
+}
+
+_HOLDER = """
+directory=$1 lower=$2
+cd "$directory"
+mkdir upper work root
+mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
+cd root
+mkdir -p proc sys dev run tmp old
+mount --rbind /sys sys
+mount --rbind /dev dev
+mount --rbind /proc proc
+mount -t tmpfs -o mode=0755 tmpfs run
+shift 2
+for path; do
+  mkdir -p ".$path"
+  mount --rbind "$path" ".$path"
+done
+pivot_root . old
+umount -l /old
+echo ready
+exec cat >/dev/null
+"""
+"""A mount namespace with another Debian as its root. It ends when its standard input is closed."""
+
+
+def runtimes() -> dict[str, str]:
+    """Name and path of each real runtime that is there. `host/` is this machine's, the others those of build/roots."""
+    found = {name: path for name, path in HOST.items() if os.access(path, os.X_OK)}
+    rooted = {name: path for name, path in ROOTED.items() if (ROOTS / name.split("/")[0] / path.lstrip("/")).exists()}
+    return found | rooted
+
+
+def mount(source: str, target: Path, kind: str | None = None, flags: int = 0, data: str = "") -> None:
+    """mount(2)."""
+    if LIBC.mount(source.encode(), os.fsencode(target), kind and kind.encode(), flags, data.encode() or None):
+        raise OSError(ctypes.get_errno(), f"mount {target}: {os.strerror(ctypes.get_errno())}")
+
+
+def unmount(target: Path) -> None:
+    """Take away what is mounted at a path, at once."""
+    LIBC.umount2(os.fsencode(target), 2)  # MNT_DETACH
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended. `status` 124: it took too long."""
+
+    status: int
+    output: str
+
+
+class Node:
+    """A worker's node. Below `directory`: what policies name as NODE, reassert's store and log, bundles."""
+
+    def __init__(self, name: str) -> None:
+        self.directory = SCRATCH / name
+        self.files = self.directory / "node"
+        self.policy = self.directory / "etc/policy.yaml"
+        self.store = self.directory / "lib"
+        self.events = self.directory / "events.jsonl"
+        self.work = self.directory / "work"
+        for path in (self.files, self.policy.parent, self.store, self.work):
+            path.mkdir(parents=True)
+        self._policy_text = ""
+        self._compiled = Done(1, "")
+        self._holders: dict[str, subprocess.Popen[bytes]] = {}
+        self._make_files()
+        self._files = self._listing()
+
+    def _listing(self) -> dict[str, tuple[int, int, int]]:
+        """Inode, size and time of change of everything that policies name."""
+        found = {}
+        for path, directories, files in os.walk(self.files):
+            for name in [*directories, *files]:
+                full = os.path.join(path, name)
+                status = os.lstat(full)
+                size = 0 if os.path.isdir(full) else status.st_size
+                found[os.path.relpath(full, self.files)] = (status.st_ino, size, status.st_mtime_ns)
+        return found
+
+    def changed(self) -> list[str]:
+        """What of the files that policies name is not as it was; afterwards everything is there again."""
+        now = self._listing()
+        names = sorted(name for name in now.keys() | self._files.keys() if now.get(name) != self._files.get(name))
+        if names:
+            unmount(self.files / "ca/sub")
+            shutil.rmtree(self.files)
+            self.files.mkdir()
+            self._make_files()
+            self._files = self._listing()
+        return names
+
+    def _make_files(self) -> None:
+        ca = self.files / "ca"
+        (ca / "certs/extra").mkdir(parents=True)
+        (ca / "private").mkdir()
+        (ca / "ca.crt").write_text("company ca\n")
+        (ca / "certs/company.crt").write_text("company certs\n")
+        (ca / "certs/ca-certificates.crt").write_text("company bundle below\n")
+        (ca / "sub").mkdir()
+        mount("tmpfs", ca / "sub", "tmpfs", 0, "size=64k")
+        (ca / "sub/inner.crt").write_text("company inner\n")
+        (self.files / "bundle.pem").write_text("company bundle\n")
+        (self.files / "linked").symlink_to("ca")
+        (self.files / "linked.pem").symlink_to("bundle.pem")
+        (self.files / "gpu").write_text("GPU-of-the-node\n")
+        (self.files / "others").write_text("not root's\n")
+        os.chown(self.files / "others", 1000, 1000)
+        (self.directory / "busybox").write_bytes(Path(BUSYBOX).read_bytes())
+        (self.directory / "busybox").chmod(0o755)
+        (self.directory / "empty").touch()
+
+    def placed(self, text: str) -> str:
+        """A text with `{NODE}` replaced by the directory of the node's files."""
+        return text.replace("{NODE}", str(self.files))
+
+    def use(self, policy: dict[str, Any]) -> Done:
+        """Put a policy in force, as happens long before a container starts."""
+        text = self.placed(json.dumps(policy, indent=1))
+        if text != self._policy_text:
+            for old in self.store.glob("*"):
+                old.unlink()
+            self.policy.write_text(text)
+            command = ["policy", "compile", "--policy", str(self.policy), "--store", str(self.store)]
+            self._compiled = self.run([str(REASSERT), *command])
+            self._policy_text = text
+        return self._compiled
+
+    def options(self) -> list[str]:
+        """What every adapter is told about this node."""
+        return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]
+
+    def real(self, runtime: str, other_name: str = "") -> str:
+        """Path of a real runtime. `other_name`: a link of that file name to it."""
+        path = {**HOST, **ROOTED}[runtime]
+        if not other_name:
+            return path
+        link = self.directory / runtime / other_name
+        if not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+        return str(link)
+
+    def dispatcher(self, runtime: str, other_name: str = "") -> str:
+        """Path of the wrapper in front of a real runtime, made by the program under test."""
+        path = self.directory / runtime / f"reassert-{other_name or 'plain'}"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            command = [str(REASSERT), "dispatcher", "--real", self.real(runtime, other_name), *self.options()]
+            made = self.run(command, runtime)
+            if made.status:
+                raise RuntimeError(made.output)
+            path.write_text(made.output)
+            path.chmod(0o755)
+        return str(path)
+
+    def _inside(self, runtime: str) -> list[str]:
+        root = runtime.split("/", maxsplit=1)[0]
+        if root == "host":
+            return []
+        if root not in self._holders:
+            directory = self.directory / f"root-{root}"
+            directory.mkdir()
+            paths = [str(SCRATCH), str(REASSERT.parent)]
+            holder = subprocess.Popen(
+                [
+                    "unshare",
+                    "--mount",
+                    "--propagation",
+                    "slave",
+                    "/bin/sh",
+                    "-ec",
+                    _HOLDER,
+                    "holder",
+                    str(directory),
+                    str((ROOTS / root).resolve()),
+                    *paths,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert holder.stdout
+            if holder.stdout.readline() != b"ready\n":
+                raise RuntimeError(f"no root file system of {root}")
+            self._holders[root] = holder
+        return ["nsenter", f"--mount=/proc/{self._holders[root].pid}/ns/mnt"]
+
+    def run(
+        self,
+        command: list[str],
+        runtime: str = "host/",
+        env: dict[str, str] | None = None,
+        stdin: Path | None = None,
+        cwd: str = "/",
+        fds: tuple[int, ...] = (),
+        timeout: float = 60,
+    ) -> Done:
+        """A command in the root file system of a runtime, its two outputs as one text.
+
+        Containers inherit its descriptors, so they are files: never a pipe, never /dev/null.
+        """
+        output = self.directory / "output"
+        with output.open("w") as out, (stdin or self.directory / "empty").open() as given:
+            process = subprocess.Popen(
+                [*self._inside(runtime), *command],
+                stdin=given,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                pass_fds=fds,
+                cwd=cwd,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})},
+            )
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                status = 124
+        return Done(status, output.read_text(errors="replace"))
+
+    def close(self) -> None:
+        """End the namespaces of the other Debians."""
+        for holder in self._holders.values():
+            holder.communicate()

@@ -1,0 +1,208 @@
+"""A plain reading of a policy for one case: what must be there, and whether anybody tried to prevent it.
+
+Written from docs/policy.md alone; it shares no code with the program.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from reality.bundle import Case, Feature, features
+
+SPECIAL = ("/proc", "/dev", "/sys")
+
+
+@dataclass
+class Reserved:
+    """What a case's container must have. `env`: None for a name that must be absent. `patterns`: globs of such names.
+
+    `undecidable`: for a fault of the node nobody can say what must be there.
+    `deny`: names and paths for which a conflict means no start.
+    """
+
+    enforced: bool = True
+    env: dict[str, str | None] = field(default_factory=dict)
+    patterns: list[str] = field(default_factory=list)
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    undecidable: bool = False
+    deny: set[str] = field(default_factory=set)
+
+    def wanted(self, name: str) -> tuple[bool, str | None]:
+        """Whether a name of env is reserved, and its value."""
+        if name in self.env:
+            return True, self.env[name]
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns), None
+
+
+def clean(path: str) -> str:
+    """A path without what says nothing: `//`, `/./`, a slash at the end, `..` at the root."""
+    return re.sub("^//", "/", posixpath.normpath("/" + path))
+
+
+def within(path: str, above: str) -> bool:
+    """Whether a cleaned path is another or lies below it."""
+    return path == above or path.startswith(above.rstrip("/") + "/")
+
+
+def read(case: Case) -> Reserved:
+    """What the policy wants of the container, by who the container really is."""
+    spec = case["policy"]["spec"]
+    reserved = Reserved(enforced=spec.get("mode", "Enforce") == "Enforce")
+    engine = case["engine"]
+    if _excluded(spec.get("exclude", {}), engine):
+        return reserved
+    for rule in spec["rules"]:
+        if not _matches(rule.get("match", {}), engine):
+            continue
+        deny = rule.get("onConflict") == "Deny"
+        for entry in rule.get("env", []):
+            if deny:
+                reserved.deny.add(entry["name"])
+            if "*" in entry["name"]:
+                reserved.patterns.append(entry["name"])
+            else:
+                reserved.env[entry["name"]] = _value(entry, reserved)
+        for mount in rule.get("mounts", []):
+            if mount.get("hostPath", "").endswith("/missing"):
+                if mount.get("onMissingSource") == "Skip":
+                    continue
+                reserved.undecidable = True
+            reserved.mounts.append(mount)
+            if deny:
+                reserved.deny.add(mount["mountPath"])
+    return reserved
+
+
+def every_reserved(case: Case) -> Reserved:
+    """The same, had every rule matched: what a container that wants no trouble keeps away from."""
+    policy = {
+        **case["policy"],
+        "spec": {
+            **case["policy"]["spec"],
+            "exclude": {},
+            "rules": [
+                {key: value for key, value in rule.items() if key != "match"}
+                for rule in case["policy"]["spec"]["rules"]
+            ],
+        },
+    }
+    return read({**case, "policy": policy})
+
+
+def _excluded(exclude: dict[str, Any], engine: dict[str, Any]) -> bool:
+    named = engine["name"] in ("containerd", "cri-o")
+    if named and _any(exclude.get("namespaces", []), engine.get("namespace", "team-a")):
+        return True
+    # docker's pause cannot be told from a container that somebody put into a pod's cgroup: never certain
+    return (
+        engine.get("type") == "sandbox"
+        and engine["name"] != "docker"
+        and "sandbox" in exclude.get("containerTypes", [])
+    )
+
+
+def _matches(match: dict[str, Any], engine: dict[str, Any]) -> bool:
+    unknown = match.get("ifUnknown", "Enforce") == "Enforce"
+    if "namespaces" in match:
+        if engine["name"] in ("containerd", "cri-o"):
+            if not _any(match["namespaces"], engine.get("namespace", "team-a")):
+                return False
+        elif not (engine["name"] == "docker" and engine.get("pod")):
+            return False  # of no pod
+        elif not unknown:
+            return False
+    if "images" in match:
+        if engine["name"] in ("containerd", "cri-o") and engine.get("type") != "sandbox":
+            return _any(match["images"], engine.get("asked", engine["image"]))
+        return unknown
+    return True
+
+
+def _any(globs: list[str], text: str) -> bool:
+    return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
+
+
+def _value(entry: dict[str, Any], reserved: Reserved) -> str | None:
+    if "value" in entry:
+        return str(entry["value"])
+    if entry.get("absent"):
+        return None
+    source = entry["valueFrom"]
+    if "deviceAllocation" in source:
+        return str(source["deviceAllocation"]["default"])
+    if not source["file"].endswith("/gpu"):
+        reserved.undecidable = True
+    return "GPU-of-the-node"
+
+
+def innocent(case: Case) -> bool:
+    """Whether nothing in a case is in the way of what is reserved, and the node has what the policy names.
+
+    That is: no name in env and no mount, device, or file of the wrong kind of the image at, above or below what any
+    rule reserves; no link of the image there either, unless it leads to a directory of the image (as /etc/ssl/certs
+    does in Fedora's); a well-formed config.json with the annotations of the one engine that wrote it. A terminal, user
+    namespace, read-only or overlay root, another user or working directory, privilege, volumes elsewhere, any `exec`
+    that keeps to other names, any file name of the runtime: all innocent.
+    """
+    reserved = every_reserved(case)
+    paths = [clean(mount["mountPath"]) for mount in reserved.mounts]
+    if "PATH" in reserved.deny:  # every image has one
+        return False
+    return not reserved.undecidable and all(_is_innocent(one, case, reserved, paths) for one in case["features"])
+
+
+def _near(path: str, paths: list[str]) -> bool:
+    return any(within(path, other) or within(other, path) for other in paths)
+
+
+def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str]) -> bool:
+    kind = one["kind"]
+    if kind == "env":
+        return innocent_entry(one["entry"], reserved)
+    if kind == "exec":
+        return True  # the container's start is; the exec is asked by itself
+    if kind == "mount":
+        path = clean(one["destination"])
+        return not _near(path, paths) and not any(within(path, above) for above in (*SPECIAL, "/bin")) and path != "/"
+    if kind == "device":
+        return not _near(clean(one["path"]), paths) and one["path"].startswith("/dev/x")
+    if kind == "image":
+        return _innocent_file(one, case, reserved)
+    if kind == "cwd":
+        return not _near(clean(one["path"]), [path for path in paths if one["path"] != "/"])
+    if kind == "annotation":
+        return one["key"].startswith("org.opencontainers.")
+    if kind == "whiteout":
+        return not within("/bin/busybox", clean(one["path"]))
+    return kind not in ("member", "cgroup-parent", "flip")
+
+
+def innocent_entry(entry: str, reserved: Reserved) -> bool:
+    """Whether an entry of env keeps away from every reserved name."""
+    name, equals, _ = entry.partition("=")
+    return bool(name and equals) and "\0" not in entry and not reserved.wanted(name)[0]
+
+
+def _innocent_file(one: Feature, case: Case, reserved: Reserved) -> bool:
+    path = clean(one["path"])
+    mounts = [mount for mount in reserved.mounts if "hostPath" in mount]
+    paths = [clean(mount["mountPath"]) for mount in reserved.mounts]
+    if one["op"] == "link":
+        target = clean(posixpath.join(posixpath.dirname(path), one["to"]))
+        made = [clean(other["path"]) for other in features(case, "image") if other["op"] == "dir"]
+        if _near(target, paths) or any(within(target, above) for above in (*SPECIAL, "/nowhere")) or target == path:
+            return False
+        is_above = any(within(other, path) and other != path for other in paths)
+        return not _near(path, paths) or (target in made and is_above)
+    if one["op"] == "dir":
+        return not any(
+            within(path, clean(mount["mountPath"])) and mount["hostPath"].endswith(".pem") for mount in mounts
+        )
+    if one["op"] == "file":
+        wrong = [mount for mount in mounts if within(clean(mount["mountPath"]), path)]
+        return all(clean(mount["mountPath"]) == path and mount["hostPath"].endswith(".pem") for mount in wrong)
+    return not _near(path, paths)

@@ -1,0 +1,307 @@
+"""One start of a case under a real runtime, through one adapter, and what came of it."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reality.bundle import SLEEP, Bundle, Case, Feature, features
+from reality.look import View, environ, look
+from reality.node import REASSERT, Done, Node
+from reality.reading import read
+
+ADAPTERS = ("runtime", "hook", "both", "precreate")
+BARE = "none"
+"""The real runtime without us."""
+
+PATIENCE = 20
+"""Seconds for a runtime's init to become the container's program, on a busy machine."""
+
+
+@dataclass
+class Exec:
+    """What a process of an `exec` has. `status`: of the command that started it."""
+
+    feature: Feature
+    status: int
+    output: str
+    env: list[bytes] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """What came of a start. `view` is what the process had when it started, `later` after the sidecar's work.
+
+    `ours`: the refusal was reassert's, not the runtime's own.
+    """
+
+    started: bool
+    output: str
+    ours: bool = False
+    events: list[dict[str, Any]] = field(default_factory=list)
+    view: View | None = None
+    later: View | None = None
+    execs: list[Exec] = field(default_factory=list)
+    timed_out: bool = False
+    leaked: list[str] = field(default_factory=list)
+    """Mounts of the container that the node has too, below the bundle."""
+
+
+class Start:
+    """Makes the bundle, starts the container, looks, and takes everything away again."""
+
+    def __init__(self, node: Node, case: Case, runtime: str, adapter: str, name: str) -> None:
+        self.node = node
+        self.case = case
+        self.runtime = runtime
+        self.adapter = adapter
+        self.id = name
+        other = features(case, "runtime-name")
+        # the link is of the kind that this runtime is: crun's name for a runc would be another state directory
+        file_name = other[0]["name"].replace("RUNTIME", runtime.split("/")[1]) if other else ""
+        self.command = node.real(runtime, file_name)
+        if adapter in ("runtime", "both"):
+            self.command = node.dispatcher(runtime, file_name)
+        self.env: dict[str, str] = {}
+        self.options = ["--root", str(node.directory / "state" / runtime)]
+        if features(case, "own-root"):
+            self.options = []
+        if features(case, "xdg") and runtime.endswith("crun"):
+            self.options = []
+            self.env["XDG_RUNTIME_DIR"] = str(node.directory / "xdg")
+            (node.directory / "xdg").mkdir(exist_ok=True)
+        self.pid = 0
+
+    def run(self, paths: list[str]) -> Outcome:
+        """Start it and look at `paths`."""
+        self.node.events.unlink(missing_ok=True)
+        bundle = Bundle(self.node, self.case, self.id)
+        try:
+            done = self._create(bundle)
+            if done.status:
+                return self._refused(done)
+            leaked = bundle.mounted()
+            if not leaked:  # what it removes would be the node's
+                bundle.sidecar("created")
+            done = self._run("start", self.id)
+            if done.status or not self._alive():
+                return self._refused(done)
+            outcome = Outcome(True, done.output, view=look(self.pid, paths))
+            outcome.execs = [self._exec(bundle, one) for one in features(self.case, "exec")]
+            outcome.leaked = leaked
+            if not leaked and bundle.sidecar("started"):
+                outcome.later = look(self.pid, paths)
+            outcome.events = self._logged()
+            return outcome
+        finally:
+            self._end()
+            bundle.close()
+
+    def _create(self, bundle: Bundle) -> Done:
+        if (
+            self.adapter == "hook"
+        ):  # it cannot set env; something before it did, as the NRI plugin and base_runtime_spec do
+            wanted = read(self.case).env
+            bundle.spec["process"]["env"] += [f"{name}={value}" for name, value in wanted.items() if value is not None]
+        bundle.write(self._hook() if self.adapter in ("hook", "both") else None)
+        if self.adapter == "precreate":
+            command = [str(REASSERT), "hook", *self.node.options(), "precreate"]
+            done = self.node.run(command, self.runtime, stdin=bundle.config)
+            if done.status:
+                return done
+            bundle.config.write_text(done.output)
+        pid_file = bundle.directory / "pid"
+        arguments = ["create", "--bundle", str(bundle.directory), "--pid-file", str(pid_file)]
+        console = _Console(bundle.directory / "console") if features(self.case, "tty") else None
+        if console:
+            arguments += ["--console-socket", str(console.path)]
+        with _Flip(bundle, features(self.case, "flip")):
+            done = self._run(*arguments, self.id)
+        if console:
+            console.close()
+        if pid_file.exists():
+            self.pid = int(pid_file.read_text() or 0)
+        return done
+
+    def _hook(self) -> dict[str, Any]:
+        return {
+            "path": str(REASSERT),
+            "args": ["reassert", "hook", *self.node.options(), "createRuntime"],
+            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+            "timeout": 30,
+        }
+
+    def _run(self, *arguments: str, fds: tuple[int, ...] = ()) -> Done:
+        return self.node.run([self.command, *self.options, *arguments], self.runtime, self.env, fds=fds)
+
+    def _alive(self) -> bool:
+        """Whether the container's program runs: the runtime's init has become it."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                if Path(f"/proc/{self.pid}/cmdline").read_bytes().startswith(SLEEP[0].encode()):
+                    return True
+                if Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    return False
+            except OSError:
+                return False
+            time.sleep(0.002)
+        return False
+
+    def _refused(self, done: Done) -> Outcome:
+        events = self._logged()
+        said = any(
+            event["event"] in ("container.denied", "container.error") and event["level"] == "error" for event in events
+        )
+        ours = said or "reassert: " in done.output
+        return Outcome(False, done.output, ours, events, timed_out=done.status == 124)
+
+    def _logged(self) -> list[dict[str, Any]]:
+        if not self.node.events.exists():
+            return []
+        return [json.loads(line) for line in self.node.events.read_text().splitlines()]
+
+    def _exec(self, bundle: Bundle, feature: Feature) -> Exec:
+        pid_file = bundle.directory / "exec-pid"
+        pid_file.unlink(missing_ok=True)
+        arguments = ["exec", "--detach", "--pid-file", str(pid_file)]
+        fds: tuple[int, ...] = ()
+        if feature["how"] in ("file", "pipe"):
+            process = {
+                **bundle.spec["process"],
+                "args": SLEEP,
+                "env": ["PATH=/bin", *feature["env"]],
+                "terminal": False,
+            }
+            process.update(feature.get("members", {}))
+            text = json.dumps(process)
+            if feature["how"] == "file":
+                path = bundle.directory / "process.json"
+                path.write_text(text)
+                arguments += ["--process", str(path), self.id]
+            else:
+                reader, writer = os.pipe()
+                os.write(writer, text.encode())
+                os.close(writer)
+                fds = (reader,)
+                arguments += ["--process", f"/proc/self/fd/{reader}", self.id]
+        else:
+            for entry in feature["env"]:
+                arguments += ["--env=" + entry] if feature["how"] == "--env=" else [feature["how"], entry]
+            arguments += [self.id, *SLEEP]
+        try:
+            done = self._run(*(part.replace("\0", "") for part in arguments), fds=fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        result = Exec(feature, done.status, done.output)
+        if done.status == 0 and pid_file.exists():
+            pid = int(pid_file.read_text())
+            until = time.monotonic() + PATIENCE
+            while time.monotonic() < until:  # until the runtime's init has become the program
+                with suppress(OSError):
+                    if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(SLEEP[0].encode()):
+                        result.env = environ(pid)
+                        break
+                time.sleep(0.002)
+            _kill(pid)
+        return result
+
+    def _end(self) -> None:
+        if self.pid:
+            _kill(self.pid)
+        state = self.node.directory / "state" / self.runtime / self.id
+        if state.exists() or not self.options:
+            real = self.node.real(self.runtime)
+            self.node.run([real, *self.options, "delete", "--force", self.id], self.runtime, self.env)
+
+
+def _kill(pid: int) -> None:
+    """End a process; this program is its reaper (PR_SET_CHILD_SUBREAPER)."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(1000):
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            if not Path(f"/proc/{pid}").exists():
+                return
+        time.sleep(0.002)
+
+
+class _Console:
+    """The engine's end of a terminal."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX)
+        # a path of a socket is short, and a worker's work directory is not always
+        here = os.open(path.parent, os.O_PATH)
+        self._socket.bind(f"/proc/self/fd/{here}/{path.name}")
+        os.close(here)
+        self._socket.listen(1)
+        self._socket.settimeout(20)
+        self._held: list[int] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            peer, _ = self._socket.accept()
+            with peer:
+                _, ancillary, _, _ = peer.recvmsg(4096, socket.CMSG_SPACE(16))
+                for _, _, data in ancillary:
+                    self._held += array.array("i", data[: len(data) - len(data) % 4])
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(5)
+        for fd in self._held:
+            os.close(fd)
+
+
+class _Flip:
+    """Another container that changes a volume all the time while ours is created: a directory and a link in turn."""
+
+    def __init__(self, bundle: Bundle, flips: list[Feature]) -> None:
+        self._pairs = [(bundle.volumes / one["volume"] / one["path"].strip("/"), one["to"]) for one in flips]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> _Flip:
+        if self._pairs:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._pairs:
+            self._thread.join()
+
+    def _work(self) -> None:
+        path, target = self._pairs[0]
+        aside, link = path.with_name(path.name + ".aside"), path.with_name(path.name + ".link")
+        with suppress(OSError):
+            link.symlink_to(target)
+        while not self._over.wait(0.0005):
+            with suppress(OSError):
+                os.rename(path, aside)
+                os.rename(link, path)
+            if self._over.wait(0.0005):
+                return
+            with suppress(OSError):
+                os.rename(path, link)
+                os.rename(aside, path)
