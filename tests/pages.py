@@ -162,8 +162,12 @@ class Claims:
         self.items = _collected(files)
 
     def tried_with(self, test: str) -> list[str]:
-        """The runtimes and engines that the parameters of a test name; raises LookupError for no such test."""
+        """The runtimes and engines that the parameters of a test name; raises LookupError for no such test.
+
+        `test@wrapper`: only where a parameter is a pair of a runtime and this adapter.
+        """
         found: dict[str, None] = {}
+        test, _, adapter = test.partition("@")
         items = [item for item in self.items if item.nodeid.partition("[")[0] == f"tests/{test}"]
         if not items:
             raise LookupError(f"tests/claims.toml: no test is called {test}")
@@ -172,7 +176,11 @@ class Claims:
             if any(item.iter_markers("xfail")):
                 continue
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            names = [self.data["parameters"].get(f"{key}={value}") for key, value in parameters.items()]
+            pairs = [value for value in parameters.values() if isinstance(value, tuple) and len(value) == 2]
+            if adapter and not any(pair[1] == adapter for pair in pairs):
+                continue
+            plain = {k: v[0] if v in pairs else v for k, v in parameters.items()}
+            names = [self.data["parameters"].get(f"{key}={value}") for key, value in plain.items()]
             found.update(dict.fromkeys(name for name in names if name))
             if fixed:
                 found[fixed] = None
@@ -199,7 +207,7 @@ class Claims:
         """The tests of each claim."""
         rows = []
         for number, claim in enumerate(self.data["claim"], 1):
-            tests = [test for adapter in ADAPTERS for test in claim.get(adapter, [])]
+            tests = [test.partition("@")[0] for adapter in ADAPTERS for test in claim.get(adapter, [])]
             rows.append([str(number), ", ".join(f"`{test}`" for test in dict.fromkeys(tests))])
         return table(["claim", "tests, below tests/"], rows)
 
