@@ -52,7 +52,7 @@ def show(source: str, store_directory: str, output: str) -> int:
             if value:
                 print(printable(f"# {labels[key]}: {value}"))
         if policy.missing:
-            print("# containers of kube-system start, all others are refused until this is mended")
+            print("# containers of kube-system start, all others are refused until there is a valid policy")
         else:
             sys.stdout.write(_yaml(document))
     return 1 if policy.warning or policy.missing else 0
