@@ -188,15 +188,18 @@ class _View:
 
     def _below(self, mount: Row) -> list[Row]:
         """All descendants of a mount."""
-        inside = {mount.id}
-        rows = [row for row in self.table.values() if row.point.startswith(mount.point.rstrip("/") + "/")]
+        under: dict[int, list[Row]] = {}
+        start = mount.point.rstrip("/") + "/"
+        for row in self.table.values():
+            if row.point.startswith(start):
+                under.setdefault(row.parent, []).append(row)
         found: list[Row] = []
-        while True:
-            more = [row for row in rows if row.parent in inside and row.id not in inside]
-            if not more:
-                return found
-            found += more
-            inside.update(row.id for row in more)
+        pending = [mount.id]
+        while pending:
+            rows = under.pop(pending.pop(), [])
+            found += rows
+            pending += [row.id for row in rows]
+        return found
 
     def _companions(self, edit: PlaceMount) -> list[str]:
         """Where mounts may lie below an edit's: other reserved ones, and what `allowBelow` lets through."""
