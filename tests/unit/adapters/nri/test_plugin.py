@@ -236,7 +236,8 @@ def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_re
     with running(root_dir, document(GPU, failurePolicy=policy)) as plugin:
         response = plugin.create(["GPU=all"])
         assert (response.status.code, env(response)) == (code, {})
-        told = next(line for line in plugin.logged() if line["event"].startswith("container."))
+        wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))  # it follows
+        [told] = [line for line in plugin.logged() if line["event"].startswith("container.")]
         assert (told["event"], told["container"]["pod"]) == (event, "web-1")
         go.set()
 
