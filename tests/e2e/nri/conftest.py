@@ -37,7 +37,7 @@ __all__ = ["evil", "gpu_node", "kubelet", "node", "runtime", "start_pod"]
 
 
 def second_line(node: Node) -> Callable[[dict[str, Any]], None]:
-    """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that looks at the container."""
+    """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that looks."""
 
     def change(spec: dict[str, Any]) -> None:
         spec["process"]["env"] = [

@@ -55,7 +55,7 @@ def test_an_override_is_undone_in_the_container_and_in_exec(
 def test_a_mount_through_a_process_does_not_land_on_ours(
     start_pod: StartPod, start_plugin: StartPlugin, evil: Path, path: str
 ) -> None:
-    """runc 1.1 follows that link, with no help from an image; others do not start such a container. The hook sees it."""
+    """runc 1.1 follows that link without an image's help, and the hook sees it; others start no such container."""
     start_plugin()
     try:
         container = start_pod().run(image=PLAIN, mounts=[(str(evil), path)])
