@@ -78,10 +78,11 @@ class Verdict:
 class Case:
     """One container in front of one adapter. `load`: how the policy in force is had.
 
-    `where`: the file that an OSError without a path is about.
+    `where`: the file that an OSError without a path is about. `reads_node`: whether it is waiting for the policy or
+    for what `gather` reads of the node, which may hang.
     """
 
-    __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "where", "who")
+    __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "reads_node", "where", "who")
 
     def __init__(self, adapter: str, container_id: str, load: "Callable[[], Policy]") -> None:
         self.adapter = adapter
@@ -89,15 +90,18 @@ class Case:
         self.load = load
         self.where = ""
         self.clock = events.Clock()
+        self.reads_node = False
         self.policy: Policy | None = None
         self.who: Identity | None = None
 
     def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
         """What the policy in force wants of a container. Raises Undecided; Unacceptable for what a pod can cause."""
         self.who = who
+        self.reads_node = True
         self.policy = self.load()
         matches = select(self.policy, who)
         facts = gather(self.policy, who, matches)
+        self.reads_node = False
         self.container = Container.of(who, target, facts)
         return plan(self.policy, self.container, matches, kinds)
 

@@ -117,8 +117,11 @@ def plan_event(
         kind = EDITED if made else HELD
     event["event"] = kind
     event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
-    event["applied"] = not refused and not plan.audit_only()
-    event["verified"] = verified if event["applied"] else ""
+    done = not refused and not plan.audit_only()
+    event["applied"] = done and bool(verified)
+    event["verified"] = verified if done else ""
+    if done and made and not verified:
+        event["asked"] = True
     _list(event, "edits", made, lambda edit: edit if isinstance(edit, dict) else edit.describe())
     _list(event, "denials", [*plan.denials, *denials], lambda reason: reason.describe())
     _list(event, "errors", plan.errors, lambda reason: reason.describe())

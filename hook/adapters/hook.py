@@ -12,10 +12,10 @@ from hook.adapters.handover import FLAG as HANDED_ON
 from hook.adapters.options import Options
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
-from hook.base.jsontext import Malformed, decode, parse
+from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import read_fd, read_file, say
 from hook.container.identity import Identity, identify
-from hook.container.spec import LIMIT, Spec
+from hook.container.spec import ENTRIES, LIMIT, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
 from hook.policy import store
@@ -29,6 +29,8 @@ ADAPTER = "hook"
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
 PRECREATE = "precreate"
 STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
+
+STATE = "the OCI state on stdin"
 
 USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
 
@@ -89,13 +91,13 @@ class State:
     def __init__(self, data: bytes) -> None:
         """Raises Undecided."""
         try:
-            state = parse(decode(data))
+            state = parse(decode(bounded(data, ENTRIES, STATE)))
         except Malformed as error:
-            raise Undecided(f"the OCI state on stdin: {error}") from None
+            raise Undecided(f"{STATE}: {error}") from None
         fields = state if isinstance(state, dict) else {}
         bundle, pid = fields.get("bundle"), fields.get("pid", 0)
         if not isinstance(bundle, str) or not bundle.startswith("/") or not isinstance(pid, int):
-            raise Undecided("the OCI state on stdin has no absolute bundle and pid; this is to be run as an OCI hook")
+            raise Undecided(f"{STATE} has no absolute bundle and pid; this is to be run as an OCI hook")
         self.container_id = str(fields.get("id", ""))
         self.bundle = bundle
         self.pid = pid
@@ -106,7 +108,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
     states: list[State] = []
 
     def read() -> "tuple[Identity, Spec]":
-        state = State(read_fd(0, LIMIT, "the OCI state on stdin"))
+        state = State(read_fd(0, LIMIT, STATE))
         states.append(state)
         case.container_id = state.container_id
         if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
@@ -158,7 +160,7 @@ def _pid(stage: str, state: State) -> int:
     if stage == CREATE_CONTAINER:
         return 0
     if state.pid <= 0:
-        raise Undecided("the OCI state on stdin has no pid of a container's process")
+        raise Undecided(f"{STATE} has no pid of a container's process")
     return state.pid
 
 

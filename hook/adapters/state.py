@@ -11,9 +11,9 @@ every place is looked at where one of them would keep the container, and the con
 """
 
 from hook.base.errors import Undecided
-from hook.base.jsontext import Malformed, decode, parse
+from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import read_file
-from hook.container.spec import LIMIT
+from hook.container.spec import ENTRIES, LIMIT
 
 _NAMES = ("runc", "crun", "youki")
 
@@ -77,7 +77,7 @@ def _bundle(record: "dict[str, object]") -> str:
 
 def _read_json(path: str) -> object:
     try:
-        return parse(decode(read_file(path, LIMIT)))
+        return parse(decode(bounded(read_file(path, LIMIT), ENTRIES, path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Malformed as error:

@@ -7,6 +7,8 @@ stands, so that an edit replaces those bytes and leaves every other byte of the 
 
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
 
+from hook.base.errors import TooLarge
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +40,11 @@ class _Context:
 def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise Malformed(f"member {next(name for name in names if names.count(name) > 1)!r} stands there twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise Malformed(f"member {name!r} stands there twice")
+            seen.add(name)
     return found
 
 
@@ -99,6 +104,24 @@ def decode(data: bytes) -> str:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise Malformed(f"not UTF-8 at byte {error.start}") from None
+
+
+def bounded(data: bytes, most: int, what: str) -> bytes:
+    """The JSON document, if its lists and objects have at most about `most` entries together. Raises TooLarge.
+
+    A few bytes of text become hundreds of bytes of objects, so the text's length alone bounds no memory. Nothing is
+    parsed for this: commas and opening brackets are counted, those in strings only where there are too many at first.
+    """
+    if _separators(data) > most:
+        plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+        # An entry has at most two strings, its name and its value. More would be costly to split, too.
+        if plain.count(b'"') > 4 * most + 4 or _separators(b"".join(plain.split(b'"')[::2])) > most:
+            raise TooLarge(f"{what} has lists and objects of more than the limit of {most} entries together")
+    return data
+
+
+def _separators(data: bytes) -> int:
+    return data.count(b",") + data.count(b"{") + data.count(b"[")
 
 
 def parse(text: str) -> "Any":
@@ -174,9 +197,10 @@ def _members(
 
 def encode_strings(values: "list[str]") -> str:
     """A list of strings as `encode` writes it, at once if there is nothing to escape; env is long and seldom has."""
-    text = "".join(values)
-    if values and text.isascii() and len(text.encode().translate(None, _ESCAPED)) == len(text):
-        return '["' + '","'.join(values) + '"]'
+    if values and all(map(str.isascii, values)):
+        text = "".join(values)
+        if len(text.encode().translate(None, _ESCAPED)) == len(text):
+            return '["' + '","'.join(values) + '"]'
     return encode(values)
 
 

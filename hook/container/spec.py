@@ -4,14 +4,20 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.base.errors import Unacceptable
-from hook.base.jsontext import Malformed, decode, encode, encode_strings, fold, holds_nul, members
+from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, holds_nul, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LIMIT = 32 * 1024 * 1024
-"""Bytes of a config.json or process file. etcd takes objects of at most 1.5 MiB, so a real one is far below."""
+LIMIT = 8 * 1024 * 1024
+"""Bytes of a config.json or process file. Linux starts no process with more than 6 MiB of env and arguments
+(execve(2)), and etcd takes objects of at most 1.5 MiB, so a real one is far below."""
+
+ENTRIES = 100_000
+"""Entries of all lists and objects in one of them together. A large real one has a few thousand. Linux makes at most
+100,000 mounts (fs.mount-max), each an object with several members, and with the usual limit of 2 MiB, a quarter of the
+stack's, it takes no more than that many env entries of twelve bytes."""
 
 _STRICT = ("mounts", "annotations", "linux", "root", "hooks")
 """Members in which a name that stands there twice is refused."""
@@ -84,7 +90,8 @@ class Spec:
     They are `env` (process.env), `mounts`, `annotations`, `hooks`, `devices` (linux.devices) and `device_rules`
     (linux.resources.devices).
 
-    Raises Unacceptable, naming `where`, for what is not an OCI spec or means one thing to Go and another to C.
+    Raises Unacceptable, naming `where`, for what is not an OCI spec or means one thing to Go and another to C, and
+    TooLarge.
     """
 
     __slots__ = (
@@ -104,7 +111,7 @@ class Spec:
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         try:
-            self._text = _without_nul(decode(data))
+            self._text = _without_nul(decode(bounded(data, ENTRIES, where)))
             self._found = members(self._text, "process", _STRICT)
             _spelled(self._found, _ROOT)
             if not isinstance(self._found.get("process", (None,))[0], dict):
@@ -187,7 +194,7 @@ class ProcessFile:
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         try:
-            self._text = _without_nul(decode(data))
+            self._text = _without_nul(decode(bounded(data, ENTRIES, where)))
             self._found = members(self._text)
             _spelled(self._found, _PROCESS)
             self.env = self._kept = _strings(self._found, "env", "env")
@@ -212,9 +219,14 @@ def _splice(found: "dict[str, tuple[Any, int, int]]", start: int, name: str, val
 
 
 def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
-    for begin, end, new in sorted(splices, reverse=True):
-        text = text[:begin] + new + text[end:]
-    return text.encode("utf-8")
+    """Encoded piece by piece: with one character beyond ASCII in it a text takes up to four times its bytes."""
+    pieces: list[bytes] = []
+    at = 0
+    for begin, end, new in sorted(splices):
+        pieces += [text[at:begin].encode(), new.encode()]
+        at = end
+    pieces.append(text[at:].encode())
+    return b"".join(pieces)
 
 
 def _strings(found: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":

@@ -94,18 +94,43 @@ class SetEnv(Edit):
         return before or "-", "absent" if self.value is None else repr(self.value)
 
 
+class _Patterns:
+    """Patterns against many names, almost all of which match none: most are told apart in one call for all patterns.
+
+    By how they begin (`*` at the end or in the middle), else by how they end, else (`*x*`) by what is in between.
+    """
+
+    __slots__ = ("ends", "rest", "starts")
+
+    def __init__(self, patterns: "list[str]") -> None:
+        anywhere = [pattern for pattern in patterns if not literal_start(pattern)]
+        self.starts = tuple([start for start in map(literal_start, patterns) if start])
+        self.ends = tuple([end for end in map(_literal_end, anywhere) if end])
+        self.rest = tuple([pattern for pattern in anywhere if not _literal_end(pattern)])
+
+    def may_match(self, name: str) -> bool:
+        """False where no pattern matches."""
+        if name.startswith(self.starts) or name.endswith(self.ends):
+            return True
+        return bool(self.rest) and any(glob_match(pattern, name) for pattern in self.rest)
+
+
+def _literal_end(pattern: str) -> str:
+    return pattern.rpartition("*")[2].rpartition("?")[2]
+
+
 class Reserved:
     """Reserved env apart from any one process: `values` by name, None where it must be absent; `absent` patterns.
 
     It is decided at create time and travels on to `exec`. An exact name beats a pattern.
     """
 
-    __slots__ = ("_starts", "absent", "values")
+    __slots__ = ("_patterns", "absent", "values")
 
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
         self.values = values
         self.absent = absent
-        self._starts: tuple[str, ...] = ()
+        self._patterns: tuple[int, _Patterns] = (0, _Patterns([]))
 
     def __bool__(self) -> bool:
         return bool(self.values or self.absent)
@@ -116,9 +141,11 @@ class Reserved:
             return name
         if not self.absent:
             return ""
-        if len(self._starts) != len(self.absent):
-            self._starts = tuple(map(literal_start, self.absent))
-        if name.startswith(self._starts):  # at once for all, and few names do
+        count, patterns = self._patterns
+        if count != len(self.absent):
+            patterns = _Patterns(self.absent)
+            self._patterns = len(self.absent), patterns
+        if patterns.may_match(name):
             for pattern in self.absent:
                 if glob_match(pattern, name):
                     return pattern
@@ -131,7 +158,7 @@ class Reserved:
         for entry in env:
             name, equals, value = entry.partition("=")
             found = before.get(name)
-            if found is None and self.absent and self.owner(name) and len(by_pattern) <= EDITS:
+            if found is None and self.absent and len(by_pattern) <= EDITS and self.owner(name):
                 found = by_pattern.setdefault(name, [])
             if found is not None:
                 found.append(value if equals else None)

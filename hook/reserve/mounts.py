@@ -7,7 +7,7 @@ text is right, `hook.linux.look` looks there.
 from hook.base.text import shortened
 from hook.container.model import Container
 from hook.container.paths import clean, is_below, parents
-from hook.reserve.outcome import SHOWN, Edit, Outcome
+from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,6 +215,8 @@ def _compare(
         displaced = [n for n, at in near if edit.displaces(at)]
         if above and not edit.volumes_above:
             outcome.deny(rule.name, KIND, volume_above(there[above[0]][0], path))
+        if len(displaced) > EDITS:
+            outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
         edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
         device = next((at for at in devices if mount.source and (at == path or is_below(at, path))), "")
         if device:

@@ -16,10 +16,10 @@ from unit.support import POD, bind, container, policy
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
 
-def event(decided: Plan) -> dict[str, object]:
+def event(decided: Plan, verified: str = "config.json") -> dict[str, object]:
     """The record of a decision."""
     fields = events.container_event(events.Clock(), "runtime", "0a1b", POD, decided.policy)
-    return events.plan_event(fields, decided)
+    return events.plan_event(fields, decided, verified=verified)
 
 
 def test_event_tells_who_and_what_and_by_which_policy() -> None:
@@ -52,6 +52,15 @@ def test_event_tells_who_and_what_and_by_which_policy() -> None:
         },
     ]
     assert isinstance(record["durationMs"], float)
+
+
+def test_what_nobody_looked_at_was_asked_for_and_is_not_said_to_be_applied() -> None:
+    decided = plan(policy(CA), container(["CA=x"]))
+    seen, unseen = event(decided), event(decided, verified="")
+    assert (seen["applied"], seen["verified"], "asked" in seen) == (True, "config.json", False)
+    assert (unseen["applied"], unseen["verified"], unseen["asked"]) == (False, "", True)
+    audited = event(plan(policy(CA, mode="Audit"), container(["CA=x"])))
+    assert (audited["applied"], audited["verified"], "asked" in audited) == (False, "", False)
 
 
 def test_env_that_the_policy_does_not_own_is_never_in_an_event() -> None:

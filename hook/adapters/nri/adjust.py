@@ -14,7 +14,6 @@ So the result is computed here, held against the policy, and what NRI cannot bri
 from __future__ import annotations
 
 import os
-import re
 from functools import lru_cache
 from typing import Any
 
@@ -33,8 +32,6 @@ Mount = dict[str, object]
 
 clean = lru_cache(256)(paths.clean)
 """The same few destinations come with every container."""
-
-_OF_A_PROCESS = re.compile(r"/proc/(self|thread-self|[0-9]+)/")
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 
@@ -133,18 +130,6 @@ def _env_denial(edit: SetEnv) -> Reason:
 # -- mounts
 
 
-def _leads_anywhere(path: str) -> bool:
-    """Whether a cleaned path goes through a process's links, as /proc/self/root does: runc 1.1 follows those."""
-    return bool(_OF_A_PROCESS.match(path))
-
-
-def _foreign(edit: PlaceMount, mount: Mount) -> bool:
-    path = clean(str(mount["destination"]))
-    if _leads_anywhere(path):
-        return edit.mount is not None
-    return edit.displaces(path)
-
-
 def _ask_for_mount(
     edit: PlaceMount, there: list[Mount], removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
 ) -> None:
@@ -154,11 +139,11 @@ def _ask_for_mount(
         mounts[own] = edit.mount
     for mount in there:
         destination = str(mount["destination"])
-        if not _foreign(edit, mount) or destination == own:
+        if destination == own or not edit.displaces(clean(destination)):
             continue
         if removes_mounts:
             removed.append(destination)
-        elif edit.mount and not _leads_anywhere(clean(destination)):
+        elif edit.mount:
             source = _part(edit.source(), clean(destination)[len(edit.name) :])
             if source:
                 mounts[destination] = {**edit.mount, "destination": destination, "source": source}
@@ -176,22 +161,16 @@ def _part(source: str, below: str) -> str:
 
 def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]:
     """The OCI mounts after the adjustment (generate.AdjustMounts)."""
-    final = list(mounts)
     if not adjustment.mounts and not adjustment.removed:
-        return final
-    for mount in adjustment.mounts:
-        _remove_first(final, str(mount["destination"]))
-        final.append(mount)
-    for destination in adjustment.removed:
-        _remove_first(final, destination)
-    return sorted(final, key=_order)
-
-
-def _remove_first(mounts: list[Mount], destination: str) -> None:
-    for position, mount in enumerate(mounts):
-        if mount["destination"] == destination:
-            del mounts[position]
-            return
+        return list(mounts)
+    gone = {str(mount["destination"]) for mount in adjustment.mounts}.union(adjustment.removed)
+    final: list[Mount] = []
+    for mount in mounts:
+        if mount["destination"] in gone:
+            gone.discard(str(mount["destination"]))  # the first of a text, and no other
+        else:
+            final.append(mount)
+    return sorted(final + adjustment.mounts, key=_order)
 
 
 def _order(mount: Mount) -> tuple[int, bytes]:
@@ -211,9 +190,12 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
     """
     if mounts == [edit.mount]:
         return []  # nothing of the container's is near, as a rule
-    wanted = [edit.mount, *ours] if edit.mount else ours
-    here = [mount for mount in mounts if _foreign(edit, mount)]
-    wrong = [str(mount["destination"]) for mount in here if not any(_same(mount, own) for own in wanted)]
+    wanted = {mount["destination"]: mount for mount in ([*ours, edit.mount] if edit.mount else ours)}
+    wrong: list[str] = []
+    for mount in mounts:
+        destination = str(mount["destination"])
+        if edit.displaces(clean(destination)) and not _same(mount, wanted.get(destination, {})):
+            wrong.append(destination)
     if edit.mount:
         first = next((at for at, mount in enumerate(mounts) if _same(mount, edit.mount)), None)
         if first is None:
@@ -226,7 +208,7 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
 def _same(one: Mount, other: Mount) -> bool:
     """The same but for the order of options."""
-    if one["destination"] != other["destination"] or one.get("source") != other.get("source"):
+    if one["destination"] != other.get("destination") or one.get("source") != other.get("source"):
         return False
     return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))
 

@@ -10,8 +10,9 @@ from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
-from hook.base.errors import Undecided
-from hook.container.identity import APP_TYPES, Identity
+from hook.base.errors import TooLarge, Unacceptable, Undecided
+from hook.container.identity import APP_TYPES, CRIO, Identity, crio_image
+from hook.container.spec import ENTRIES, nul_in
 from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import Plan
 from hook.policy.model import Policy
@@ -20,7 +21,8 @@ _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 """Labels that kubelet and containerd put beside the pod's own."""
 
 _TYPE = "io.kubernetes.container.type"
-_IMAGE = {"containerd": "io.kubernetes.cri.image-name", "cri-o": "io.kubernetes.cri-o.ImageName"}
+_IMAGE = "io.kubernetes.cri.image-name"
+"""containerd's first name of the image's id, which it writes over what a pod may have brought."""
 _RUNNING = (2, 3)
 """CONTAINER_PAUSED, CONTAINER_RUNNING."""
 
@@ -28,11 +30,12 @@ _RUNNING = (2, 3)
 def identify(pod: Any, container: Any, engine: str) -> Identity:
     """Who the container is. Names and UID are the runtime's own record of what kubelet asked for.
 
-    The image is what the runtime itself annotates last, over what a pod may have brought. The type is kubelet's
+    The image is what hook.container.identity believes of the engine's annotations. The type is kubelet's
     annotation on the container; where a pod's own annotations travel into the spec it could be the pod's, so it is
     believed only if the pod has none of that name (NRI lists all annotations of a pod).
     """
-    kind = container.annotations.get(_TYPE, "") if _TYPE not in pod.annotations else ""
+    notes = container.annotations
+    kind = notes.get(_TYPE, "") if _TYPE not in pod.annotations else ""
     labels = pod.labels
     return Identity(
         engine,
@@ -42,7 +45,7 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
         uid=pod.uid or None,
         container=container.name or None,
         types=(kind,) if kind in APP_TYPES else APP_TYPES,
-        image=container.annotations.get(_IMAGE.get(engine, ""), "") or None,
+        image=crio_image(notes) if engine == CRIO else notes.get(_IMAGE) or None,
         labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )
 
@@ -67,20 +70,33 @@ class Decider:
         self.report = report
         self.engine = "containerd"
         self.removes_mounts = False
+        self._deciding: dict[str, Case] = {}
 
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
         case = self._case(container.id)
         payload = b""
 
+        def read() -> tuple[Identity, Asked]:
+            case.who = identify(pod, container, self.engine)
+            return case.who, Asked(container)
+
         def act(decided: Plan, asked: Asked) -> Done:
             nonlocal payload
+            if decided.reasons():  # in Audit mode: the container would not start anyway
+                return Done(NOWHERE)
+            case.reads_node = True
             adjustment, denials = adjust(decided, case.container, self.removes_mounts)
+            case.reads_node = False
             if decided.edits and not denials and not decided.audit_only():
                 payload = ttrpc.serialize(adjustment.response())
             return Done(NOWHERE, denials)
 
-        verdict = case.settle(lambda: (identify(pod, container, self.engine), Asked(container)), act)
+        self._deciding[container.id] = case
+        try:
+            verdict = case.settle(read, act)
+        finally:
+            self._deciding.pop(container.id, None)
         return self._reply(case, verdict, payload)
 
     def _case(self, container_id: str) -> Case:
@@ -116,14 +132,24 @@ class Decider:
             self.report.container(verdict.event)
 
     def too_late(self, container_id: str) -> Reply:
-        """The answer for a request whose decision takes too long. Asks nothing of the node, which may hang."""
-        case = Case(ADAPTER, container_id, lambda: self.resident.last)
-        return self._reply(case, case.failed(Undecided("no decision in time for the runtime")), failure="deadline")
+        """The answer for a request whose decision takes too long. Asks nothing of the node, which may hang.
+
+        A file of the node that hangs is nothing that the pod did, so `failurePolicy` decides. Whatever else takes its
+        time was asked for by the pod's author, and no policy lets that through.
+        """
+        late = Case(ADAPTER, container_id, lambda: self.resident.last)
+        case = self._deciding.get(container_id)
+        why: Exception = Unacceptable("no decision in time for the runtime")
+        if case:
+            late.who = case.who
+            if case.reads_node:
+                why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
+        return self._reply(late, late.failed(why), failure="deadline")
 
     def unread(self, why: str) -> Reply:
-        """The answer for a container of whom the runtime says more than is read."""
+        """The answer for a container of whom the runtime says more than is read; its size is its author's doing."""
         case = Case(ADAPTER, "", lambda: self.resident.last)
-        return self._reply(case, case.failed(Undecided(why)))
+        return self._reply(case, case.failed(TooLarge(why)))
 
     def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
         """Report how running containers differ from what the policy wants; how many do. Changes nothing."""
@@ -154,9 +180,10 @@ class Decider:
 
 
 class Asked:
-    """What a container would start with, in OCI's spelling, as NRI tells it."""
+    """What a container would start with, in OCI's spelling, as NRI tells it. Raises Unacceptable, TooLarge."""
 
     def __init__(self, container: Any) -> None:
+        _check_size(container)
         self.env: list[str] = container.env[:]
         self.mounts: list[dict[str, object]] = [
             {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
@@ -165,6 +192,17 @@ class Asked:
         notes = container.annotations
         self.annotations = {key: notes[key] for key in notes}
         self.devices, self.device_rules = _devices(container.linux)
+        part = nul_in(self.env, container.args[:], self.mounts, self.annotations)
+        if part:
+            raise Unacceptable(f"a string in the container's {part} holds a NUL")
+
+
+def _check_size(container: Any) -> None:
+    """No more than a config.json may have (hook.container.spec). Nothing is copied before that is known."""
+    linux = container.linux
+    objects = len(container.mounts) + len(linux.devices) + len(linux.resources.devices)
+    if 4 * objects + len(container.env) + len(container.args) + len(container.annotations) > ENTRIES:
+        raise TooLarge(f"env, mounts, annotations and devices have more than the limit of {ENTRIES} entries together")
 
 
 def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object]]]:

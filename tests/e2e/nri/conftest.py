@@ -37,7 +37,7 @@ __all__ = ["evil", "gpu_node", "kubelet", "node", "runtime", "start_pod"]
 
 
 def second_line(node: Node) -> Callable[[dict[str, Any]], None]:
-    """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that verifies them."""
+    """base_runtime_spec as an administrator sets it up: the reserved names, and the hook that looks."""
 
     def change(spec: dict[str, Any]) -> None:
         spec["process"]["env"] = [
@@ -49,7 +49,7 @@ def second_line(node: Node) -> Callable[[dict[str, Any]], None]:
             "createRuntime": [
                 {
                     "path": str(REASSERT),
-                    "args": ["reassert", "hook", "createRuntime", "--inject-env", *node.options()],
+                    "args": ["reassert", "hook", "createRuntime", *node.options()],
                     "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
                     "timeout": 30,
                 }

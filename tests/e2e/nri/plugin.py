@@ -59,6 +59,10 @@ class Plugin:
         """Until a runtime has taken it in."""
         wait_for(lambda: self.connections() >= times, "the plugin's connection", self.output.read_text)
 
+    def directory(self) -> Path:
+        """Its /proc/PID."""
+        return Path(f"/proc/{self.process.pid}")
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.process.send_signal(number)

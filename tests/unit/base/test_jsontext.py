@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.jsontext import Malformed, decode, encode, members, parse
+from hook.base.errors import TooLarge
+from hook.base.jsontext import Malformed, bounded, decode, encode, members, parse
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -121,3 +122,42 @@ def test_what_json_does_not_know_is_not_written(value: object) -> None:
 def test_numbers_json_does_not_know_are_not_written() -> None:
     with pytest.raises(ValueError, match="JSON"):
         encode(float("nan"))
+
+
+def entries(value: Any) -> int:
+    """Of all lists and objects in a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return len(inner) + sum(map(entries, inner))
+
+
+@given(values, layouts, st.integers(0, 12))
+def test_bounded_counts_entries_and_nothing_in_strings(value: Any, layout: dict[str, Any], most: int) -> None:
+    """The bracket of a list or object counts too, so it may be one more for each."""
+    text = json.dumps(value, **layout)
+    try:
+        bounded(text.encode("utf-8", "surrogatepass"), most, "it")
+    except TooLarge as error:
+        assert str(error) == f"it has lists and objects of more than the limit of {most} entries together"
+        assert 2 * entries(value) + 1 > most
+    else:
+        assert entries(value) <= most + 1
+
+
+@pytest.mark.parametrize(
+    "text", ['["' + ",[{" * 100 + '"]', '["' + '\\",' * 100 + '"]', '["\\\\", "' + "," * 100 + '"]']
+)
+def test_what_stands_in_a_string_is_no_entry(text: str) -> None:
+    assert bounded(text.encode(), 3, "it")
+
+
+@pytest.mark.parametrize("text", ["[" + '"",' * 100, "[" * 100, '{"a":0,' * 100, '"' * 100 + "," * 100])
+def test_too_many_entries_are_not_parsed_to_be_counted(text: str) -> None:
+    with pytest.raises(TooLarge):
+        bounded(text.encode(), 20, "it")
+
+
+def test_a_member_that_stands_there_twice_is_found_in_one_pass() -> None:
+    """Once each name was counted anew: minutes for the names that a file may have."""
+    text = "{" + ",".join(f'"{n}":0' for n in range(50_000)) + ',"7":0}'
+    with pytest.raises(Malformed, match="member '7' stands there twice"):
+        members('{"annotations":' + text + "}", strict=("annotations",))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.base.glob import glob_match, is_pattern
 from hook.plan import plan
 from hook.reserve.env import Reserved, SetEnv
 from hook.reserve.mounts import PlaceMount
@@ -61,6 +63,23 @@ def test_many_names_cost_one_pass() -> None:
     reserved.differences(env)
     assert reserved.correct(env) == ["N_1=x"]
     assert steps == 2 * len(env)
+
+
+PATTERNS = st.lists(st.text("AB*?", min_size=1, max_size=4).filter(is_pattern), min_size=1, max_size=4)
+
+
+@given(PATTERNS, st.text("AB", max_size=4))
+def test_names_are_told_apart_for_all_patterns_at_once_and_none_is_lost(patterns: list[str], name: str) -> None:
+    matching = [pattern for pattern in dict.fromkeys(patterns) if glob_match(pattern, name)]
+    assert Reserved({}, patterns).owner(name) == (matching[0] if matching else "")
+
+
+def test_patterns_by_beginning_or_end_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr("hook.reserve.env.glob_match", lambda pattern, name: tried.append(pattern))
+    reserved = Reserved({}, ["N_*", "*_TOKEN", "N?_X", "*x*"])
+    assert not any(map(reserved.owner, [f"A{number}" for number in range(100)]))
+    assert set(tried) == {"*x*"}
 
 
 def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:
@@ -118,6 +137,13 @@ def test_mount_is_not_in_place_where_another_comes_after_it() -> None:
     assert not is_in_place(OURS, bind("/a")), "/a could be a link to what lies above"
     assert not is_in_place(OURS, OURS)
     assert not is_in_place({**OURS, "options": ["rbind", "ro"]})
+
+
+def test_more_mounts_at_a_reserved_path_than_anybody_needs_are_refused() -> None:
+    node = policy({"name": "r", "mounts": [MOUNT]})
+    decided = plan(node, container(mounts=[bind(f"/m/n/{number}") for number in range(1001)]))
+    assert decided.refusal() == "rule r: more than 1000 mounts of the container are at /m/n or below it"
+    assert not plan(node, container(mounts=[bind(f"/m/{number}") for number in range(1001)])).refusal()
 
 
 def test_descriptions_hold_what_an_event_shows() -> None:

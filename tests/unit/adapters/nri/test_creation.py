@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from unit.adapters.nri.support import RESPONSE, running
+from hook.adapters.nri.creation import identify
+from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
 from unit.kubelet import entry, write_checkpoint
 from unit.support import document
 
@@ -90,4 +91,50 @@ def test_every_container_is_held_against_the_files_as_they_are_now(root_dir: Pat
         source.rmdir()
         assert got() == (["2"], [])
         plugin.policy.write_text(document({**rule, "mounts": [], "env": [{"name": "A", "value": "3"}]}))
-        assert got() == (["3"], [])
+        # A busy machine may take longer to compile it than a container waits.
+        wait_until(lambda: got() == (["3"], []))
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "env": {"env": ["A\0=1"]},
+    "args": {"env": [], "args": ["/bin/sh", "a\0b"]},
+    "mounts": {"env": [], "mounts": [{"destination": "/a\0b", "type": "bind", "source": "/x"}]},
+    "annotations": {"env": [], "annotations": {"a\0": "b"}},
+}
+
+
+@pytest.mark.parametrize("part", ASKED)
+def test_a_nul_is_refused_whatever_the_failure_policy(root_dir: Path, part: str) -> None:
+    """crun ends a string there: of an env entry NAME, NUL, `=x` it unsets NAME."""
+    with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
+        status = plugin.create(**ASKED[part]).status
+        assert status.message == f"reassert: refused team-a/web-1/app: a string in the container's {part} holds a NUL"
+        assert plugin.logged()[-1]["event"] == "container.denied"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"env": ["A"] * 100_001},
+        {"env": [], "args": ["A"] * 100_001},
+        {"env": [], "mounts": [{"destination": "/a"}] * 25_001},
+        {"env": [], "annotations": {str(number): "" for number in range(100_001)}},
+        {"env": [], "linux": {"devices": [{"path": "/a"}] * 25_001}},
+        {"env": [], "linux": {"resources": {"devices": [{"allow": True}] * 25_001}}},
+    ],
+    ids=["env", "args", "mounts", "annotations", "devices", "device rules"],
+)
+def test_more_entries_than_a_config_may_have_are_refused(root_dir: Path, asked: dict[str, Any]) -> None:
+    with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
+        status = plugin.create(**asked).status
+        assert "have more than the limit of 100000 entries together" in status.message
+        assert plugin.logged()[-1]["event"] == "container.denied"
+
+
+def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:
+    notes = {"io.kubernetes.cri-o.ImageName": "registry.example/other:1"}
+    request = create_request([], annotations=notes)
+    assert identify(request.pod, request.container, "cri-o").image is None
+    request.container.annotations["io.kubernetes.cri-o.Image"] = "registry.example/app:1"
+    assert identify(request.pod, request.container, "cri-o").image == "registry.example/app:1"
+    assert identify(request.pod, request.container, "containerd").image is None

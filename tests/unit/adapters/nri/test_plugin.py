@@ -33,7 +33,8 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
         assert not plugin.create(["GPU=void"]).status.code
         event = next(line for line in plugin.logged() if line["event"] == "container.edited")
         assert event["container"] == {"namespace": "team-a", "pod": "web-1", "uid": "1-2-3", "container": "app"}
-        assert (event["adapter"], event["applied"], event["id"]) == ("nri", True, "c0")
+        assert (event["adapter"], event["applied"], event["asked"], event["id"]) == ("nri", False, True, "c0")
+        assert event["verified"] == ""  # nobody has looked yet
         assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
         assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
         assert plugin.metric("reassert_edits_total", rule="gpu", kind="env") == 1
@@ -163,10 +164,10 @@ def test_a_slow_decision_holds_up_nobody_and_is_refused_in_time(root_dir: Path) 
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))
         events = [line for line in plugin.logged() if line["event"].startswith("container.")]
-        assert sorted((line["event"], line["applied"]) for line in events) == [
+        assert sorted((line["event"], line.get("asked")) for line in events) == [
+            ("container.denied", None),
             ("container.edited", True),
             ("container.edited", True),
-            ("container.error", False),
         ]
         assert plugin.metric("reassert_errors_total", kind="deadline") == 1
         assert plugin.metric("reassert_containers_total", outcome="adjusted") == 2
@@ -218,11 +219,26 @@ def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:
         os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))  # lets the threads go
 
 
-def test_with_ignore_a_slow_decision_lets_the_container_through(root_dir: Path) -> None:
-    with running(root_dir, document(GPU, failurePolicy="Ignore")) as plugin:
-        go = slow(plugin, "app")
+@pytest.mark.parametrize(
+    ("hangs", "policy", "code", "event"),
+    [
+        ("hook.decide.gather", "Fail", 7, "container.error"),
+        ("hook.decide.gather", "Ignore", 0, "container.error"),
+        ("hook.decide.plan", "Fail", 7, "container.denied"),
+        ("hook.decide.plan", "Ignore", 7, "container.denied"),
+    ],
+)
+def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_refused(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, hangs: str, policy: str, code: int, event: str
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(hangs, lambda *_: go.wait(20))
+    with running(root_dir, document(GPU, failurePolicy=policy)) as plugin:
         response = plugin.create(["GPU=all"])
-        assert (response.status.code, env(response)) == (0, {})
+        assert (response.status.code, env(response)) == (code, {})
+        wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))  # it follows
+        [told] = [line for line in plugin.logged() if line["event"].startswith("container.")]
+        assert (told["event"], told["container"]["pod"]) == (event, "web-1")
         go.set()
 
 
@@ -287,7 +303,7 @@ def long_env(env: list[str]) -> list[str]:
     return [*env, *(f"LONG_{number}=" + "x" * 100_000 for number in range(45))]
 
 
-@pytest.mark.parametrize(("more", "code"), [({}, 7), ({"failurePolicy": "Ignore"}, 0)])
+@pytest.mark.parametrize(("more", "code"), [({}, 7), ({"failurePolicy": "Ignore"}, 7), ({"mode": "Audit"}, 0)])
 def test_a_container_with_too_much_env_is_refused_and_the_plugin_stays(
     root_dir: Path, more: dict[str, str], code: int
 ) -> None:
@@ -296,8 +312,8 @@ def test_a_container_with_too_much_env_is_refused_and_the_plugin_stays(
         response = plugin.create(long_env(["GPU=all"]))
         assert (response.status.code, env(response)) == (code, {})
         assert bool(code) == response.status.message.startswith("reassert: refused a container: a message of 45")
-        assert plugin.logged()[-1]["event"] == "container.error"
-        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        assert plugin.logged()[-1]["event"] == ("container.denied" if code else "container.would-deny")
+        assert env(plugin.create(["GPU=all"])) == ({"GPU": "void"} if code else {})
 
 
 def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path) -> None:
