@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 
 from hook import __version__, events
 from hook.base.errors import ReassertError, Usage, describe
-from hook.base.system import Untrusted, print_to_nobody, trusted
+from hook.base.system import Untrusted, discard_output, trusted
 from hook.base.text import printable
 from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         print("reassert: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        print_to_nobody()
+        discard_output()
         return 1
     except Usage as error:
         print(printable(f"reassert: {error}"), file=sys.stderr)
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         try:
             sys.stdout.flush()
         except OSError:  # it is a full disk, and the interpreter would complain of it once more
-            print_to_nobody()
+            discard_output()
         return 1
 
 

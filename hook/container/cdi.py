@@ -7,7 +7,7 @@ in process.env may rightly be the spec's (NVIDIA's set `void` there, to keep oth
 import posix
 import time
 
-from hook.base.child import ask
+from hook.base.child import output_of
 from hook.base.errors import ReassertError, Undecided, describe
 from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import read_file, trusted
@@ -60,7 +60,7 @@ def _spec(path: str, names: "list[str]") -> object:
             return None
         trusted(path)
         if not path.endswith(".json"):
-            text = decode(ask(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
+            text = decode(output_of(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
         return parse(text)
     except (OSError, ReassertError, Malformed) as error:
         raise Undecided(f"CDI spec {path}: {describe(error) if isinstance(error, OSError) else error}") from None

@@ -14,7 +14,7 @@ LIMIT = 32 * 1024 * 1024
 """Bytes of a config.json or process file. etcd takes objects of at most 1.5 MiB, so a real one is far below."""
 
 _STRICT = ("mounts", "annotations", "linux", "root", "hooks")
-"""Members in which a name that stands there twice is refused."""
+"""Members whose values may have no duplicate names."""
 
 
 def _names(text: str) -> "dict[str, str]":

@@ -9,7 +9,7 @@ good one stays in force and every start says why (`Policy.warning`).
 import posix
 import time
 
-from hook.base.child import ask
+from hook.base.child import output_of
 from hook.base.errors import ReassertError, describe
 from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import Untrusted, is_file, make_directory, read_file, trusted
@@ -113,7 +113,7 @@ def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None")
         stored = _stored(source, store) if lock >= 0 else None
         if stored is not None and stored.knows(key):
             return stored, ""
-        return Stored(decode(ask(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
+        return Stored(decode(output_of(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
     except (OSError, ReassertError, Malformed) as error:
         return old, f"{source} could not be compiled: {error}"
     finally:
