@@ -1,3 +1,3 @@
-"""The program behind the command `reassert`: what a Kubernetes node reserves, put back before a container exists."""
+"""reassert: enforce the env and mounts that a Kubernetes node reserves, before a container starts."""
 
 __version__ = "0.2.0"

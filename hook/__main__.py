@@ -1,8 +1,8 @@
-"""Which personality is asked for; imports nothing else until it knows."""
+"""Entry point of the command `reassert`. It imports only what the given command needs."""
 
 import sys
 
-if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen, by its path, as `hook.base.system.own_command` does
+if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen and run by its path, as by `hook.base.child`
     sys.path[0] = __file__.rpartition("/")[0].rpartition("/")[0]
 
 

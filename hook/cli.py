@@ -1,4 +1,4 @@
-"""The command line for people: policy, explain, dispatcher. The start path's verbs never come here."""
+"""The command line, but for the commands of the start path (hook/start.py)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from ruamel.yaml.error import YAMLError
 
 from hook import __version__, events
 from hook.base.errors import ReassertError, Usage, describe
-from hook.base.system import Untrusted, print_to_nobody, trusted
+from hook.base.system import Untrusted, discard_output, trusted
 from hook.base.text import printable
 from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid, Problem
 
-_DESCRIPTION = "Put the env and the mounts that a node reserves back before a container starts."
-_NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
-_ADAPTERS = """adapters (called by engines, each with its own --help):
-  runtime             wrapper of an OCI runtime
-  hook                OCI hook, and podman's precreate stage
-  nri                 NRI plugin; also when a runtime starts reassert from its plugin directory
+_DESCRIPTION = "Enforce the env and mounts that a node reserves, before a container starts."
+_NODE = "Configure this node's container engine to call reassert, verify it with probe containers, and undo it."
+_PROGRAM_HELP = "absolute path by which engines call reassert (default: the path of this program)"
+_ADAPTERS = """adapters (called by container engines, each with its own --help):
+  runtime             OCI runtime wrapper
+  hook                OCI hook, and podman's hook stage precreate
+  nri                 NRI plugin; also the command if a runtime starts reassert from its NRI plugin directory
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. Returns its exit status: 0 good, 1 found something wrong, 2 wrong usage."""
+    """Run one command. Returns its exit status: 0 success, 1 an error or a problem found, 2 wrong usage."""
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
-        arguments = ["nri"]  # a runtime starts what lies in its plugin directory without arguments
+        arguments = ["nri"]  # a runtime starts the programs of its NRI plugin directory without arguments
     parser = _parser(arguments)
     try:
         options = parser.parse_args(arguments)
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
         print("reassert: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        print_to_nobody()
+        discard_output()
         return 1
     except Usage as error:
         print(printable(f"reassert: {error}"), file=sys.stderr)
@@ -61,8 +62,8 @@ def main(arguments: list[str]) -> int:
             print(error.outcome, file=sys.stderr)  # type: ignore[union-attr]  # a NodeError, imported with its command
         try:
             sys.stdout.flush()
-        except OSError:  # it is a full disk, and the interpreter would complain of it once more
-            print_to_nobody()
+        except OSError:  # a full disk: without this, Python reports the error again at exit
+            discard_output()
         return 1
 
 
@@ -80,67 +81,65 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     policy = commands.add_parser("policy", help="check or show the node policy").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    check = policy.add_parser("check", help="print every error of a policy file, with line and column")
+    check = policy.add_parser("check", help="list all errors and warnings of a policy file, with line and column")
     check.add_argument(
-        "file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}; then its owner and mode count too"
+        "file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, whose owner and mode are checked too"
     )
     check.add_argument(
         "--node",
         action="store_true",
-        help="also check that every hostPath and valueFrom.file exists on this node and belongs to root",
+        help="also check that every hostPath and valueFrom.file exists on this node and that only root can change it",
     )
     check.set_defaults(run=_policy_check)
-    show = policy.add_parser("show", help="print the policy in force, its source, and why an edit of it is held back")
-    _where(show)
+    show = policy.add_parser("show", help="print the policy in force, and why a newer policy file is held back")
+    _add_policy_options(show)
     show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     show.set_defaults(run=_policy_show)
     compiling = policy.add_parser(
-        "compile", help="compile the policy now; else the first container start after a change does it"
+        "compile", help="compile the policy file now; otherwise the next container start does it"
     )
-    _where(compiling)
+    _add_policy_options(compiling)
     compiling.set_defaults(run=_policy_compile)
 
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
     generate = cdi.add_parser(
-        "generate", help="print the policy in force as CDI devices, for containers that request them"
+        "generate", help="print a CDI spec of the policy in force, for containers that request it"
     )
-    generate.add_argument(
-        "--reassert", metavar="PATH", help="absolute path of this program (default: the path that upgrades keep)"
-    )
-    _where(generate)
+    generate.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
+    _add_policy_options(generate)
     generate.set_defaults(run=_cdi_generate)
-    convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; container starts call it")
+    convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; used by container starts")
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
 
-    explain = commands.add_parser("explain", help="show what would be done about a container, and why; changes nothing")
+    explain = commands.add_parser(
+        "explain", help="print the decision about a container, with the reasons; changes nothing"
+    )
     which = explain.add_mutually_exclusive_group(required=True)
-    which.add_argument("--bundle", metavar="DIR", help="directory of an OCI bundle")
-    which.add_argument("--config", metavar="FILE", help="path of an OCI config.json")
-    explain.add_argument("--policy", metavar="FILE", help="a policy file instead of the node's policy in force")
+    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
+    which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
     explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
     explain.set_defaults(run=_explain)
 
     wrapper = commands.add_parser(
-        "dispatcher", help="print the script that an engine calls in place of the OCI runtime"
+        "dispatcher", help="print the script that an engine runs as its OCI runtime (`reassert-runc`)"
     )
     wrapper.add_argument("--real", required=True, metavar="PATH", help="absolute path of the real OCI runtime")
-    wrapper.add_argument(
-        "--reassert", metavar="PATH", help="absolute path of this program (default: the path that upgrades keep)"
-    )
+    wrapper.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
     wrapper.add_argument(
         "--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})"
     )
-    _where(wrapper)
+    _add_policy_options(wrapper)
     wrapper.set_defaults(run=_dispatcher)
 
     node = commands.add_parser(
-        "node", help="wire reassert into this node's container engine, and out again", description=_NODE
+        "node", help="configure this node's container engine to call reassert, and undo it", description=_NODE
     )
-    if arguments[:1] == ["node"]:  # it loads a TOML editor and more, and a start may wait for another command
+    if arguments[:1] == ["node"]:  # slow imports, a TOML editor among them; a start may wait for another command
         from hook.node.command import add_commands
 
         add_commands(node)
@@ -151,23 +150,24 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"node policy (default: {store.SOURCE})")
+def _add_policy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"policy file (default: {store.SOURCE})")
     parser.add_argument(
-        "--store", metavar="DIR", default=store.STORE, help=f"directory of compiled policies (default: {store.STORE})"
+        "--store", metavar="DIR", default=store.STORE, help=f"compiled policies (default: {store.STORE})"
     )
 
 
 def _policy_check(options: argparse.Namespace) -> int:
-    """Errors end with 1. Ownership is an error for the node's own file, a warning for a draft.
+    """Returns 1 if there is an error.
 
-    With --node, so is a file that the policy needs and that this node does not have.
+    A wrong owner or mode is an error for the node's policy file, a warning for another file. With --node, a missing
+    file that the policy needs is an error.
     """
     path = options.file or store.SOURCE
     content, _ = read_source(path)
     compiled = compile_bytes(path, content)
-    found = [*compiled.warnings, *(_of_this_node(compiled) if options.node else [])]
-    for problem in found:
+    problems = [*compiled.warnings, *(_node_problems(compiled) if options.node else [])]
+    for problem in problems:
         print(problem.at(path), file=sys.stderr)
     try:
         trusted(os.path.abspath(path))
@@ -175,15 +175,15 @@ def _policy_check(options: argparse.Namespace) -> int:
         if not options.file:
             raise
         print(printable(f"{path}: warning: on a node this file would be refused: {error}"), file=sys.stderr)
-    if any(problem.severity == "error" for problem in found):
+    if any(problem.severity == "error" for problem in problems):
         return 1
     valid = "valid on this node" if options.node else "valid"
     print(printable(f"{path}: {valid}, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
     return 0
 
 
-def _of_this_node(compiled: Compiled) -> list[Problem]:
-    """What is wrong with the files of this node that a policy names, with the place of each in the policy file."""
+def _node_problems(compiled: Compiled) -> list[Problem]:
+    """Problems of this node's files that the policy names, with their positions in the policy file."""
     from hook.node.sources import look_at
 
     source = compiled.source
@@ -197,7 +197,7 @@ def _policy_show(options: argparse.Namespace) -> int:
 
 
 def _policy_compile(options: argparse.Namespace) -> int:
-    """For the start path: the store's new text on stdout."""
+    """The start path reads the store's new text from standard output."""
     sys.stdout.write(refresh(os.path.abspath(options.policy), options.store))
     return 0
 
@@ -206,7 +206,7 @@ def _cdi_generate(options: argparse.Namespace) -> int:
     from hook.emit.cdi import cdi_spec
 
     policy = store.load(os.path.abspath(options.policy), options.store)
-    spec = cdi_spec(policy, _own(options))
+    spec = cdi_spec(policy, _program(options))
     print(json.dumps(spec, indent=2, ensure_ascii=False))
     return 0
 
@@ -226,12 +226,12 @@ def _explain(options: argparse.Namespace) -> int:
     return explain(config, options.policy, options.store, options.output)
 
 
-def _own(options: argparse.Namespace) -> str:
-    """The program that is to be called: --reassert, else this one as it lasts over upgrades. Raises Usage."""
-    from hook.emit.dispatcher import lasting
+def _program(options: argparse.Namespace) -> str:
+    """The path by which engines call reassert: --reassert, else this program's stable path. Raises Usage."""
+    from hook.emit.dispatcher import stable_path
 
     here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
-    return _absolute(options.reassert or lasting(here))
+    return _absolute(options.reassert or stable_path(here))
 
 
 def _absolute(path: str) -> str:
@@ -243,7 +243,7 @@ def _absolute(path: str) -> str:
 def _dispatcher(options: argparse.Namespace) -> int:
     from hook.emit.dispatcher import dispatcher
 
-    own = _own(options)
+    program = _program(options)
     extra = [
         part
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", events.EVENTS))
@@ -251,22 +251,22 @@ def _dispatcher(options: argparse.Namespace) -> int:
     ]
     for path in (options.real, *extra[1::2]):
         _absolute(path)
-    sys.stdout.write(dispatcher(options.real, own, extra))
+    sys.stdout.write(dispatcher(options.real, program, extra))
     return 0
 
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:
-    """Declared here, so that the other commands do not load protobuf."""
+    """The options of `reassert nri`. They are here because hook.adapters.nri imports protobuf."""
     parser.add_argument(
         "--socket", metavar="PATH", default="/var/run/nri/nri.sock", help="NRI socket (default: %(default)s)"
     )
     parser.add_argument(
-        "--plugin-index", metavar="NN", default="", help="position among plugins, two digits (default: 10)"
+        "--plugin-index", metavar="NN", default="", help="order among NRI plugins, two digits (default: 10)"
     )
-    _where(parser)
+    _add_policy_options(parser)
     parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
     parser.add_argument(
-        "--metrics", metavar="ADDRESS", help="serve Prometheus on 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
+        "--metrics", metavar="ADDRESS", help="serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
     )
 
 

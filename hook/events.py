@@ -1,7 +1,7 @@
-"""One JSON event per container with edits, denials or errors. Part of the start path: builtins only.
+"""The event log: one JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
-The functions `*_event` make the record, the same for every adapter; `write` appends it to the node's event log. What a
-pod wrote is in the record as it is; what is logged of it is cut by hook/base/excerpt.py, whoever made the record.
+The functions `*_event` make an event, in the same form for every adapter. `write` appends it to the log. An event has
+a pod's text in full; hook/base/excerpt.py limits its length when the event is written.
 """
 
 import posix
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from hook.reserve.outcome import Edit, Reason
 
 EVENTS = "/var/log/reassert/events.jsonl"
-"""Where events go unless the command line says otherwise."""
+"""Default path of the event log."""
 
 PROBES = "/run/reassert/probes"
-"""Root's own directory. `node verify` and `node install` have a file here for each of their probes that runs now, named
-by the container's id; for CRI, by the pod's UID too."""
+"""Directory that only root can write to. `node verify` and `node install` keep a file in it for each of their running
+probe containers, named by the container's id; with CRI another one, named by the pod's UID."""
 
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 WOULD_DENY = "container.would-deny"
@@ -36,11 +36,11 @@ HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 
 DRIFTED = "container.drifted"
-"""A running container is not what the policy wants; only a resident adapter sees that, and it changes nothing."""
+"""A running container differs from the policy. Only the NRI plugin checks running containers; it changes none."""
 
 
 class Clock:
-    """When an adapter began, for an event's time and duration."""
+    """The start time of an adapter, for an event's timestamp and duration."""
 
     __slots__ = ("_monotonic", "started")
 
@@ -49,40 +49,40 @@ class Clock:
         self._monotonic = time.monotonic_ns()
 
     def milliseconds(self) -> float:
-        """Since the adapter began."""
+        """The time since the adapter started."""
         return round((time.monotonic_ns() - self._monotonic) / 1e6, 3)
 
 
 def container_event(
-    clock: Clock, adapter: str, container_id: str, who: "Identity | None", policy: "Policy | None"
+    clock: Clock, adapter: str, container_id: str, identity: "Identity | None", policy: "Policy | None"
 ) -> "dict[str, object]":
-    """The fields that every event about a container has; the caller adds `event`, `level` and what happened."""
+    """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
     event: dict[str, object] = {
         "timestamp": timestamp(clock.started),
         "adapter": adapter,
         "id": container_id,
-        "container": who.as_dict() if who else {},
+        "container": identity.as_dict() if identity else {},
         "mode": policy.mode if policy else "",
         "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
         "durationMs": clock.milliseconds(),
     }
-    if is_probe(adapter, container_id, who):
+    if is_probe(adapter, container_id, identity):
         event["probe"] = True
     return event
 
 
-def is_probe(adapter: str, container_id: str, who: "Identity | None") -> bool:
-    """Whether root's own `node verify` or `node install` started this container to look at it.
+def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bool:
+    """Whether the container is a probe, which `node verify` or `node install` started as root.
 
-    Nobody else can have a container marked: engines choose ids by themselves and at random, and only root writes to
-    PROBES. The UID counts where a runtime says it over NRI. In config.json it may be a docker user's annotation.
+    No other user can mark a container as a probe: engines choose ids at random, and only root can write to PROBES. The
+    pod's UID counts only over NRI. In config.json it may be a docker user's annotation.
     """
     try:
         trusted(PROBES)
-        marks = posix.listdir(PROBES)  # compared with, so that no id becomes a path
+        marks = posix.listdir(PROBES)  # a list to compare with: an id is never used as a path
     except (OSError, ReassertError):
         return False
-    return container_id in marks or (adapter == "nri" and who is not None and who.uid in marks)
+    return container_id in marks or (adapter == "nri" and identity is not None and identity.uid in marks)
 
 
 def plan_event(
@@ -93,19 +93,20 @@ def plan_event(
     verified: str = "",
     draft: "dict[str, object] | None" = None,
 ) -> "dict[str, object]":
-    """The record of a decision that had something to say.
+    """The event about a plan and what the adapter did about it.
 
-    `edits`, `denials`: what the adapter did, and why the container must not start, beyond the plan's own reasons.
-    `verified`: where the result was looked at. `draft`: the record of the adapter before this one, which it completes.
+    `edits`: the edits that the adapter made; all of the plan's unless given. `denials`: reasons to refuse the container
+    that the adapter found, besides the plan's own. `verified`: where the result was checked. `draft`: the event of an
+    earlier adapter, which this event completes.
     """
     reasons = [*plan.reasons(), *denials]
     refused = bool(reasons) and not plan.audit_only()
     made: list[Any] = list(plan.edits if edits is None else edits)
     if draft is not None:
         earlier = draft.get("edits")
-        told = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-        names = {(edit.get("kind"), edit.get("name")) for edit in told}
-        made = told + [edit for edit in made if (edit.kind, edit.name) not in names]
+        drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
+        names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
+        made = drafted + [edit for edit in made if (edit.kind, edit.name) not in names]
         event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
     if refused:
         kind = DENIED
@@ -122,9 +123,9 @@ def plan_event(
     event["verified"] = verified if done else ""
     if done and made and not verified:
         event["asked"] = True
-    _list(event, "edits", made, lambda edit: edit if isinstance(edit, dict) else edit.describe())
-    _list(event, "denials", [*plan.denials, *denials], lambda reason: reason.describe())
-    _list(event, "errors", plan.errors, lambda reason: reason.describe())
+    _add_list(event, "edits", made, lambda edit: edit if isinstance(edit, dict) else edit.describe())
+    _add_list(event, "denials", [*plan.denials, *denials], lambda reason: reason.describe())
+    _add_list(event, "errors", plan.errors, lambda reason: reason.describe())
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event
@@ -133,37 +134,35 @@ def plan_event(
 def error_event(
     event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
 ) -> "dict[str, object]":
-    """The record of a failure of reassert itself. `would_deny`: it starts only because the mode is Audit."""
-    event["event"] = WOULD_DENY if would_deny else ERROR
-    event["level"] = "warning" if starts else "error"
-    event["applied"] = False
-    event["errors"] = [{"rule": "", "message": message}]
-    return event
+    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
+    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
 
 
 def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
-    """The record of a container that no policy lets through. `starts`: it does, because the mode is Audit."""
-    event["event"] = WOULD_DENY if starts else DENIED
-    event["level"] = "warning" if starts else "error"
-    event["applied"] = False
-    event["denials"] = [{"rule": "", "message": message}]
+    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
+    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
+
+
+def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
+    event.update(event=name, level="warning" if starts else "error", applied=False)
+    event[key] = [{"rule": "", "message": message}]
     return event
 
 
-def _list(event: "dict[str, Any]", key: str, things: "Sequence[Any]", described: "Callable[[Any], object]") -> None:
-    """What an event lists; of more than ENTRIES things the first ones and, in `omitted`, how many are left out."""
-    event[key] = [described(thing) for thing in things[:ENTRIES]]
-    if len(things) > ENTRIES:
-        event.setdefault("omitted", {})["/" + key] = len(things) - ENTRIES
+def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describe: "Callable[[Any], object]") -> None:
+    """Add a list to an event: at most ENTRIES items, and in `omitted` the number of items that were left out."""
+    event[key] = [describe(item) for item in items[:ENTRIES]]
+    if len(items) > ENTRIES:
+        event.setdefault("omitted", {})["/" + key] = len(items) - ENTRIES
 
 
 def write(path: str, event: "dict[str, object]") -> None:
-    """Append an event."""
+    """Append an event to the log. A log that cannot be written never stops a container."""
     append(path, line(event))
 
 
 def append(path: str, text: str) -> None:
-    """Append an event's `line`. A log that cannot be written never stops a container: the decision has been taken."""
+    """Append the line of an event to the log. A log that cannot be written never stops a container."""
     try:
         logfile.append(path, text.encode("ascii"))
     except OSError:

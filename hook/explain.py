@@ -1,4 +1,4 @@
-"""`reassert explain`: the decision about a bundle, for people. Reads what an adapter reads and changes nothing."""
+"""`reassert explain`: print the decision about a container, from its config.json. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.match import Match
 from hook.policy.model import Policy
+from hook.policy.words import actual, wanted
 from hook.reserve import decision
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Edit
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str) -> int:
-    """Print the decision; returns 0 also for a container that would be refused. Raises ReassertError, OSError."""
+    """Print the decision. Returns 0 also for a container that is refused. Raises ReassertError, OSError."""
     policy = _policy(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
     case = Case("explain", "", lambda: policy)
@@ -42,7 +43,7 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
 
 
 def _policy(policy_file: str | None, store_directory: str) -> Policy:
-    """A draft is compiled here and kept nowhere; without one, what is in force on this node."""
+    """The given policy file, compiled but not stored; without one, the policy in force on this node."""
     if policy_file is None:
         return store.load(store.SOURCE, store_directory)
     content, _ = read_source(policy_file)
@@ -58,15 +59,15 @@ def _policy(policy_file: str | None, store_directory: str) -> Policy:
 
 
 def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
-    """The whole decision as data."""
-    who = container.identity
+    """The decision as data."""
+    identity = container.identity
     return {
         "config": config,
         "container": {
-            "engine": who.engine or None,
-            "kubernetes": who.kubernetes,
-            **{key: getattr(who, key) for key in ("namespace", "pod", "uid", "container", "image", "labels")},
-            "types": list(who.types),
+            "engine": identity.engine or None,
+            "kubernetes": identity.kubernetes,
+            **{key: getattr(identity, key) for key in ("namespace", "pod", "uid", "container", "image", "labels")},
+            "types": list(identity.types),
         },
         "policy": {
             "path": decided.policy.path,
@@ -80,9 +81,10 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
                 "name": match.rule.name,
                 "applies": match.applies,
                 "because": [
-                    {"condition": v.field, "wanted": v.wanted, "seen": v.seen, "met": v.met} for v in match.verdicts
+                    {"condition": c.field, "wanted": wanted(c), "seen": actual(c), "met": c.met}
+                    for c in match.conditions
                 ],
-                "unknown": match.unknown(),
+                "unknown": [condition.field for condition in match.conditions if condition.met is None],
             }
             for match in decided.matches
         ],
@@ -97,7 +99,7 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
     }
 
 
-_CORRECTED = "started corrected: config.json already is what the wrapper made of it when the container was created"
+_CORRECTED = "started corrected: the wrapper already corrected this config.json when the container was created"
 
 
 def _outcome(decided: Plan, container: Container) -> str:
@@ -123,7 +125,7 @@ def _table(decided: Plan, container: Container, config: str) -> str:
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
         parts += ["", _line("allocated", f"{allocation}: {what}")]
     if decided.edits:
-        rows = [[edit.rule, edit.kind, edit.name, *_words(edit)] for edit in decided.edits]
+        rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in decided.edits]
         parts += ["", table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])]
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
@@ -132,42 +134,43 @@ def _table(decided: Plan, container: Container, config: str) -> str:
 
 
 def _line(label: str, text: str) -> str:
-    """One line, whatever a pod's author wrote into the text."""
+    """One line of the table. Newlines and control characters of a pod's text are escaped."""
     return f"{label:10} {printable(text)}"
 
 
-def _identity(who: Identity, config: str) -> list[str]:
-    if who.kubernetes is False:
-        kind = f"of no pod ({who.engine})" if who.engine else "of no pod"
-    elif who.kubernetes is None:
-        kind = "unknown: annotations of more than one engine"
+def _identity(identity: Identity, config: str) -> list[str]:
+    if identity.kubernetes is False:
+        kind = f"of no pod ({identity.engine})" if identity.engine else "of no pod"
+    elif identity.kubernetes is None:
+        kind = "unknown: annotations claim a pod, and nothing proves which engine wrote them"
     else:
-        kind = f"{who} ({who.engine}, {' or '.join(who.types)})"
-    known = " ".join(f"{key}={value}" for key, value in who.as_dict().items())
+        kind = f"{identity} ({identity.engine}, {' or '.join(identity.types)})"
+    known = " ".join(f"{key}={value}" for key, value in identity.as_dict().items())
     lines = [_line("config", config), _line("container", kind)]
     return [*lines, _line("", known)] if known else lines
 
 
 def _why(match: Match) -> str:
-    if not match.verdicts:
+    if not match.conditions:
         return "no conditions: every container"
     counts = match.applies or not match.rule.skip_unknown
     words = []
-    for verdict in match.verdicts:
-        if verdict.met is None:
-            words.append(f"{verdict.field} cannot be seen here, {'counts as met' if counts else 'does not count'}")
+    for condition in match.conditions:
+        if condition.met is None:
+            words.append(f"{condition.field} is unknown here, {'counts as met' if counts else 'counts as not met'}")
         else:
-            words.append(f"{verdict.field} {verdict.seen} {'is' if verdict.met else 'is not'} {verdict.wanted}")
+            verb = "is" if condition.met else "is not"
+            words.append(f"{condition.field} {actual(condition)} {verb} {wanted(condition)}")
     return "; ".join(words)
 
 
-def _words(edit: Edit) -> tuple[str, str]:
+def _before_and_after(edit: Edit) -> tuple[str, str]:
     before, after = edit.words()
     return before, f"{after} from {edit.origin}" if edit.origin else after
 
 
 def _diff(decided: Plan, spec: Spec, config: str) -> str:
-    """Unified diff of config.json, indented on both sides, as the runtime adapter would leave it."""
+    """Unified diff of config.json and of what the runtime wrapper makes of it, both indented."""
     before = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
     if not decided.refusal() and not decided.audit_only():
         decided.apply(spec)

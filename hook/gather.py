@@ -1,4 +1,4 @@
-"""What the matching rules need to know of the node, read before the decision. Start path: builtins only."""
+"""Read the node's data that the matching rules need, before the decision. Part of the start path: builtins only."""
 
 import posix
 
@@ -13,32 +13,30 @@ from hook.reserve import devices, mounts
 from hook.reserve.env import FILE
 
 VALUE_LIMIT = 128 * 1024
-"""Bytes of a `valueFrom.file`: Linux's MAX_ARG_STRLEN, beyond which no env entry can be."""
+"""Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
+
+_S_IFMT, _DEVICE_TYPES = 0o170000, {0o020000: "c", 0o060000: "b"}
 
 
-_S_IFMT, _KINDS = 0o170000, {0o020000: "c", 0o060000: "b"}
-
-
-def gather(policy: Policy, who: Identity, matches: "list[Match]") -> Facts:
-    """Read what the rules that apply ask for: files, hostPaths, and kubelet's device checkpoint."""
+def gather(policy: Policy, identity: Identity, matches: "list[Match]") -> Facts:
+    """Read the files, hostPaths, device nodes and device allocations that the rules that apply need."""
     facts = Facts()
-    if any(match.applies and match.rule.uses_allocations() for match in matches):
-        _gather_allocations(facts, policy, who)
-    for match in matches:
-        if not match.applies:
-            continue
-        for env in match.rule.env:
+    rules = [match.rule for match in matches if match.applies]
+    if any(rule.uses_allocations() for rule in rules):
+        _gather_allocations(facts, policy, identity)
+    for rule in rules:
+        for env in rule.env:
             if env.source == FILE and env.text is not None and env.text not in facts.files:
                 _read_value(facts, env.text)
-        for mount in match.rule.mounts:
+        for mount in rule.mounts:
             if mount.source:
-                _look_for(facts, mount.source)
-        for allocation in facts.allocations if mounts.PART in match.rule.allocations else []:
+                _check_source(facts, mount.source)
+        for allocation in facts.allocations if mounts.PART in rule.allocations else []:
             for source, _, _ in allocation.mounts:
-                _look_for(facts, source)
-        for allocation in facts.allocations if devices.PART in match.rule.allocations else []:
+                _check_source(facts, source)
+        for allocation in facts.allocations if devices.PART in rule.allocations else []:
             for path, _, _ in allocation.devices:
-                _look_at_device(facts, path)
+                _read_device(facts, path)
     return facts
 
 
@@ -49,26 +47,26 @@ def _read_value(facts: Facts, path: str) -> None:
         facts.unreadable[path] = describe(error)
 
 
-def _look_for(facts: Facts, source: str) -> None:
+def _check_source(facts: Facts, source: str) -> None:
     try:
         posix.stat(source)
     except OSError:
         facts.absent_sources.add(source)
 
 
-def _look_at_device(facts: Facts, path: str) -> None:
-    """The node behind an allocated host path, as containerd finds it: links followed, directories left to it."""
+def _read_device(facts: Facts, path: str) -> None:
+    """The device node at an allocated host path. As in containerd, symbolic links are followed, directories allowed."""
     try:
         status = posix.stat(path)
     except OSError:
         facts.absent_sources.add(path)
         return
-    kind = _KINDS.get(status.st_mode & _S_IFMT)
-    if kind is None:
+    device_type = _DEVICE_TYPES.get(status.st_mode & _S_IFMT)
+    if device_type is None:
         facts.device_nodes[path] = None
         return
     facts.device_nodes[path] = {
-        "type": kind,
+        "type": device_type,
         "major": posix.major(status.st_rdev),
         "minor": posix.minor(status.st_rdev),
         "fileMode": status.st_mode & 0o777,
@@ -77,29 +75,30 @@ def _look_at_device(facts: Facts, path: str) -> None:
     }
 
 
-def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
-    """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows.
+def _gather_allocations(facts: Facts, policy: Policy, identity: Identity) -> None:
+    """Read the container's device allocations from kubelet's checkpoint.
 
-    Raises Unacceptable where annotations that a pod, an image or a user wrote are why nobody knows.
+    Without a checkpoint or an entry, nothing was allocated. If the checkpoint cannot be read, `allocation_problem` says
+    why. Raises Unacceptable if annotations that a pod, an image or a user can write make the allocation unknown.
     """
-    if who.kubernetes is False or who.types == (SANDBOX,):
-        return  # device plugins allocate to the containers of pods only
-    if who.engine == DOCKER and who.container is None:
-        return  # kubelet gives every container a termination log, which has its name: this is pause, or of no pod
-    if who.kubernetes is None:
+    if identity.kubernetes is False or identity.types == (SANDBOX,):
+        return  # device plugins allocate to containers of pods only, not to sandboxes
+    if identity.engine == DOCKER and identity.container is None:
+        return  # pause, or not a pod's: kubelet mounts a termination log, with the name, into a pod's containers
+    if identity.kubernetes is None:
         raise Unacceptable(
-            "annotations claim a pod and nothing shows which engine wrote them, so the device allocation is unknown"
+            "annotations claim a pod and nothing proves which engine wrote them, so the device allocation is unknown"
         )
-    if who.uid is None or who.container is None:
-        unknown = "the pod's UID" if who.uid is None else "the container's name"
+    if identity.uid is None or identity.container is None:
+        unknown = "the pod's UID" if identity.uid is None else "the container's name"
         facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"
         return
-    # Only a policy that uses allocations pays for these.
+    # Imported here, so that only a policy that uses allocations loads them.
     from hook.container.allocation import LIMIT, allocations, checkpoint_path
 
     path = checkpoint_path(policy.kubelet_root)
     try:
-        facts.allocations = allocations(read_file(path, LIMIT), who.uid, who.container)
+        facts.allocations = allocations(read_file(path, LIMIT), identity.uid, identity.container)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
             from hook.container.cdi import env_of_devices
@@ -113,7 +112,7 @@ def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
 
 
 def first_line(path: str) -> str:
-    """The first line of a file that only root can write. Raises Untrusted, Undecided, OSError."""
+    """The first line of a file that only root can write to. Raises Untrusted, Undecided, OSError."""
     if not is_file(trusted(path)):
         raise Undecided(f"{path} is not a regular file")
     fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
@@ -122,7 +121,7 @@ def first_line(path: str) -> str:
     finally:
         posix.close(fd)
     if b"\0" in line:
-        raise Undecided(f"{path}: its first line holds a NUL byte")
+        raise Undecided(f"{path}: the first line contains a NUL byte")
     try:
         return decode(line)
     except Malformed as error:

@@ -27,7 +27,7 @@ class Plan:
     `edits`: what differs from what the policy wants. `denials`: what the policy forbids. `errors`: what reassert could
     not find out. `env`: the env that the container's every process gets. `mounts`: every reserved mount, also those
     that need no edit. `excluded`: why the policy leaves the container alone, or "". `matches`: every candidate rule
-    with its verdicts.
+    with its conditions.
     """
 
     __slots__ = ("_outcome", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")

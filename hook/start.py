@@ -1,9 +1,9 @@
-"""The start path's door: the two personalities that stand in the way of a container start.
+"""Entry point of the start path: `reassert runtime` and `reassert hook`, which run during a container start.
 
-Everything that is imported from here runs before PyInstaller's import machinery when frozen (packaging/reassert.spec),
-and it is the same code that runs unfrozen and under test. Rules for all of it: import nothing but `sys`, `posix`,
-`_json`, `_signal`, `errno`, `time` and this package's own start path; no enum, re, typing, dataclasses, os or json.
-A test (tests/unit/test_import_budget.py) holds that; docs/performance.md says what each would cost.
+The start path is this module and all modules that it imports. The frozen program runs them before PyInstaller's import
+machinery (packaging/frozen_start.py). They may import only `sys`, `posix`, `_json`, `_signal`, `errno`, `time` and each
+other: no enum, re, typing, dataclasses, os or json. tests/unit/test_import_budget.py checks this, and
+docs/performance.md has the cost of each import.
 """
 
 import posix
@@ -12,11 +12,10 @@ import sys
 from hook.base.errors import describe
 from hook.base.system import say
 
-PERSONALITIES = ("runtime", "hook")
-"""Each an adapter; only the one that is asked for is imported (and loaded at all, when frozen)."""
+COMMANDS = ("runtime", "hook")
+"""The start path's commands. Each is the module `hook.adapters.COMMAND`, and only the given one is loaded."""
 
-
-_BOOTLOADERS = (
+_SET_BY_THE_BOOTLOADER = (
     b"_PYI_ARCHIVE_FILE",
     b"_PYI_APPLICATION_HOME_DIR",
     b"_PYI_PARENT_PROCESS_LEVEL",
@@ -26,15 +25,16 @@ _BOOTLOADERS = (
 
 
 def engine_environment() -> "dict[bytes, bytes]":
-    """The environment as the engine gave it: what PyInstaller's bootloader put in is taken out again.
+    """The engine's environment, without the changes of PyInstaller's bootloader.
 
-    It puts its directory before LD_LIBRARY_PATH, keeps the old one in LD_LIBRARY_PATH_ORIG, and talks to its own
-    children (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). What it leaves no trace of stays lost,
-    and means nothing to a runtime: an empty LD_LIBRARY_PATH, PYINSTALLER_*, an engine's own variables of these names.
+    The bootloader prepends its directory to LD_LIBRARY_PATH, saves the old value in LD_LIBRARY_PATH_ORIG, and sets
+    variables for its child processes (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). Three changes
+    cannot be undone, and have no effect on a runtime: an empty LD_LIBRARY_PATH, PYINSTALLER_*, and the engine's own
+    variables of the names below.
     """
     environment = dict(posix.environ)
     if hasattr(sys, "_MEIPASS"):
-        for name in _BOOTLOADERS:
+        for name in _SET_BY_THE_BOOTLOADER:
             environment.pop(name, None)
         original = environment.pop(b"LD_LIBRARY_PATH", b"").partition(b":")[2]
         if original:
@@ -44,8 +44,8 @@ def engine_environment() -> "dict[bytes, bytes]":
 
 
 def start(arguments: "list[str]") -> None:
-    """Become the personality that the arguments ask for, and never return; return at once for any other."""
-    if not arguments or arguments[0] not in PERSONALITIES:
+    """Run a command of the start path and exit. Returns only if the arguments name another command."""
+    if not arguments or arguments[0] not in COMMANDS:
         return
     status = 1
     try:
@@ -57,6 +57,6 @@ def start(arguments: "list[str]") -> None:
             from hook.adapters import hook
 
             status = hook.main(arguments[1:])
-    except BaseException as error:  # never a traceback at an engine
+    except BaseException as error:  # an engine gets one line, never a traceback
         say(describe(error))
     posix._exit(status)

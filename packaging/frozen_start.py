@@ -72,9 +72,9 @@ if order:
 def start_entry(workpath: Path) -> Entry:
     """The archive entry that runs before PyInstaller's import machinery is even loaded."""
     sys.path.insert(0, str(ROOT))
-    from hook.start import PERSONALITIES
+    from hook.start import COMMANDS
 
-    orders = {name: start_path(f"hook.adapters.{name}", start_path("hook.start", {})) for name in PERSONALITIES}
+    orders = {name: start_path(f"hook.adapters.{name}", start_path("hook.start", {})) for name in COMMANDS}
     files = {module: file for order in orders.values() for module, file in order.items()}
     constants = {
         "PACKAGES": tuple(module for module, file in files.items() if file.name == "__init__.py"),

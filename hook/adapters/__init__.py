@@ -1,1 +1,1 @@
-"""Doors: each turns its input into a Container and its Plan into output. None has rules of its own."""
+"""Adapters: each turns its input into a Container, and a Plan into its output. The policy alone has the rules."""

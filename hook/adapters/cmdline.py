@@ -1,8 +1,8 @@
-"""The command lines of runc and crun, read as they read them. Part of the start path: builtins only.
+"""Parse the command lines of runc and crun. Part of the start path: builtins only.
 
-runc takes Go's flags: one dash or two, `--name value` or `--name=value`, no clusters. crun takes getopt's:
-`-b DIR`, `-bDIR`, `-tb DIR`, and unambiguous beginnings of long names. runc also takes options after the container's
-id (urfave/cli reorders them), but for exec. What either accepts is accepted here.
+runc has Go's flag syntax: one dash or two, `--name value` or `--name=value`, no clusters. crun has getopt's: `-b DIR`,
+`-bDIR`, `-tb DIR`, and unambiguous prefixes of long names. runc also accepts options after the container's id
+(urfave/cli reorders them), except for exec. The parser accepts both.
 Sources: runc's main.go, create.go, run.go, restore.go, exec.go; crun's src/*.c, tables of options.
 """
 
@@ -70,15 +70,15 @@ _SHORT_VALUES = {
 _SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version"}
 
 _HELP = ("h", "help", "?", "usage")
-_HELP_OF_ALL = (*_HELP, "v", "V", "version")
-"""Options after which a runtime prints something and ends. Any other spelling of them costs an edit of config.json."""
+_GLOBAL_HELP = (*_HELP, "v", "V", "version")
+"""Options with which a runtime prints something and exits. In another spelling, config.json is edited for nothing."""
 
 EDITING_VERBS = tuple(_VALUES)
-"""Verbs that start a process. The others pass through untouched."""
+"""Verbs that start a process. All other verbs go to the real runtime unchanged."""
 
 
 class Option:
-    """One option as it stood: `begin` and `end` are its first and past-the-last argument."""
+    """An option of a command line. `begin` and `end`: the range of its arguments, `end` excluded."""
 
     __slots__ = ("begin", "end", "name", "value")
 
@@ -92,8 +92,8 @@ class Option:
 class Invocation:
     """A parsed command line.
 
-    `verb`: "" where there is none. `options`: of the verb, in order. `container_id`: "" where it is missing.
-    `operands`: index of the first argument that is not an option of the verb.
+    `verb`: "" if it is missing. `globals`: the options before the verb. `options`: those of the verb, in order.
+    `container_id`: "" if it is missing. `operands`: the index of the first argument that is no option of the verb.
     """
 
     __slots__ = ("arguments", "container_id", "globals", "operands", "options", "verb")
@@ -114,29 +114,29 @@ class Invocation:
     def _options_after_operands(self, values: "tuple[str, ...]", flags: "tuple[str, ...]") -> None:
         at = self.operands
         while at < len(self.arguments) and self.arguments[at - 1] != "--":
-            found, at = _options(self.arguments, at + 1, values, flags)
-            self.options += found
+            options, at = _options(self.arguments, at + 1, values, flags)
+            self.options += options
 
     def starts_nothing(self) -> bool:
-        """Whether no process comes of it: another verb, a question for help, or no container's id."""
+        """Whether the command starts no process: another verb, a help or version option, or a missing container id."""
         if self.verb not in EDITING_VERBS or not self.container_id:
             return True
-        return self._asks(self.globals, _HELP_OF_ALL) or self._asks(self.options, _HELP)
+        return self._has_any(self.globals, _GLOBAL_HELP) or self._has_any(self.options, _HELP)
 
-    def _asks(self, options: "list[Option]", names: "tuple[str, ...]") -> bool:
+    def _has_any(self, options: "list[Option]", names: "tuple[str, ...]") -> bool:
         return any(option.name in names and "=" not in self.arguments[option.begin] for option in options)
 
     def last(self, name: str) -> "Option | None":
-        """A verb's option; the last one counts."""
+        """An option of the verb; the last one of this name."""
         return _last(self.options, name)
 
     def value(self, name: str) -> "str | None":
-        """The value of a verb's option; the last one counts."""
+        """The value of an option of the verb; the last one counts."""
         option = _last(self.options, name)
         return option.value if option else None
 
     def global_value(self, name: str) -> "str | None":
-        """The value of a global option; the last one counts."""
+        """The value of an option before the verb; the last one counts."""
         option = _last(self.globals, name)
         return option.value if option else None
 
@@ -151,12 +151,12 @@ def _last(options: "list[Option]", name: str) -> "Option | None":
 def _options(
     arguments: "list[str]", at: int, values: "tuple[str, ...]", flags: "tuple[str, ...]"
 ) -> "tuple[list[Option], int]":
-    """The options from `at` on, and the index of the first argument that is none. Unknown ones count as flags."""
-    found: list[Option] = []
+    """The options from index `at` on, and the index of the first argument after them. Unknown options take no value."""
+    options: list[Option] = []
     while at < len(arguments):
         argument = arguments[at]
         if argument == "--":
-            return found, at + 1
+            return options, at + 1
         if argument == "-" or not argument.startswith("-"):
             break
         name, equals, value = argument.lstrip("-").partition("=")
@@ -164,26 +164,26 @@ def _options(
         if not long and not argument.startswith("--"):
             long, equals, value = _cluster(argument[1:], values)
         if long not in values:
-            found.append(Option(long or name, value, at, at + 1))
+            options.append(Option(long or name, value, at, at + 1))
             at += 1
         elif equals or at + 1 >= len(arguments):
-            found.append(Option(long, value, at, at + 1))
+            options.append(Option(long, value, at, at + 1))
             at += 1
         else:
-            found.append(Option(long, arguments[at + 1], at, at + 2))
+            options.append(Option(long, arguments[at + 1], at, at + 2))
             at += 2
-    return found, at
+    return options, at
 
 
 def _long_name(name: str, values: "tuple[str, ...]", flags: "tuple[str, ...]", two_dashes: bool) -> str:
-    """The option that a name stands for, or "": itself, one letter, or getopt's unambiguous beginning."""
+    """The long name of an option, or "". `name`: the long name, its letter, or an unambiguous prefix (getopt)."""
     if name in values or name in flags:
         return name
     if len(name) == 1:
         long = _SHORT_VALUES.get(name) or _SHORT_FLAGS.get(name) or ""
         return long if long in values or long in flags else ""
-    meant = [known for known in values + flags if known.startswith(name)] if two_dashes else []
-    return meant[0] if len(meant) == 1 else ""
+    candidates = [known for known in values + flags if known.startswith(name)] if two_dashes else []
+    return candidates[0] if len(candidates) == 1 else ""
 
 
 def _cluster(letters: str, values: "tuple[str, ...]") -> "tuple[str, str, str]":

@@ -1,4 +1,7 @@
-"""`exec` through the wrapper: the new process gets the env that was decided at create. Start path: builtins only."""
+"""`exec` through the runtime wrapper: the process gets the env that was decided when the container was created.
+
+Part of the start path: builtins only.
+"""
 
 import posix
 
@@ -12,9 +15,10 @@ from hook.reserve.env import Reserved
 
 
 def correct_exec(invocation: Invocation, real: str, environment: "dict[bytes, bytes]") -> "list[str]":
-    """The arguments with which to exec: the process file is corrected, `--env` of reserved names replaced.
+    """Correct the process file and `--env` options of reserved names. Returns the arguments for the real runtime.
 
-    A container that was created without reassert has no decision and passes unchanged. Raises Unacceptable.
+    A container that was created without reassert has no stored decision, and its exec is not changed. Raises
+    Unacceptable.
     """
     try:
         bundle = bundle_of(invocation.container_id, invocation.global_value("root"), real, environment)
@@ -25,7 +29,7 @@ def correct_exec(invocation: Invocation, real: str, environment: "dict[bytes, by
         _correct_process(invocation, arguments, reserved, environment)
         _replace_reserved(invocation, arguments, reserved)
         return arguments
-    except Exception as error:  # the promise made at create holds, or there is no exec
+    except Exception as error:  # an exec without the env that was decided at create is refused
         raise Unacceptable(f"exec: {describe(error)}") from None
 
 
@@ -37,21 +41,21 @@ def _decided_at_create(bundle: str) -> "Reserved | None":
 def _correct_process(
     invocation: Invocation, arguments: "list[str]", reserved: Reserved, environment: "dict[bytes, bytes]"
 ) -> None:
-    """A regular file is replaced. A pipe can be read only once: the runtime is given what was in it, corrected."""
+    """Correct the process file. A pipe can be read only once, so the runtime gets a memory file with its content."""
     option = invocation.last("process")
     if option is None:
         return
     path = option.value
-    # Blocking: a pipe's writer may need its time, and the real runtime would wait for it too.
+    # A blocking open and read: the real runtime would wait for a pipe's writer too.
     fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     try:
-        plain = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
+        is_regular = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
         target = ProcessFile(read_fd(fd, LIMIT, path), path)
     finally:
         posix.close(fd)
     target.env = reserved.correct(target.env)
     data = target.render()
-    if not plain:
+    if not is_regular:
         last = arguments[option.end - 1]
         preserved = _number(invocation.value("preserve-fds")) + _number(environment.get(b"LISTEN_FDS"))
         arguments[option.end - 1] = last[: len(last) - len(path)] + _memory_file(data, 3 + preserved)
@@ -67,9 +71,10 @@ def _number(text: "str | bytes | None") -> int:
 
 
 def _memory_file(data: bytes, first: int) -> str:
-    """A path to `data` for this process, whatever program it becomes; its descriptor is none below `first`.
+    """The path of a memory file with `data`, valid in this process also after execve.
 
-    Those are passed on into the container. All others runc and crun close before the container's process starts.
+    Its descriptor is `first` or above: runc and crun pass those below into the container, and close all others before
+    the container's process starts.
     """
     fd = posix.memfd_create("process.json", posix.MFD_CLOEXEC)
     write_all(fd, data)
@@ -105,7 +110,7 @@ def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: 
             left = [flags] if flags.strip("-") else []
             arguments[option.begin : option.end] = left
             first += len(left) - (option.end - option.begin) if first >= 0 else 0
-        else:  # in the spelling that was used: runc refuses -e beside --env
+        else:  # with the given spelling of the option: runc refuses -e and --env in one command
             given.add(name)
             first = option.begin
             last = arguments[option.end - 1]

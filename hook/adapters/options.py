@@ -1,4 +1,4 @@
-"""The command line of an adapter. Part of the start path: builtins only."""
+"""Parse the command line of an adapter. Part of the start path: builtins only."""
 
 from hook import events
 from hook.base.errors import Usage
@@ -6,15 +6,15 @@ from hook.policy import store
 
 
 class Options:
-    """Where things are, from an adapter's command line; every path absolute.
+    """The options of an adapter: paths, which must be absolute, and flags.
 
-    `rest`: the arguments after `--`, None without one. `operands`: arguments that are no options.
+    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are no options.
     """
 
     __slots__ = ("events", "flags", "operands", "policy", "real", "rest", "store")
 
     def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
-        """`paths` and `flags`: what this adapter takes beyond --policy, --store and --events. Raises Usage."""
+        """`paths` and `flags`: the adapter's options besides --policy, --store and --events. Raises Usage."""
         self.real = ""
         self.policy = store.SOURCE
         self.store = store.STORE

@@ -1,7 +1,7 @@
-"""The OCI runtime wrapper: what an engine calls instead of runc or crun. Part of the start path: builtins only.
+"""The OCI runtime wrapper, which an engine calls instead of runc or crun. Part of the start path: builtins only.
 
-`create`, `run` and `restore` get a corrected config.json; `exec` gets the env that was decided at create time. Then
-the real runtime takes over this process, with the engine's arguments, descriptors, cwd and environment.
+For `create`, `run` and `restore` it corrects config.json; `exec` gets the env that was decided when the container was
+created. Then it executes the real runtime (execve), with the engine's arguments, descriptors, cwd and environment.
 """
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
@@ -24,21 +24,21 @@ from hook.policy import store
 
 ADAPTER = "runtime"
 EXEC_REFUSED = 255
-"""Exit status of an exec that did not happen: runc's. Engines take others for the process's own."""
+"""Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
 
 USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] -- ARGUMENTS…
 
-Correct the container that ARGUMENTS, those of runc or crun, would start, then execute the real runtime with them.
+Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
 
-  --real PATH     absolute path of the real OCI runtime
-  --policy FILE   absolute path of the node policy (default: /etc/reassert/policy.yaml)
+  --real PATH     the real OCI runtime, absolute
+  --policy FILE   policy file, absolute (default: /etc/reassert/policy.yaml)
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
 """
 
 
 def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
-    """Run the adapter; returns an exit status only if the real runtime was not started."""
+    """Run the adapter. Returns an exit status only if the real runtime is not executed."""
     if arguments[:1] in (["-h"], ["--help"]):
         posix.write(1, USAGE.encode())
         return 0
@@ -53,22 +53,23 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         return 2
     invocation = Invocation(options.rest)
     try:
-        passed_on = options.rest
+        arguments = options.rest
         if not invocation.starts_nothing():
             handle = _HANDLERS.get(invocation.verb)
             if handle is None:
-                raise Refused(f"{invocation.verb} starts a process, and reassert has no way to correct it")
-            passed_on = handle(options, invocation, environment)
-        return _become(options.real, passed_on, environment)
+                raise Refused(f"{invocation.verb} starts a process, and reassert cannot correct it")
+            arguments = handle(options, invocation, environment)
+        return _execute(options.real, arguments, environment)
     except Refused as error:
-        _tell_engine(invocation, str(error))
+        _report_to_engine(invocation, str(error))
         return EXEC_REFUSED if invocation.verb == "exec" else 1
 
 
-def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
-    """Replace this process, with the signals that Python ignores from its start on back at their default.
+def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
+    """Execute the real runtime in this process. Raises Refused.
 
-    What is ignored would stay so in the container. Engines in Go give their children the default too.
+    SIGPIPE and SIGXFSZ, which Python ignores, get their default action again: an ignored signal would stay ignored in
+    the container. Engines in Go start their children with the default actions too.
     """
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
@@ -84,7 +85,7 @@ def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -
     try:
         posix.stat(config)
     except OSError:
-        return invocation.arguments  # the real runtime says best what is missing
+        return invocation.arguments  # the real runtime reports the missing file
 
     def read() -> "tuple[Identity, Spec]":
         spec = Spec(read_file(config, LIMIT), config)
@@ -95,17 +96,17 @@ def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -
         if spec.changed():
             replace_file(config, spec.render())
             if done.verified and decided.env.differences(Spec(read_file(config, LIMIT), config).env):
-                raise Undecided(f"{config} was written and does not hold what was written")
+                raise Undecided(f"{config} does not contain the env that was written to it")
         return done
 
     case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
     case.where = config
-    _tell(options, case.settle(read, act))
+    _report(options, case.settle(read, act))
     return invocation.arguments
 
 
-def _tell(options: Options, verdict: Verdict) -> None:
-    """Write the event. Raises Refused."""
+def _report(options: Options, verdict: Verdict) -> None:
+    """Write the event. Raises Refused if the verdict is a refusal."""
     if verdict.event:
         events.write(options.events, verdict.event)
     if verdict.refusal:
@@ -113,46 +114,46 @@ def _tell(options: Options, verdict: Verdict) -> None:
 
 
 def _config_path(invocation: Invocation) -> str:
-    """config.json as the runtime would find it: in --bundle, else in the cwd; crun also takes --config."""
+    """The path of config.json that the runtime uses: in --bundle or the cwd, or --config of crun."""
     given = invocation.value("config")
     bundle = invocation.value("bundle") or posix.getcwd()
     return given or bundle.rstrip("/") + "/config.json"
 
 
 def _exec(options: Options, invocation: Invocation, environment: "dict[bytes, bytes]") -> "list[str]":
-    """The arguments with which to exec; in Audit mode those that came if they cannot be corrected. Raises Refused."""
-    from hook.adapters.exec import correct_exec  # no create pays for it
+    """Correct the exec. In Audit mode, one that cannot be corrected is executed unchanged. Raises Refused."""
+    from hook.adapters.exec import correct_exec  # not loaded by a create
 
     try:
         return correct_exec(invocation, options.real, environment)
     except Unacceptable as error:
         case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
-        _tell(options, case.failed(error))
+        _report(options, case.failed(error))
         return invocation.arguments
 
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}
-"""How each of EDITING_VERBS is corrected. A verb that is missing here is refused."""
+"""The function for each of EDITING_VERBS. A verb without a function is refused."""
 
 
-def _tell_engine(invocation: Invocation, refusal: str) -> None:
-    """One line on stderr, and in the runtime's --log in its --log-format, where engines look for the reason.
+def _report_to_engine(invocation: Invocation, refusal: str) -> None:
+    """Write the refusal to stderr and to the runtime's --log, in its --log-format: engines read the reason there.
 
-    Engines decode it and print it to whoever asked for the container, so it is made printable here.
+    Engines decode the line and print it to the user, so control characters are escaped.
     """
-    told = message(refusal.replace("\n", " "))
-    line = "reassert: " + told
-    say(told)
+    text = message(refusal.replace("\n", " "))
+    say(text)
+    line = "reassert: " + text
     log = invocation.global_value("log") or ""
     path = log.removeprefix("file:")
     if not path or path.startswith(("journald:", "syslog:")):
         return
     now = timestamp(time.time_ns())
     if invocation.global_value("log-format") == "json":
-        text = encode({"level": "error", "msg": line, "time": now})
+        entry = encode({"level": "error", "msg": line, "time": now})
     else:
-        text = f"time={encode(now)} level=error msg={encode(line)}"
+        entry = f"time={encode(now)} level=error msg={encode(line)}"
     try:
-        append_line(path, text.encode("utf-8", "backslashreplace"), 0o644)
+        append_line(path, entry.encode("utf-8", "backslashreplace"), 0o644)
     except OSError as error:
         say(f"cannot write {path}: {describe(error)}")

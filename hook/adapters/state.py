@@ -1,7 +1,7 @@
-"""The real runtime's own record of a container, for its bundle. Part of the start path: builtins only.
+"""Find a container's bundle in the real runtime's state directory. Part of the start path: builtins only.
 
-Of the real runtime only a path is known: a link, a script or a program in front of runc or crun may have any name. So
-every place is looked at where one of them would keep the container, and the container's id tells.
+The path of the real runtime does not show which runtime it is: it may be a link, a script or another program in front
+of runc or crun. So all state directories of these runtimes are searched for the container's id:
 
 | runtime | without --root | file | bundle |
 |---|---|---|---|
@@ -19,27 +19,27 @@ _NAMES = ("runc", "crun", "youki")
 
 
 def bundle_of(container_id: str, root: "str | None", real: str, environment: "dict[bytes, bytes]") -> str:
-    """The container's bundle. `root`: of --root; `environment`: what the real runtime gets.
+    """The container's bundle. `root`: the value of --root. `environment`: of the real runtime.
 
-    Raises Undecided where no runtime has such a container, or two have it in different bundles, OSError.
+    Raises Undecided if no state directory has the container, or if several have it with different bundles, OSError.
     """
-    looked: list[str] = []
-    found: dict[str, str] = {}
+    searched: list[str] = []
+    bundles: dict[str, str] = {}
     for directory in _roots(root, real, environment):
         base = f"{directory.rstrip('/')}/{container_id}"
-        looked.append(base)
-        bundle = _runcs(base) or _cruns(base)
+        searched.append(base)
+        bundle = _from_state_json(base) or _from_status(base)
         if bundle:
-            found.setdefault(bundle, base)
-    if not found:
-        raise Undecided(f"the real runtime's record of the container is not in {', '.join(looked)}")
-    if len(found) > 1:
-        raise Undecided(f"there are different containers of that name in {' and '.join(found.values())}")
-    return next(iter(found))
+            bundles.setdefault(bundle, base)
+    if not bundles:
+        raise Undecided(f"the real runtime's state of the container is not in {', '.join(searched)}")
+    if len(bundles) > 1:
+        raise Undecided(f"there are different containers with this id in {' and '.join(bundles.values())}")
+    return next(iter(bundles))
 
 
 def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> "list[str]":
-    """The directories in which the real runtime may keep its containers' records."""
+    """The state directories that the real runtime may use."""
     if root:
         return [root]
     above = ["/run"]
@@ -50,27 +50,27 @@ def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> 
     return [f"{directory.rstrip('/')}/{name}" for directory in above for name in names]
 
 
-def _runcs(base: str) -> str:
-    """Of runc's state.json, or youki's; "" where there is none."""
+def _from_state_json(base: str) -> str:
+    """The bundle in state.json of runc or youki; "" if there is none."""
     state = _read_json(base + "/state.json")
     if not isinstance(state, dict):
         return ""
     config = state.get("config")
     labels = config.get("labels") if isinstance(config, dict) else None
-    # runc appends its own label after those it makes of the annotations (libcontainer/specconv): the last counts.
+    # runc appends its own label after the labels that it makes of annotations (libcontainer/specconv): the last counts.
     for label in reversed(labels if isinstance(labels, list) else []):
         if isinstance(label, str) and label.startswith("bundle="):
             return label[len("bundle=") :]
-    return _bundle(state)
+    return _bundle_member(state)
 
 
-def _cruns(base: str) -> str:
-    """Of crun's status; "" where there is none."""
+def _from_status(base: str) -> str:
+    """The bundle in status of crun; "" if there is none."""
     status = _read_json(base + "/status")
-    return _bundle(status) if isinstance(status, dict) else ""
+    return _bundle_member(status) if isinstance(status, dict) else ""
 
 
-def _bundle(record: "dict[str, object]") -> str:
+def _bundle_member(record: "dict[str, object]") -> str:
     bundle = record.get("bundle")
     return bundle if isinstance(bundle, str) else ""
 

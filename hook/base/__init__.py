@@ -1,1 +1,1 @@
-"""What every other package uses: files, JSON, errors, child processes."""
+"""Used by every other package: files, JSON, errors, child processes, text for logs and terminals."""

@@ -1,4 +1,7 @@
-"""Asking this program itself, as a child, what a container start must not import for. Start path: builtins only."""
+"""Run a command of this program in a child process, for work whose imports a container start cannot afford.
+
+Part of the start path: builtins only.
+"""
 
 import posix
 import sys
@@ -10,14 +13,17 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
 def own_command() -> "list[str]":
-    """The argument vector that starts this program again: the frozen executable, or python on the package."""
+    """The command that starts this program again: the frozen executable, or python and the package's path."""
     if hasattr(sys, "_MEIPASS"):
         return [sys.executable]
     return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
 
 
-def ask(arguments: "list[str]", deadline: float) -> bytes:
-    """What `reassert ARGUMENTS` prints, until a time of the monotonic clock. Raises ReassertError, OSError."""
+def output_of(arguments: "list[str]", deadline: float) -> bytes:
+    """The standard output of `reassert ARGUMENTS`. The child is killed at `deadline`, a time of the monotonic clock.
+
+    Raises ReassertError, OSError.
+    """
     command = [*own_command(), *arguments]
     reader, writer = posix.pipe2(posix.O_CLOEXEC)
     try:
@@ -33,7 +39,7 @@ def ask(arguments: "list[str]", deadline: float) -> bytes:
         return _read_until(reader, deadline)
     except TimeoutError:
         posix.kill(child, 9)
-        raise ReassertError(f"no answer from {' '.join(command)} in time") from None
+        raise ReassertError(f"{' '.join(command)} did not finish in time and was killed") from None
     finally:
         posix.close(reader)
         posix.waitpid(child, 0)

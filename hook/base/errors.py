@@ -1,44 +1,49 @@
-"""What can go wrong, said once for whoever reads it at 3 a.m. Part of the start path: builtins only."""
+"""The exceptions of reassert, and their text for users. Part of the start path: builtins only."""
 
 
 class ReassertError(Exception):
-    """Base of every error that is shown to a user as one line, never as a traceback."""
+    """Base of all errors that are shown to a user as one line, without a traceback."""
 
 
 class Undecided(ReassertError):
-    """reassert itself cannot decide (unreadable spec, unreadable node value): `failurePolicy` says what happens."""
+    """reassert cannot decide, because of the node: a file that it needs is missing, say. `failurePolicy` applies."""
 
 
 class TooLarge(Undecided):
-    """A file or stream beyond its limit."""
+    """A file or stream is larger than its limit."""
 
 
 class Unacceptable(ReassertError):
-    """What a pod, an image or an engine's user wrote is why nobody can decide: refused, whatever `failurePolicy` says.
+    """Input of a pod, an image or an engine's user makes a decision impossible. Enforce mode always refuses it.
 
-    Else whoever writes it would choose what `failurePolicy: Ignore` gives. In Audit mode it is only logged.
+    `failurePolicy` does not apply: with `failurePolicy: Ignore`, such input would switch enforcement off. Audit mode
+    only logs it.
     """
 
 
 CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
-"""Errors of a decision that a container's own text can cause. What is read of the node raises Undecided or OSError."""
+"""Errors of a decision that a container's own text can cause. Files of the node raise Undecided or OSError."""
 
 
 class Refused(ReassertError):
-    """The container must not start. The message goes to the engine and into the event log."""
+    """The container must not start. The message is for the engine; the event log has it too."""
 
 
 class Usage(ReassertError):
-    """The command line was wrong."""
+    """The command line is wrong."""
 
 
 def describe(error: BaseException) -> str:
-    """One line for any error: our own as they are, `FILE: No space left on device`, else with its type."""
+    """An error as one line of text.
+
+    A ReassertError is its message. An OSError is `FILE: No space left on device`. Any other error is a bug of reassert,
+    and the text asks for a report.
+    """
     if isinstance(error, ReassertError):
         return str(error)
     if isinstance(error, OSError) and not error.strerror and error.args and isinstance(error.args[0], list):
-        return str(error.args[0][0][-1])  # shutil.Error: (source, target, why) of every file of a tree
+        return str(error.args[0][0][-1])  # shutil.Error: a list of (source, target, message)
     if isinstance(error, OSError) and error.strerror:
-        path = error.filename2 or error.filename  # of a link or a new name, that one
+        path = error.filename2 or error.filename  # link(2) and rename(2) have two; the second is the new name
         return f"{path}: {error.strerror}" if path else error.strerror
     return f"internal error, please report it: {type(error).__name__}: {error}"

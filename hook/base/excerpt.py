@@ -1,4 +1,7 @@
-"""An event as one line of the event log, however much a pod wrote into it. Part of the start path: builtins only."""
+"""An event as one line of the event log, of limited length whatever a pod put into it.
+
+Part of the start path: builtins only.
+"""
 
 from hook.base.jsontext import encode
 from hook.base.text import STRING, head, measure
@@ -8,50 +11,50 @@ if TYPE_CHECKING:
     from typing import Any
 
 LINE = 64 << 10
-"""Bytes that a line has at most, with its newline."""
+"""Maximum number of bytes of a line, with its newline."""
 
 ENTRIES = 64
-"""Edits that an event has at most; denials and errors as well."""
+"""Maximum number of edits in an event; also of denials, and of errors."""
 
 ITEMS = 8
-"""Items of a list inside an edit: values that a name had before, mounts that were there, mount options."""
+"""Maximum length of a list inside an edit: earlier values of a name, earlier mounts, mount options."""
 
 _NOTES = ("truncated", "omitted")
-"""Members that say what was left out of the others."""
+"""Members that name what was left out of the other members."""
 
 _MEMBERS = 16
-"""Members of an object; more than any of ours has."""
+"""Maximum number of members of an object; no event of reassert has an object with more."""
 
 _DEPTH = 6
-"""Of lists and objects; deeper than any of ours."""
+"""Maximum nesting of lists and objects; no event of reassert is nested deeper."""
 
 _WARNING = 1024
-"""Bytes of `warning`, which quotes the node's policy file and nothing of a pod's."""
+"""Maximum number of bytes of `warning`, which quotes the node's policy file and no text of a pod."""
 
 _SHARES = {"edits": 28 << 10, "denials": 10 << 10, "errors": 10 << 10}
-_REST = 12 << 10
-"""Bytes of a line that would be too long: for each of these members, and for all others together."""
+_OTHER_MEMBERS = 12 << 10
+"""Bytes for each of these members, and for all other members together, in an event that does not fit into a line."""
 
 
 def line(event: "dict[str, Any]") -> str:
-    """The event as printable ASCII; with the newline that follows, at most LINE bytes.
+    """The event as printable ASCII: with its newline, at most LINE bytes.
 
-    A longer string becomes its first STRING bytes and "…", and `truncated` has a JSON pointer (RFC 6901) to it, with
-    the length and the hash of the whole. `omitted` has pointers to lists and objects, with the number of items that
-    are left out. An event that was a line before brings both along.
+    A string of more than STRING bytes is cut there and ends in "…". `truncated` then has a JSON pointer (RFC 6901) to
+    it, with the length and the hash of the whole string. `omitted` has pointers to lists and objects, with the number
+    of items that were left out. An event that was parsed from such a line keeps its `truncated` and `omitted`.
     """
     measured = {note["at"]: (note["bytes"], note["sha256"]) for note in event.get("truncated", ())}
     excerpt = _Excerpt(STRING, measured)
-    small = {key: excerpt.of(value, "/" + key) for key, value in event.items() if key not in _NOTES}
+    small = {key: excerpt.shorten(value, "/" + key) for key, value in event.items() if key not in _NOTES}
     text = encode(excerpt.with_notes(small, event))
     return text if len(text) < LINE else _within_shares(event, excerpt.measured)
 
 
 class _Excerpt:
-    """Makes a value small, and knows what was left out of it.
+    """Shortens values, and records what it left out.
 
-    `limit`: bytes that are kept of a string. `measured`: length and hash of strings by their pointers, found once.
-    `truncated`, `omitted`: as in the event.
+    `limit`: bytes that are kept of a string. `measured`: length and hash of cut strings, by their pointers, so that
+    each is hashed once. `truncated`, `omitted`: as in the event.
     """
 
     __slots__ = ("limit", "measured", "omitted", "truncated")
@@ -62,8 +65,8 @@ class _Excerpt:
         self.truncated: list[object] = []
         self.omitted: dict[str, int] = {}
 
-    def of(self, value: "Any", at: str) -> "Any":
-        """The value as it is to be logged; `at` is the JSON pointer to it."""
+    def shorten(self, value: "Any", at: str) -> "Any":
+        """The value as it is logged. `at`: the JSON pointer to it."""
         if isinstance(value, str):
             return value if len(value) * 4 <= self.limit else self._string(value, at)
         if not isinstance(value, (list, tuple, dict)):
@@ -73,8 +76,8 @@ class _Excerpt:
         if len(value) > most:
             self.omitted[at] = len(value) - most
         if isinstance(value, dict):
-            return {key: self.of(value[key], f"{at}/{key}") for key in list(value)[:most]}
-        return [self.of(item, f"{at}/{number}") for number, item in enumerate(value[:most])]
+            return {key: self.shorten(value[key], f"{at}/{key}") for key in list(value)[:most]}
+        return [self.shorten(item, f"{at}/{number}") for number, item in enumerate(value[:most])]
 
     def _string(self, text: str, at: str) -> str:
         kept = head(text, _WARNING if at == "/warning" else self.limit)
@@ -86,11 +89,14 @@ class _Excerpt:
         self.truncated.append({"at": at, "bytes": size, "sha256": digest})
         return kept + "…"
 
-    def fitted(self, value: object, at: str, room: int) -> "tuple[object, int]":
-        """The value, its strings cut shorter if need be, and its length in JSON; above `room` if it is too long."""
+    def fit(self, value: object, at: str, room: int) -> "tuple[object, int]":
+        """The shortened value and its length as JSON. A length above `room` means that it does not fit.
+
+        Strings are cut to 32 bytes where a value does not fit otherwise.
+        """
         for limit in (STRING, 32):
             excerpt = _Excerpt(limit, self.measured)
-            small = excerpt.of(value, at)
+            small = excerpt.shorten(value, at)
             size = len(encode([small, excerpt.truncated, excerpt.omitted]))
             if size <= room:
                 self.truncated += excerpt.truncated
@@ -99,7 +105,7 @@ class _Excerpt:
         return None, room + 1
 
     def with_notes(self, small: "dict[str, object]", event: "dict[str, Any]") -> "dict[str, object]":
-        """The members of the event with what was left out of it, here and by whoever made it."""
+        """The shortened members, with `truncated` and `omitted`; what the event itself omitted is added up."""
         omitted = dict(event.get("omitted", {}))
         for at, count in self.omitted.items():
             omitted[at] = omitted.get(at, 0) + count
@@ -111,10 +117,10 @@ class _Excerpt:
 
 
 def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]]") -> str:
-    """Of each list as many entries as fit into its share of the line; of the other members, those that fit."""
+    """The event within the limits of _SHARES: of a list the first entries that fit, and the other members that fit."""
     excerpt = _Excerpt(STRING, measured)
     small: dict[str, object] = {}
-    rest = _REST
+    rest = _OTHER_MEMBERS
     for key, value in event.items():
         if key in _NOTES:
             continue
@@ -122,7 +128,7 @@ def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]
             entries: list[object] = []
             room = _SHARES[key]
             for number, item in enumerate(value[:ENTRIES]):
-                entry, size = excerpt.fitted(item, f"/{key}/{number}", room)
+                entry, size = excerpt.fit(item, f"/{key}/{number}", room)
                 if size > room:
                     break
                 entries.append(entry)
@@ -131,7 +137,7 @@ def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]
             if len(value) > len(entries):
                 excerpt.omitted["/" + key] = len(value) - len(entries)
             continue
-        member, size = excerpt.fitted(value, "/" + key, rest)
+        member, size = excerpt.fit(value, "/" + key, rest)
         if size > rest:
             excerpt.omitted["/" + key] = 1
         else:

@@ -1,20 +1,20 @@
-"""Patterns of names. Part of the start path: builtins only."""
+"""Name patterns with the wildcards `*` and `?`. Part of the start path: builtins only."""
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text stands for many: it has `*` or `?` in it."""
+    """Whether a text has a wildcard in it."""
     return "*" in text or "?" in text
 
 
 def literal_start(pattern: str) -> str:
-    """What every text that matches begins with: the pattern up to its first wildcard."""
+    """The pattern up to its first wildcard; every text that matches begins with it."""
     return pattern.partition("*")[0].partition("?")[0]
 
 
 def glob_match(pattern: str, text: str) -> bool:
-    """Whole-text match; `*` stands for any characters, `/` too, `?` for exactly one. Case counts."""
+    """Whether the whole text matches. `*` stands for any characters, also `/`; `?` for exactly one. Case counts."""
     if pattern == "*":
-        return True  # that of every rule for all namespaces
+        return True
     if not is_pattern(pattern):
         return pattern == text
     first, *rest = pattern.split("*")
@@ -40,7 +40,7 @@ def _fits(part: str, text: str, at: int) -> bool:
 
 
 def _find(part: str, text: str, at: int, end: int) -> int:
-    """The first place from `at` on where a part without `*` fits and ends by `end`, -1 where there is none."""
+    """The first index, from `at` on, at which a part without `*` matches and ends by `end`; -1 if there is none."""
     if "?" not in part:
         return text.find(part, at, end)
     literal = max(part.split("?"), key=len)

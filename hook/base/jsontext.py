@@ -1,8 +1,8 @@
 """JSON through CPython's C scanner and encoder. Part of the start path: builtins only.
 
-The `json` module would cost ten times what it does here (docs/performance.md), so this file holds the few lines
-of it that a container start needs, plus one thing `json` cannot do: `members` tells where in the text each value
-stands, so that an edit replaces those bytes and leaves every other byte of the file alone.
+Importing the `json` module costs ten times as much (docs/performance.md), so the few lines of it that a container start
+needs are here. `members` does what `json` cannot: it returns the position of each value in the text, so that an edit
+replaces those bytes and keeps all others.
 """
 
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 _SPACE = " \t\n\r"
 _ESCAPED = bytes(range(0x20)) + b'"\\\x7f'
-"""Those of ASCII that a string has in another form."""
+"""ASCII bytes that JSON writes as an escape sequence."""
 
 
 class Malformed(ValueError):
-    """The text is not the JSON that was expected; says where."""
+    """The text is not JSON, or not the JSON that was expected. The message has the position."""
 
 
 class _Context:
-    """What the C scanner wants to be told (see `json.decoder.JSONDecoder`)."""
+    """Settings of the C scanner, by the names that `json.decoder.JSONDecoder` gives them."""
 
     strict = True
     object_hook = None
@@ -38,14 +38,14 @@ class _Context:
 
 
 def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Malformed(f"member {name!r} stands there twice")
+                raise Malformed(f"duplicate member {name!r}")
             seen.add(name)
-    return found
+    return result
 
 
 class _Strict(_Context):
@@ -57,8 +57,8 @@ def _not_json(value: object) -> object:
 
 
 _SCANNERS = (ValueError, ImportError, SystemError)
-"""What the C scanner raises. It looks for JSONDecodeError, a ValueError, in json.decoder, which is not there on the
-frozen start path: a SystemError for Python 3.11, and an ImportError where it tries to import it."""
+"""Exceptions of the C scanner. It raises JSONDecodeError, a ValueError, which it gets from json.decoder. The frozen
+start path has no such module: the scanner then raises a SystemError (Python 3.11) or an ImportError."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]
@@ -66,9 +66,9 @@ _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",",
 
 
 def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]":
-    """The value that begins exactly at `start`, and where it ends. Raises Malformed.
+    """The value that begins exactly at `start`, and the index of its end. Raises Malformed.
 
-    `strict`: no object in it has a member twice.
+    `strict`: an object with duplicate members is malformed, at any depth.
     """
     try:
         value, end = (_scan_strictly if strict else _scan)(text, start)
@@ -99,7 +99,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def decode(data: bytes) -> str:
-    """UTF-8 text of a JSON document. Raises Malformed."""
+    """The text of a JSON document in UTF-8. Raises Malformed."""
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
@@ -125,7 +125,7 @@ def _separators(data: bytes) -> int:
 
 
 def parse(text: str) -> "Any":
-    """The one value that the text consists of. Raises Malformed."""
+    """The value of a JSON document. Raises Malformed."""
     value, end = value_at(text, _skip(text, 0))
     if _skip(text, end) != len(text):
         raise Malformed(f"more text after the value at {_place(text, end)}")
@@ -133,26 +133,26 @@ def parse(text: str) -> "Any":
 
 
 def holds_nul(text: str) -> bool:
-    """Whether a string in JSON text holds an escaped NUL. Behind a backslash that is itself escaped it is none."""
+    r"""Whether a string in JSON text holds an escaped NUL, `\u0000`. In `\\u0000` the backslash is escaped, no NUL."""
     nul = "\\u0000"
     return nul in text and nul in text.replace("\\\\", "..")
 
 
 def fold(name: str) -> str:
-    """What Go's encoding/json compares of a member's name that has no exact match, for names in ASCII.
+    """A member's name as Go's encoding/json compares it where no field matches exactly; for field names in ASCII.
 
-    It folds case by Unicode's simple folding: of all other characters only U+017F (long s) and U+212A (the kelvin
-    sign, which `lower` knows) equal an ASCII letter.
+    Go uses Unicode's simple case folding. Only two characters beyond ASCII equal an ASCII letter there: U+017F (long s)
+    and U+212A (kelvin sign, which `lower` converts).
     """
     return name.lower().replace("\u017f", "s")
 
 
 def members(text: str, inner: "str | None" = None, strict: "tuple[str, ...]" = ()) -> "dict[str, tuple[Any, int, int]]":
-    """The object that the text begins with, as {name: (value, begin, end)} with the place of each value in the text.
+    """The members of the object that the text begins with, as {name: (value, begin, end)}: begin and end are indices.
 
-    `inner`: a member whose own members' places are wanted: if it is an object, its value here is what this function
-    makes of it. `strict`: members in which no object may have a name twice, as it may not here: Go's decoder takes the
-    last one, C's the first. Raises Malformed.
+    `inner`: a member whose value, if it is an object, is returned in the same form. `strict`: members in whose values
+    duplicate names are refused. In the object itself, and in `inner`, they always are: Go's decoder takes the last of
+    two members with one name, C's the first. Raises Malformed.
     """
     return _members(text, 0, inner, strict)[0]
 
@@ -160,14 +160,14 @@ def members(text: str, inner: "str | None" = None, strict: "tuple[str, ...]" = (
 def _members(
     text: str, start: int, inner: "str | None", strict: "tuple[str, ...]"
 ) -> "tuple[dict[str, tuple[Any, int, int]], int]":
-    """The members of the object at `start`, and where it ends."""
-    found: dict[str, tuple[Any, int, int]] = {}
+    """The members of the object at `start`, and the index of its end."""
+    result: dict[str, tuple[Any, int, int]] = {}
     at = _skip(text, start)
     if text[at : at + 1] != "{":
         raise Malformed(f"not a JSON object at {_place(text, at)}")
     at = _skip(text, at + 1)
     if text[at : at + 1] == "}":
-        return found, at + 1
+        return result, at + 1
     while True:
         if text[at : at + 1] != '"':
             raise Malformed(f"no member name at {_place(text, at)}")
@@ -184,19 +184,19 @@ def _members(
             value, end = _members(text, begin, None, strict)
         else:
             value, end = value_at(text, begin, name in strict)
-        if name in found:
-            raise Malformed(f"member {name!r} stands there twice, again at {_place(text, begin)}")
-        found[name] = (value, begin, end)
+        if name in result:
+            raise Malformed(f"duplicate member {name!r} at {_place(text, begin)}")
+        result[name] = (value, begin, end)
         at = _skip(text, end)
         if text[at : at + 1] == "}":
-            return found, at + 1
+            return result, at + 1
         if text[at : at + 1] != ",":
             raise Malformed(f"no comma or closing brace at {_place(text, at)}")
         at = _skip(text, at + 1)
 
 
 def encode_strings(values: "list[str]") -> str:
-    """A list of strings as `encode` writes it, at once if there is nothing to escape; env is long and seldom has."""
+    """A list of strings as `encode` writes it. Faster where no string needs an escape, as is usual in env."""
     if values and all(map(str.isascii, values)):
         text = "".join(values)
         if len(text.encode().translate(None, _ESCAPED)) == len(text):
@@ -205,5 +205,5 @@ def encode_strings(values: "list[str]") -> str:
 
 
 def encode(value: object) -> str:
-    """Compact JSON in ASCII. Raises TypeError for what JSON does not know."""
+    """Compact JSON in ASCII. Raises TypeError for a value that JSON has no form for."""
     return "".join(_encode(value, 0))

@@ -1,8 +1,9 @@
-"""A log file that rotates by itself, whoever appends. Part of the start path: builtins only.
+"""A log file with rotation by its writers. Part of the start path: builtins only.
 
 Many processes append at once: container starts, hooks, the NRI plugin. Each opens the file, writes one line with one
-write(2) and closes it, so nobody has to be told of a rotation. A line of a process that had the file open while it was
-renamed goes into the renamed file. Nothing here waits: the lock is tried once, and whoever does not get it appends.
+write(2) and closes it, so no process has to be signalled after a rotation. A process that has the file open during the
+rename writes its line into the renamed file. No call blocks: the lock is tried once, and a process that does not get it
+appends its line without a rotation.
 """
 
 import posix
@@ -10,19 +11,19 @@ import posix
 from hook.base.system import is_file, make_directory
 
 LIMIT = 64 << 20
-"""Bytes that a log file may have; the line that would exceed them begins a new one."""
+"""Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""
 
 KEPT = 4
-"""Old files that are kept, `PATH.1` (the newest) to `PATH.4`."""
+"""Number of rotated files that are kept: `PATH.1` (the newest) to `PATH.4`."""
 
 _FLAGS = (
     posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC | posix.O_NOCTTY
-    | posix.O_NOFOLLOW | posix.O_NONBLOCK  # a FIFO would be waited for
+    | posix.O_NOFOLLOW | posix.O_NONBLOCK  # open(2) of a FIFO blocks without it
 )  # fmt: skip
 
 
 def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None:
-    """Append a line, and a newline, making the file and its directory if needed. Raises OSError."""
+    """Append a line and a newline. A missing file or directory is made. Raises OSError."""
     line += b"\n"
     fd, status = _open(path)
     try:
@@ -34,7 +35,7 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
 
 
 def _open(path: str) -> "tuple[int, posix.stat_result]":
-    """The file to append to and its status. Raises OSError, for what is not a regular file of root's or ours too."""
+    """The log file, open, and its status. Raises OSError, also unless it is a regular file of root or of this user."""
     try:
         fd = posix.open(path, _FLAGS, 0o600)
     except FileNotFoundError:
@@ -44,18 +45,18 @@ def _open(path: str) -> "tuple[int, posix.stat_result]":
     if is_file(status) and status.st_uid in (0, posix.geteuid()):
         return fd, status
     posix.close(fd)
-    raise OSError(22, "not a regular file of root's", path)
+    raise OSError(22, "not a regular file owned by root", path)
 
 
 def _rotated(path: str, fd: int, status: posix.stat_result, kept: int) -> int:
-    """The descriptor to append to after a rotation: the new file's, or the same where nothing could be renamed."""
+    """The descriptor to append to after a rotation: the new file's, or `fd` if the file could not be renamed."""
     if not _rename(path, fd, status, kept):
         return fd
     try:
         new, fresh = _open(path)
-    except OSError:  # the renamed file takes the line
+    except OSError:  # the line goes into the renamed file
         return fd
-    try:  # who may read the log, may read the new one
+    try:  # the new file gets the owner and mode of the old one
         if (fresh.st_uid, fresh.st_gid) != (status.st_uid, status.st_gid):
             posix.fchown(new, status.st_uid, status.st_gid)
         if fresh.st_mode != status.st_mode:
@@ -67,21 +68,21 @@ def _rotated(path: str, fd: int, status: posix.stat_result, kept: int) -> int:
 
 
 def _rename(path: str, fd: int, status: posix.stat_result, kept: int) -> bool:
-    """Whether the file at `path` is another one now than the one that is open.
+    """Rotate the files. Returns whether `path` no longer names the open file, whichever process renamed it.
 
-    Only who holds the lock on the file that `path` names renames anything, and that file is the last to be renamed:
-    two processes never move the old files at the same time. The lock is flock(2)'s, which belongs to the descriptor,
-    so threads exclude each other too; it ends with the descriptor, so nobody who dies leaves it behind.
+    Only the process that holds the lock on the current log file renames, and it renames that file last. So two
+    processes never rename the rotated files at the same time. The lock is flock(2)'s: it belongs to the descriptor, so
+    it works between threads, and it ends with the process.
     """
     try:
-        import fcntl  # an extension module for some Pythons, and needed once in LIMIT bytes
+        import fcntl  # an extension module in some builds of Python, and needed once in LIMIT bytes
 
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         here = posix.lstat(path)
     except FileNotFoundError:
         return True  # another rotation is between its rename and the new file
     except (OSError, ImportError):
-        return False  # somebody else is at it
+        return False  # another process holds the lock
     if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
         return True
     try:
@@ -105,13 +106,13 @@ def _exists(path: str) -> bool:
 
 
 def _write(fd: int, line: bytes) -> None:
-    """Write the line, wholly or not at all: half a line would spoil the next one as well. Raises OSError."""
+    """Write the whole line or nothing: the next line would be appended to half a line. Raises OSError."""
     written = posix.write(fd, line)
     try:
         while written < len(line):
             written += posix.write(fd, line[written:])
     except OSError:  # the disk is full
         end = posix.lseek(fd, 0, 1)
-        if posix.fstat(fd).st_size == end:  # nobody has appended since
+        if posix.fstat(fd).st_size == end:  # no other process has appended since
             posix.ftruncate(fd, end - written)
         raise

@@ -1,7 +1,7 @@
-"""Message classes made of a .proto when a program starts; no generated code is kept.
+"""Protobuf message classes, made from a .proto file at run time. The repository has no generated code.
 
-Only the plain style of our own .proto files is understood: proto3, messages of one level, one field a line, no enums
-(an int32 is the same on the wire).
+The reader knows only the syntax that reassert's own .proto files use: proto3, no nested messages, one field a line, no
+enums (an int32 has the same encoding).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIELD = re.compile(r"^  (repeated )?(map<string, string>|\w+) (\w+) = (\d+);$",
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The class of each message of a .proto file, by its name, as `protoc` would make it. Raises OSError."""
+    """The message classes of a .proto file, by name, as `protoc` would generate them. Raises OSError."""
     file = describe(path.read_text("ascii"), path.name)
     pool = DescriptorPool()
     pool.Add(file)
@@ -36,7 +36,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def describe(text: str, name: str) -> FileDescriptorProto:
-    """The descriptor of a .proto file. Raises ValueError for a field that is not understood."""
+    """The descriptor of a .proto file. Raises ValueError for a field in any other syntax."""
     package = re.findall(r"^package ([\w.]+);$", text, re.MULTILINE)[0]
     file = FileDescriptorProto(name=name, package=package, syntax="proto3")
     for kind, body in _MESSAGE.findall(text):

@@ -1,7 +1,6 @@
-"""Files through `posix` alone. Part of the start path: builtins only.
+"""File operations with `posix` alone. Part of the start path: builtins only.
 
-`os`, `tempfile` and `pathlib` would be nicer to read and cost more than the whole decision
-(docs/performance.md); these few functions are what the start path needs of them.
+Importing `os`, `tempfile` and `pathlib` costs more than a whole decision (docs/performance.md).
 """
 
 import posix
@@ -11,31 +10,27 @@ from hook.base.errors import ReassertError, TooLarge, Undecided
 from hook.base.text import message
 
 SYMLINK_LIMIT = 40
-"""Hops after which a path counts as a loop; Linux's own limit, see path_resolution(7)."""
+"""Maximum number of symbolic links in a path; Linux's own limit, see path_resolution(7)."""
 
-_S_IFMT, _S_IFLNK, _S_IFREG, _S_IFDIR = 0o170000, 0o120000, 0o100000, 0o040000
+_S_IFMT, _S_IFLNK, _S_IFREG = 0o170000, 0o120000, 0o100000
 _WRITABLE_BY_GROUP, _WRITABLE_BY_OTHERS = 0o020, 0o002
 
 
 class Untrusted(ReassertError):
-    """A file that somebody other than root could have written."""
+    """A user other than root can write to a file or replace it."""
 
 
 def is_file(status: posix.stat_result) -> bool:
-    """A regular file, by `st_mode`."""
+    """Whether it is a regular file."""
     return status.st_mode & _S_IFMT == _S_IFREG
 
 
-def is_directory(status: posix.stat_result) -> bool:
-    """A directory, by `st_mode`."""
-    return status.st_mode & _S_IFMT == _S_IFDIR
-
-
-def _foreign(path: str, status: posix.stat_result) -> str:
+def _ownership_problem(path: str, status: posix.stat_result) -> str:
+    """Why a user other than root can change the file, or ""."""
     if status.st_uid != 0:
-        return f"{path} belongs to uid {status.st_uid}; it must be root's (chown root {path})"
+        return f"{path} belongs to uid {status.st_uid}; it must belong to root (chown root {path})"
     if status.st_mode & _S_IFMT == _S_IFLNK:
-        return ""  # a link's mode bits mean nothing; its directory is checked
+        return ""  # the mode of a symbolic link has no effect; its directory is checked
     if status.st_mode & _WRITABLE_BY_OTHERS or (status.st_mode & _WRITABLE_BY_GROUP and status.st_gid != 0):
         mode = f"{status.st_mode & 0o7777:04o}"
         return f"{path} is writable by others (mode {mode}); only root may write it (chmod go-w {path})"
@@ -43,19 +38,19 @@ def _foreign(path: str, status: posix.stat_result) -> str:
 
 
 def trusted(path: str) -> posix.stat_result:
-    """The status of the file at an absolute path, if nobody but root can change what is read there.
+    """The status of the file at an absolute path, if only root can change what is read there.
 
-    Every directory on the way, every symbolic link and the file itself must belong to root and must not be
-    writable by others; links are followed by hand so that no step goes unchecked.
+    Every directory of the path, every symbolic link and the file itself must be owned by root and not writable by
+    others. Symbolic links are resolved here, one component at a time, so that every directory is checked.
 
-    Raises Untrusted for a foreign owner or mode, OSError where the path does not lead anywhere.
+    Raises Untrusted for another owner or mode, OSError if the path does not exist.
     """
     pending = [part for part in path.split("/") if part not in ("", ".")]
     pending.reverse()
     at, hops = "/", 0
     status = posix.lstat("/")
     while True:
-        problem = _foreign(at, status)
+        problem = _ownership_problem(at, status)
         if problem:
             raise Untrusted(problem)
         if status.st_mode & _S_IFMT == _S_IFLNK:
@@ -78,13 +73,13 @@ def trusted(path: str) -> posix.stat_result:
 
 
 _CHUNK = 64 * 1024
-"""Bytes per read(2): below malloc's threshold for asking the kernel for memory each time."""
+"""Bytes per read(2). It is below the size from which malloc calls mmap(2) for each buffer."""
 
 
 def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
-    """All bytes of a descriptor, at most `limit`; best in one piece, if their number is `expected`.
+    """All bytes of a descriptor, at most `limit`; with one read(2) if their number is `expected`.
 
-    Raises TooLarge beyond the limit, OSError.
+    `what`: the name in the error message. Raises TooLarge, OSError.
     """
     chunks: list[bytes] = []
     size = 0
@@ -99,8 +94,11 @@ def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """All bytes of a regular file, at most `limit`. Raises Undecided beyond it or for another kind of file, OSError."""
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # a FIFO would be waited for
+    """All bytes of a regular file, at most `limit`.
+
+    Raises TooLarge, Undecided for another type of file, OSError.
+    """
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # O_NONBLOCK: for a FIFO
     try:
         status = posix.fstat(fd)
         if not is_file(status):
@@ -111,17 +109,17 @@ def read_file(path: str, limit: int) -> bytes:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte, whatever a single write(2) takes."""
+    """Write all bytes, with as many write(2) calls as that takes. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[posix.write(fd, view) :]
 
 
 def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Put `data` at `path` at once: a temporary file beside it, fsync, rename.
+    """Replace a file's content atomically: temporary file in the same directory, fsync, rename.
 
-    An existing file's owner and mode are kept; a new one gets `mode`. Whoever reads sees the old bytes or the
-    new ones. On an error the old file is untouched and the temporary one is gone. Raises OSError.
+    An existing file's owner and mode are kept; a new file gets `mode`. A reader gets either the old bytes or the new
+    ones. On an error the old file is unchanged and the temporary file is removed. Raises OSError.
     """
     directory, _, name = path.rpartition("/")
     temporary = f"{directory or '.'}/.{name}.reassert-{posix.getpid()}-{time.monotonic_ns()}"
@@ -153,7 +151,7 @@ def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """A directory and those above it, if they are missing. Raises OSError."""
+    """Make a directory, with its missing parents. An existing one is no error. Raises OSError."""
     try:
         posix.mkdir(path, mode)
     except FileExistsError:
@@ -162,12 +160,12 @@ def make_directory(path: str, mode: int) -> None:
         make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
         try:
             posix.mkdir(path, mode)
-        except FileExistsError:  # another start was faster
+        except FileExistsError:  # another process made it meanwhile
             pass
 
 
 def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
-    """Append one whole line to a file of an engine's, making it and its directory if needed. Raises OSError."""
+    """Append one line to an engine's file. A missing file or directory is made. Raises OSError."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
     try:
         fd = posix.open(path, flags, mode)
@@ -181,19 +179,19 @@ def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
 
 
 def say(text: str) -> None:
-    """One line on standard error, if there is one, with nothing in it that a terminal could act on."""
+    """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
     try:
         write_all(2, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
 
 
-def print_to_nobody() -> None:
-    """Standard output cannot be written; what is still to be printed goes nowhere."""
+def discard_output() -> None:
+    """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
     posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)
 
 
 def timestamp(nanoseconds: int) -> str:
-    """RFC 3339 in UTC with microseconds, from nanoseconds since the epoch."""
+    """Nanoseconds since the epoch as an RFC 3339 timestamp in UTC with microseconds."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 1_000_000_000))
     return f"{seconds}.{nanoseconds // 1000 % 1_000_000:06d}Z"

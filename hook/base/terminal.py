@@ -1,4 +1,7 @@
-"""Tables for people. Everything in them may be a pod's. Not for the start path: tabulate brings importlib.metadata."""
+"""Tables for a terminal, whose cells may hold text of a pod.
+
+The start path must not import this: tabulate imports importlib.metadata.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,6 @@ from hook.base.text import printable
 
 
 def table(rows: Iterable[Iterable[str]], headers: list[str]) -> str:
-    """Columns without lines; a cell is one line, whatever it holds."""
+    """A table without lines between its columns. Control characters and newlines of a cell are escaped."""
     cells = [[printable(cell) for cell in row] for row in rows]
     return tabulate(cells, headers, tablefmt="plain", disable_numparse=True)

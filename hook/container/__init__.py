@@ -1,1 +1,1 @@
-"""The container about to start: who it is, what its OCI spec says, what the node knows about it."""
+"""The container that a decision is about: its identity, its OCI spec, and its device allocation."""

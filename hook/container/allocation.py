@@ -1,19 +1,20 @@
-"""What the device plugins allocated to a container, from kubelet's own record. Part of the start path: builtins only.
+"""Device plugins' allocations to a container, from kubelet's device checkpoint. Part of the start path: builtins only.
 
 kubelet keeps each plugin's answer (v1beta1 ContainerAllocateResponse) in its device checkpoint, by pod UID and
-container name, from before the container is created until long after the pod is gone. The order in config.json
-tells nothing: what a plugin set and what an image or a pod set look alike there.
+container name. An entry is written before the container is created and stays until long after the pod is gone.
+config.json cannot replace the checkpoint: entries of a device plugin, an image and a pod look the same there, and their
+order proves nothing.
 """
 
 from hook.base.errors import Undecided
 from hook.base.jsontext import Malformed, decode, parse, value_at
 
 LIMIT = 256 * 1024 * 1024
-"""Bytes of a checkpoint. 10,000 entries are about 5 MB."""
+"""Maximum size of a checkpoint in bytes. 10,000 entries are about 5 MB."""
 
 
 def checkpoint_path(kubelet_root: str) -> str:
-    """Where kubelet keeps it (pkg/kubelet/cm/devicemanager/checkpoint)."""
+    """The path of kubelet's device checkpoint (pkg/kubelet/cm/devicemanager/checkpoint)."""
     return kubelet_root + "/device-plugins/kubelet_internal_checkpoint"
 
 
@@ -27,7 +28,7 @@ class Allocation:
     __slots__ = ("annotations", "cdi", "device_ids", "devices", "env", "mounts", "resource")
 
     def __init__(self, resource: str, device_ids: "list[str]", response: bytes) -> None:
-        """Raises Malformed for bytes that are no ContainerAllocateResponse."""
+        """Raises Malformed if `response` is not a ContainerAllocateResponse."""
         self.resource = resource
         self.device_ids = device_ids
         self.env: dict[str, str] = {}
@@ -55,50 +56,51 @@ class Allocation:
 
 
 def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation]":
-    """The allocations of one container, in the checkpoint's order. Raises Undecided for what kubelet did not write.
+    """The allocations of one container, in the checkpoint's order. Raises Undecided for a malformed checkpoint.
 
-    Only the pod's own entries are parsed: kubelet writes an entry's PodUID first, so the object around it is easily
-    found. Where the text is of another shape, all of it is parsed.
+    Usually only the pod's entries are parsed: kubelet writes PodUID as the first member of an entry, so the entries can
+    be found by a search. A checkpoint in any other layout is parsed as a whole.
     """
     try:
         entries = _entries_by_search(checkpoint, uid)
         if entries is None:
             entries = _all_entries(decode(checkpoint))
-        found = []
+        result = []
         for entry in entries:
             if entry.get("PodUID") == uid and entry.get("ContainerName") == container:
                 response = entry.get("AllocResp")
                 if not isinstance(response, str):
                     raise Malformed("an entry has no AllocResp")
-                found.append(Allocation(str(entry.get("ResourceName")), _ids(entry.get("DeviceIDs")), base64(response)))
-        return found
+                ids = _device_ids(entry.get("DeviceIDs"))
+                result.append(Allocation(str(entry.get("ResourceName")), ids, base64(response)))
+        return result
     except Malformed as error:
         raise Undecided(f"kubelet's device checkpoint: {error}") from None
 
 
 def _entries_by_search(data: bytes, uid: str) -> "list[dict[str, object]] | None":
-    """The entries of one pod, or None where the text must be read as a whole to find them.
+    """The entries of one pod, or None if the layout is unknown and the whole text has to be parsed.
 
-    In the bytes as they are: for 10,000 entries a decoded copy would cost more than the search.
+    The search is over bytes: for 10,000 entries, decoding a copy costs more than the search.
     """
     tail = data[-64:].rstrip()
     if not (data.startswith(b'{"Data":{"PodDeviceEntries":') and tail.endswith(b"}") and b'"Checksum":' in tail):
         return None
     start = b'{"PodUID":"'
     opening = start + uid.encode() + b'"'
-    places = data.count(uid.encode())
+    occurrences = data.count(uid.encode())
     if b"\\" in data:
-        return None  # kubelet itself writes nothing that JSON has to escape
-    found = []
-    at = data.find(opening) if places else -1
+        return None  # an escape sequence: kubelet writes none
+    entries = []
+    at = data.find(opening) if occurrences else -1
     while at >= 0:
         following = data.find(start, at + 1)
         entry, _ = value_at(decode(data[at : following if following >= 0 else len(data)]), 0)
         if not isinstance(entry, dict):
             return None
-        found.append(entry)
+        entries.append(entry)
         at = data.find(opening, at + 1)
-    return found if len(found) == places else None
+    return entries if len(entries) == occurrences else None
 
 
 def _all_entries(text: str) -> "list[dict[str, object]]":
@@ -114,8 +116,8 @@ def _all_entries(text: str) -> "list[dict[str, object]]":
     return entries
 
 
-def _ids(value: object) -> "list[str]":
-    """Device ids: a map of lists by NUMA node, or, before kubelet 1.20, a list."""
+def _device_ids(value: object) -> "list[str]":
+    """Device ids: lists by NUMA node; before kubelet 1.20 one list."""
     lists = list(value.values()) if isinstance(value, dict) else [value]
     return [str(item) for items in lists if isinstance(items, list) for item in items]
 
@@ -126,7 +128,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 def base64(text: str) -> bytes:
     """Standard base64 with padding, as Go's encoding/json writes bytes. Raises Malformed.
 
-    `binascii` is a file of its own to load in many builds of Python; an answer has a few hundred bytes.
+    Importing `binascii` loads a file in many builds of Python, which takes longer than a few hundred bytes do here.
     """
     body = text.rstrip("=")
     padding = len(text) - len(body)
@@ -148,11 +150,11 @@ def base64(text: str) -> bytes:
 
 
 def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
-    """Number and value of each field of a protobuf message (protobuf.dev, Encoding); None where it has a fixed width.
+    """Number and value of each field of a protobuf message (protobuf.dev, Encoding).
 
-    No field that is known here has one.
+    A field of fixed width has the value None: no field of a ContainerAllocateResponse has this type.
     """
-    found: list[tuple[int, int | bytes | None]] = []
+    fields: list[tuple[int, int | bytes | None]] = []
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -161,7 +163,7 @@ def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
             raise Malformed("the device plugin's answer has a field with an impossible number")
         if kind == 0:
             number, at = _varint(data, at)
-            found.append((key >> 3, number))
+            fields.append((key >> 3, number))
             continue
         if kind == 2:
             size, at = _varint(data, at)
@@ -171,9 +173,9 @@ def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
             raise Malformed(f"the device plugin's answer has a field of wire type {kind}")
         if at + size > end:
             raise Malformed("the device plugin's answer is truncated")
-        found.append((key >> 3, data[at : at + size] if kind == 2 else None))
+        fields.append((key >> 3, data[at : at + size] if kind == 2 else None))
         at += size
-    return found
+    return fields
 
 
 def _varint(data: bytes, at: int) -> "tuple[int, int]":
@@ -190,14 +192,14 @@ def _varint(data: bytes, at: int) -> "tuple[int, int]":
 
 
 def _message(value: object, strict: bool = False) -> "dict[int, int | bytes]":
-    """A message's fields by number; the last of each counts, and one of an impossible type is passed over.
+    """The fields of a message, by number. Of a repeated number the last counts; a field of the wrong type is ignored.
 
-    `strict`: there is none. The protobuf library drops a whole entry of a map for one.
+    `strict`: a field of the wrong type is an error. It is used for map entries, which the protobuf library would drop.
     """
     fields = _fields(value) if isinstance(value, bytes) else []
-    if strict and any(found is None for _, found in fields):
+    if strict and any(content is None for _, content in fields):
         raise Malformed("the device plugin's answer has an entry of a map with a field of the wrong type")
-    return {number: found for number, found in fields if found is not None}
+    return {number: content for number, content in fields if content is not None}
 
 
 def _text(value: object) -> str:

@@ -1,43 +1,46 @@
 """The env that CDI specs set for a container's devices. Part of the start path: builtins only.
 
-containerd appends a CDI spec's env after everything else, so for an allocation that names CDI devices the last value
-in process.env may rightly be the spec's (NVIDIA's set `void` there, to keep other injectors away).
+containerd appends a CDI spec's env after all other env. So where an allocation names CDI devices, the last value of a
+name in process.env may be the spec's, and correct. NVIDIA's specs set `void`, so that other injectors do nothing.
 """
 
 import posix
 import time
 
-from hook.base.child import ask
+from hook.base.child import output_of
 from hook.base.errors import ReassertError, Undecided, describe
 from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import read_file, trusted
 
 DIRECTORIES = ("/var/run/cdi", "/etc/cdi")
-"""Where specs are read from; for one device the first directory that has it counts (CDI, "CDI Spec precedence")."""
+"""Directories of CDI specs. Of two that define a device, the first one counts (CDI, "CDI Spec precedence")."""
 
 LIMIT = 32 * 1024 * 1024
+"""Maximum size of a CDI spec in bytes."""
+
 CONVERT_SECONDS = 20.0
+"""How long a start waits for the conversion of a CDI spec from YAML to JSON."""
 
 
 def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES) -> "dict[str, list[str]]":
-    """Values by env name that the specs of fully qualified devices (`vendor/class=name`) set.
+    """The values that the specs of fully qualified devices (`vendor/class=name`) set, by env name.
 
-    Raises Undecided for a spec of these devices that cannot be read or that somebody other than root may write.
+    Raises Undecided if a spec of these devices cannot be read, or if a user other than root can write to it.
     """
     values: dict[str, list[str]] = {}
     missing = list(names)
     for directory in directories:
-        found: list[str] = []
+        defined: list[str] = []
         for path in _spec_files(directory):
             spec = _spec(path, missing)
             for name in missing:
                 edits = _edits(spec, name)
                 if edits is not None:
-                    found.append(name)
+                    defined.append(name)
                     for entry in edits:
                         key, _, value = entry.partition("=")
                         values.setdefault(key, []).append(value)
-        missing = [name for name in missing if name not in found]
+        missing = [name for name in missing if name not in defined]
     return values
 
 
@@ -50,24 +53,24 @@ def _spec_files(directory: str) -> "list[str]":
 
 
 def _spec(path: str, names: "list[str]") -> object:
-    """The spec in a file as data, None where it has none of the devices' kinds in its text."""
+    """A spec file's data; None if its text contains no kind (`vendor/class`) of the devices."""
     try:
         try:
             text = decode(read_file(path, LIMIT))
         except FileNotFoundError:
-            return None  # replaced since the directory was listed, or a link to nowhere
+            return None  # removed since the directory was listed, or a dangling symbolic link
         if not any(name.partition("=")[0] in text for name in names):
             return None
         trusted(path)
         if not path.endswith(".json"):
-            text = decode(ask(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
+            text = decode(output_of(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
         return parse(text)
     except (OSError, ReassertError, Malformed) as error:
         raise Undecided(f"CDI spec {path}: {describe(error) if isinstance(error, OSError) else error}") from None
 
 
 def _edits(spec: object, name: str) -> "list[str] | None":
-    """The env entries for a device, the spec's own and the device's; None where it is not this spec's."""
+    """The env entries of a device: the spec's, then the device's. None if the spec does not define the device."""
     kind, _, device = name.partition("=")
     if not isinstance(spec, dict) or spec.get("kind") != kind:
         return None

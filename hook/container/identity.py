@@ -1,19 +1,19 @@
-"""Who a container is, from what its engine wrote into config.json. Part of the start path: builtins only.
+"""A container's identity (engine, namespace, pod, name, image), read from config.json. Start path: builtins only.
 
-Of every field one question is asked: can a pod, an image or an engine's user write it? What they can write never takes
-a container out of the policy. So annotations are believed only of an engine that is known otherwise:
+A field that a pod, an image or an engine's user can write never excludes a container from the policy. Annotations are
+such fields, so they count only if something else proves which engine wrote config.json:
 
-| known by | who writes it | can they? |
+| proof | written by | can a pod, an image or an engine's user write it? |
 |---|---|---|
 | cgroupsPath `SLICE:cri-containerd:ID` | containerd, systemd driver | no; a cgroup parent gives more parts or a `/` |
 | cgroupsPath `SLICE:crio:ID`, `…/crio-ID` | CRI-O | no; docker's ends in its own ID, podman's in `libpod-ID` |
 | cgroupsPath `SLICE:libpod:ID`, `…/libpod-ID` | podman | no, but `--cgroups=disabled` leaves it out |
 | cgroupsPath `SLICE:docker:ID` | dockerd, systemd driver | no |
-| bundle `…/k8s.io/ID` | containerd: its namespace for CRI | no; docker's is `moby`, or what dockerd is told |
+| bundle `…/k8s.io/ID` | containerd: its namespace for CRI | no; docker's is `moby`, or set in dockerd's configuration |
 | bundle `…/ID/userdata` | podman, CRI-O | no |
 
-Annotations that claim a pod in a spec of no engine that is known so tell nothing: every field is unknown, no rule is
-lost and nothing is excluded. Those of another engine than the known one are ignored.
+Without proof, annotations that claim a pod make every field unknown: each rule still applies, and nothing is excluded.
+With proof, annotations of other engines are ignored.
 """
 
 from hook.container.spec import Spec
@@ -22,24 +22,25 @@ SANDBOX, INIT, CONTAINER, EPHEMERAL = "sandbox", "init", "container", "ephemeral
 TYPES = (SANDBOX, INIT, CONTAINER, EPHEMERAL)
 
 APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
-"""containerd says only "container". `io.kubernetes.container.type` would tell the three apart, but where it is copied
-into the spec a pod's own annotation of that name is too, so it is not believed."""
+"""Types that containerd does not distinguish: it writes "container" for all three. `io.kubernetes.container.type` would
+distinguish them, but an engine that copies it into the spec copies a pod's own annotation of that name too, so it does
+not count."""
 
 CONTAINERD, CRIO, PODMAN, DOCKER = "containerd", "cri-o", "podman", "docker"
 _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN, "docker": DOCKER}
 
 _CONTAINERD = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
 _CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations
-_MANAGER = "io.container.manager"  # libpod's and CRI-O's; libpod leaves one that an image or a user brings
-_KUBELET = "io.kubernetes."  # kubelet's labels on what it asks an engine for, pkg/kubelet/types/labels.go
+_MANAGER = "io.container.manager"  # libpod's and CRI-O's; libpod does not overwrite an image's or a user's
+_KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet/types/labels.go
 
 
 class Identity:
-    """A container's names. None means that this adapter cannot know.
+    """A container's names. None means unknown to this adapter.
 
-    `kubernetes`: True for a pod's container, False for one of no pod, None where even that is unknown.
-    `types`: the container types it may be (of TYPES); one where it is known.
-    `labels`: the pod's labels, which no config.json has; NRI tells them.
+    `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
+    `types`: the container types (of TYPES) that it may have; exactly one if the type is known.
+    `labels`: the pod's labels. config.json does not have them, only NRI does.
     """
 
     __slots__ = ("container", "engine", "image", "kubernetes", "labels", "namespace", "pod", "types", "uid")
@@ -67,7 +68,7 @@ class Identity:
         self.labels = labels
 
     def as_dict(self) -> "dict[str, str]":
-        """What is known, for an event or a table; keys in Kubernetes' spelling."""
+        """The known fields, for an event or a table."""
         known: dict[str, str] = {}
         for key in ("namespace", "pod", "uid", "container", "image"):
             value = getattr(self, key)
@@ -82,37 +83,38 @@ class Identity:
 
 
 def identify(spec: Spec, copied: bool = False) -> Identity:
-    """The identity in a config.json; `spec.where` is its path, in the bundle as the engine made it.
+    """The identity of the container of a config.json. `spec.where`: its path in the bundle that the engine made.
 
-    `copied`: it may be a copy that lies elsewhere, which nothing will be started of: of no known engine, the one that
-    its annotations claim is believed.
+    `copied`: config.json may be a copy outside of the bundle, for `explain`. Without proof of the engine, annotations
+    count then, because no container is started from a copy.
     """
-    notes = spec.annotations
+    annotations = spec.annotations
     linux = spec.member("linux")
     cgroup = linux.get("cgroupsPath") if isinstance(linux, dict) else None
     path = cgroup if isinstance(cgroup, str) else ""
     engine = _engine(path, spec.where)
     if engine == CONTAINERD:
-        return _containerd(notes)
+        return _containerd(annotations)
     if engine == CRIO:
-        return _crio(notes)
+        return _crio(annotations)
     if engine == PODMAN:
         return _podman()
-    claimed = any(key.startswith((_CONTAINERD, _CRIO)) for key in notes) or notes.get(_MANAGER) == "cri-o"
+    manager = annotations.get(_MANAGER)
+    claims_pod = any(key.startswith((_CONTAINERD, _CRIO)) for key in annotations) or manager == "cri-o"
     uid = _cgroup_uid(path)
-    if engine == DOCKER or not (claimed or _MANAGER in notes):
+    if engine == DOCKER or not (claims_pod or _MANAGER in annotations):
         return _docker(spec, uid)
-    if uid is None and notes.get(_MANAGER) == "libpod":  # a podman that has no cgroup, and its user no pod
+    if uid is None and manager == "libpod":  # podman without a cgroup; its user cannot make it a pod's container
         return _podman()
-    if copied and _CONTAINERD + "sandbox-id" in notes:
-        return _containerd(notes)
-    if copied and _CRIO + "ContainerType" in notes:
-        return _crio(notes)
+    if copied and _CONTAINERD + "sandbox-id" in annotations:
+        return _containerd(annotations)
+    if copied and _CRIO + "ContainerType" in annotations:
+        return _crio(annotations)
     return Identity("ambiguous", None)
 
 
 def _engine(cgroup: str, where: str) -> str:
-    """The engine that wrote a spec, by what only that engine can have written; "" where nothing tells."""
+    """The engine that wrote a spec, proved by a path that only this engine writes; "" without proof."""
     parts = cgroup.split(":")
     if len(parts) == 3 and "/" not in cgroup:
         return _CGROUP_PREFIXES.get(parts[1], "")
@@ -123,80 +125,85 @@ def _engine(cgroup: str, where: str) -> str:
         return PODMAN
     directories = where.split("/")[:-1]
     if directories[-1:] == ["userdata"]:
-        return PODMAN  # CRI-O always gives a cgroup of its own
+        return PODMAN  # CRI-O's bundles always have a `crio` cgroup, which is handled above
     if directories[-2:-1] == ["k8s.io"]:
         return CONTAINERD
     return DOCKER if directories[-2:-1] == ["moby"] else ""
 
 
-def _types(said: "str | None") -> "tuple[str, ...]":
-    if said == SANDBOX:
+def _types(container_type: "str | None") -> "tuple[str, ...]":
+    if container_type == SANDBOX:
         return (SANDBOX,)
-    return APP_TYPES if said == CONTAINER else TYPES
+    return APP_TYPES if container_type == CONTAINER else TYPES
 
 
-def _containerd(notes: "dict[str, str]") -> Identity:
-    """Its CRI plugin writes these after what `pod_annotations` and `container_annotations` let a pod bring along.
+def _containerd(annotations: "dict[str, str]") -> Identity:
+    """Its CRI plugin writes these after the pod's annotations that `pod_annotations` and `container_annotations` allow.
 
-    For a sandbox it writes no container-name and no image-name, so there these can be the pod's.
+    It writes no container-name and image-name for a sandbox, so in a sandbox these two can be the pod's.
     """
-    types = _types(notes.get(_CONTAINERD + "container-type"))
+    types = _types(annotations.get(_CONTAINERD + "container-type"))
     app = types == APP_TYPES
     return Identity(
         CONTAINERD,
         True,
-        namespace=notes.get(_CONTAINERD + "sandbox-namespace"),  # containerd's, in sandboxes too
-        pod=notes.get(_CONTAINERD + "sandbox-name"),  # containerd's, in sandboxes too
-        uid=notes.get(_CONTAINERD + "sandbox-uid"),  # containerd's, in sandboxes too
-        container=notes.get(_CONTAINERD + "container-name") if app else None,
+        namespace=annotations.get(_CONTAINERD + "sandbox-namespace"),  # containerd's, in sandboxes too
+        pod=annotations.get(_CONTAINERD + "sandbox-name"),  # containerd's, in sandboxes too
+        uid=annotations.get(_CONTAINERD + "sandbox-uid"),  # containerd's, in sandboxes too
+        container=annotations.get(_CONTAINERD + "container-name") if app else None,
         types=types,  # containerd's, in sandboxes too
-        image=notes.get(_CONTAINERD + "image-name") if app else None,  # containerd's first name of the image's id
+        image=annotations.get(_CONTAINERD + "image-name") if app else None,  # containerd's first name of the image's id
     )
 
 
-def _crio(notes: "dict[str, str]") -> Identity:
-    """It writes in this order: a pod's allowed annotations, its own annotations, kubelet's labels one by one.
+def _crio(annotations: "dict[str, str]") -> Identity:
+    """CRI-O writes in this order: a pod's allowed annotations, its own annotations, kubelet's labels one by one.
 
-    For a sandbox the pod's annotations come between the last two, so there only kubelet's labels are certain. That a
-    sandbox calls itself a container gains it nothing. A container's name can be the pod's in a sandbox.
+    For a sandbox it writes the pod's annotations between its own and kubelet's labels, so there only kubelet's labels
+    are certain. In a sandbox the container's name can be the pod's. A pod that sets its sandbox's type to "container"
+    gains nothing: `exclude` for sandboxes then does not apply to it.
     """
-    types = _types(notes.get(_CRIO + "ContainerType"))
+    types = _types(annotations.get(_CRIO + "ContainerType"))
     app = types == APP_TYPES
     return Identity(
         CRIO,
         True,
-        namespace=notes.get(_KUBELET + "pod.namespace"),  # kubelet's label, last of all
-        pod=notes.get(_KUBELET + "pod.name"),  # kubelet's label, last of all
-        uid=notes.get(_KUBELET + "pod.uid"),  # kubelet's label, last of all
-        container=notes.get(_KUBELET + "container.name") if app else None,  # kubelet's label, last of all
-        types=types,  # CRI-O's in containers; in sandboxes the pod can say "container"
-        image=crio_image(notes) if app else None,
+        namespace=annotations.get(_KUBELET + "pod.namespace"),  # kubelet's label, written last
+        pod=annotations.get(_KUBELET + "pod.name"),  # kubelet's label, written last
+        uid=annotations.get(_KUBELET + "pod.uid"),  # kubelet's label, written last
+        container=annotations.get(_KUBELET + "container.name") if app else None,  # kubelet's label, written last
+        types=types,  # CRI-O's in containers; in sandboxes the pod can set it to "container"
+        image=crio_image(annotations) if app else None,
     )
 
 
 def crio_image(annotations: "dict[str, str]") -> "str | None":
-    """What kubelet asked for, None where that is an ID. CRI-O's `ImageName` is *some* name of that ID in its store."""
-    asked = annotations.get(_CRIO + "Image", "")
-    name = asked.removeprefix("sha256:")
+    """The image that kubelet requested; None if it requested an ID.
+
+    CRI-O's `ImageName` does not count: it is any one of the names that the image's ID has in CRI-O's store.
+    """
+    requested = annotations.get(_CRIO + "Image", "")
+    name = requested.removeprefix("sha256:")
     is_id = len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)
-    return None if is_id or not asked else asked
+    return None if is_id or not requested else requested
 
 
 def _podman() -> Identity:
-    """A podman container, in a podman pod or not, belongs to no Kubernetes namespace, and infra is no sandbox.
+    """A podman container: it has no Kubernetes namespace, also in a podman pod, and an infra container is no sandbox.
 
-    All of its annotations can be its image's or its user's, `io.kubernetes.cri-o.ContainerType` and `ImageName` too.
-    Rules apply to an infra container; it needs nothing that they could take.
+    An image or a user can set all of its annotations, also `io.kubernetes.cri-o.ContainerType` and `ImageName`. Rules
+    apply to an infra container too; it needs none of the env and mounts that a rule can take away.
     """
     return Identity(PODMAN, False, types=(CONTAINER,))
 
 
 def _docker(spec: Spec, uid: "str | None") -> Identity:
-    """No annotation counts (`docker run --annotation`). `uid`: of kubelet's cgroup `pod<uid>`.
+    """A docker container. `uid`: of kubelet's cgroup `pod<uid>`. No annotation counts (`docker run --annotation`).
 
-    The container's name is in kubelet's termination-log file, under pods/UID/containers/NAME/. A user of docker can
-    write both: a cgroup parent, and a mount from there (who may mount kubelet's directory is root). Pause has no such
-    mount, and a user's container in that cgroup need not: it is no sandbox, and may be of no pod.
+    The container's name comes from the mount of kubelet's termination-log file, pods/UID/containers/NAME/. A docker
+    user can set the cgroup parent too, and can mount that file, but whoever may mount kubelet's directory is root.
+    Without the mount the container may be pause, or a user's container in that cgroup. So it is not taken for a
+    sandbox, and whether it is a pod's is unknown.
     """
     if uid is None:
         return Identity("", False, types=(CONTAINER,))

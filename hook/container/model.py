@@ -1,4 +1,4 @@
-"""The container that a decision is about. Part of the start path: builtins only."""
+"""Data classes of the container that a decision is about. Part of the start path: builtins only."""
 
 from hook.container.identity import Identity
 
@@ -9,13 +9,12 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """What the matching rules need to know of the node, gathered before the decision (`hook.gather.gather`).
+    """The node's data that the matching rules need, read before the decision (`hook.gather.gather`).
 
-    `files`: first line of each `valueFrom.file`, by path; an unreadable one is missing here and has its reason in
-    `unreadable`. `absent_sources`: hostPaths that do not exist. `allocations`: what device plugins allocated to the
-    container, or `allocation_problem`: why that cannot be known. `cdi_env`: values by env name that CDI specs of the
-    allocated devices set. `device_nodes`: of allocated host devices, in OCI's spelling without `path`; None for a
-    directory.
+    `files`: the first line of each `valueFrom.file`, by path. `unreadable`: the error for each one that could not be
+    read. `absent_sources`: hostPaths that do not exist. `allocations`: the device plugins' allocations to the
+    container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the values that CDI specs of the allocated
+    devices set, by env name. `device_nodes`: OCI device objects without `path`, by host path; None for a directory.
     """
 
     __slots__ = (
@@ -39,7 +38,7 @@ class Facts:
 
 
 class Container:
-    """Identity, what it would start with, and the facts of the node.
+    """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
 
     `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
     and linux.resources.devices. `annotations`: by key.

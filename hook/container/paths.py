@@ -2,10 +2,10 @@
 
 
 def clean(path: str) -> str:
-    """The shortest absolute path that means the same by text alone: no `//`, `.`, `..` or trailing `/`.
+    """The normalised absolute path: without `//`, `.`, `..` and a trailing `/`.
 
-    A relative destination counts from `/`, as runc and crun take it (runtime-spec, Mounts). Symbolic links are
-    not known here; the runtime resolves them inside the root filesystem when it mounts.
+    A relative destination is taken from `/`, as runc and crun do (runtime-spec, Mounts). Symbolic links are not
+    resolved; the runtime resolves them in the container's root filesystem.
     """
     if path[:1] == "/" and "//" not in path and "/." not in path and path[-1] != "/":
         return path
@@ -20,12 +20,12 @@ def clean(path: str) -> str:
 
 
 def is_below(path: str, parent: str) -> bool:
-    """Whether a cleaned path lies strictly below another."""
+    """Whether a normalised path is below another one. No path is below itself."""
     return path != parent and (parent == "/" or path.startswith(parent + "/"))
 
 
 def parents(path: str) -> "list[str]":
-    """The cleaned paths strictly above a cleaned path, the nearest first."""
+    """The parent directories of a normalised path, from its own directory to `/`."""
     above = []
     while path != "/":
         path = path.rpartition("/")[0] or "/"

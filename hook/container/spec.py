@@ -1,4 +1,4 @@
-"""An OCI config.json, or the process file of an `exec`, as text that keeps every byte nobody asked to change.
+"""Read and edit an OCI config.json, or the process file of an `exec`. Unedited bytes are kept.
 
 Part of the start path: builtins only. Field names are the runtime-spec's.
 """
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 LIMIT = 8 * 1024 * 1024
-"""Bytes of a config.json or process file. Linux starts no process with more than 6 MiB of env and arguments
-(execve(2)), and etcd takes objects of at most 1.5 MiB, so a real one is far below."""
+"""Maximum size in bytes of a config.json or process file. Linux starts no process with more than 6 MiB of env and
+arguments (execve(2)), and etcd limits objects to 1.5 MiB, so real ones are smaller."""
 
 ENTRIES = 100_000
-"""Entries of all lists and objects in one of them together. A large real one has a few thousand. Linux makes at most
-100,000 mounts (fs.mount-max), each an object with several members, and with the usual limit of 2 MiB, a quarter of the
-stack's, it takes no more than that many env entries of twelve bytes."""
+"""Maximum number of entries of all lists and objects in one of them together. A large real one has a few thousand.
+Linux makes at most 100,000 mounts in a namespace (fs.mount-max). With the default stack limit it starts no process with
+more than 2 MiB of env and arguments."""
 
 _STRICT = ("mounts", "annotations", "linux", "root", "hooks")
-"""Members in which a name that stands there twice is refused."""
+"""Members whose values may have no duplicate names."""
 
 
 def _names(text: str) -> "dict[str, str]":
@@ -38,28 +38,28 @@ _NAMESPACE = _names("type path")
 _ROOT_FILESYSTEM = _names("path readonly")
 _STAGES = _names("prestart createRuntime createContainer startContainer poststart poststop")
 _HOOK = _names("path args env timeout")
-"""Members of a spec that reassert or a runtime judges by, by what Go compares of them."""
+"""Members of a spec that reassert or a runtime acts on, by their folded names."""
 
 
-def _spelled(found: "dict[str, Any]", names: "dict[str, str]") -> None:
-    """Refuse `Process` and `proce\u017fs`, beside `process` or alone: Go takes each, C only the exact one."""
-    for name in found:
-        meant = names.get(fold(name), name)
-        if meant != name:
-            raise Malformed(f"member {name!r} is spelled {meant!r} in an OCI spec")
+def _check_names(members_of: "dict[str, Any]", names: "dict[str, str]") -> None:
+    """Refuse names like `Process` and `proce\u017fs`: Go reads each as `process`, C only the exact name."""
+    for name in members_of:
+        exact = names.get(fold(name), name)
+        if exact != name:
+            raise Malformed(f"member {name!r} is spelled {exact!r} in an OCI spec")
 
 
-def _all_spelled(objects: object, names: "dict[str, str]") -> None:
-    """The same for each object of a list; almost always all have the same few names."""
-    seen: set[str] = set()
+def _check_names_of_each(objects: object, names: "dict[str, str]") -> None:
+    """The same for each object of a list. A name that was checked once is not checked again."""
+    checked: set[str] = set()
     for entry in objects if isinstance(objects, list) else ():
-        if isinstance(entry, dict) and not seen.issuperset(entry):
-            _spelled(entry, names)
-            seen.update(entry)
+        if isinstance(entry, dict) and not checked.issuperset(entry):
+            _check_names(entry, names)
+            checked.update(entry)
 
 
 def _without_nul(text: str) -> str:
-    """The text, without a NUL: crun ends a string there, so of an env entry NAME, NUL, `=x` it unsets NAME."""
+    """The text. Raises Malformed if a string holds a NUL: crun ends it there, so NAME, NUL, `=x` in env unsets NAME."""
     if holds_nul(text):
         raise Malformed("a string holds a NUL")
     return text
@@ -68,7 +68,7 @@ def _without_nul(text: str) -> str:
 def nul_in(
     env: "list[str]", args: "list[str]", mounts: "list[dict[str, object]]", annotations: "dict[str, str]"
 ) -> str:
-    """The first of env, args, mounts and annotations that holds a NUL, or "". For NRI, which has no text of a spec."""
+    """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
     if "\0" in "".join(env):
         return "env"
     if "\0" in "".join(args):
@@ -85,18 +85,18 @@ def nul_in(
 
 
 class Spec:
-    """config.json, of which a few parts may be replaced; `render` splices them into the text.
+    """A config.json. Some of its parts can be replaced; `render` writes them into the text.
 
-    They are `env` (process.env), `mounts`, `annotations`, `hooks`, `devices` (linux.devices) and `device_rules`
+    These are `env` (process.env), `mounts`, `annotations`, `hooks`, `devices` (linux.devices) and `device_rules`
     (linux.resources.devices).
 
-    Raises Unacceptable, naming `where`, for what is not an OCI spec or means one thing to Go and another to C, and
-    TooLarge.
+    Raises Unacceptable, naming `where`, for a text that is not an OCI spec, or that runtimes in Go and in C read
+    differently. Raises TooLarge.
     """
 
     __slots__ = (
-        "_found",
-        "_kept",
+        "_members",
+        "_original",
         "_process",
         "_text",
         "annotations",
@@ -112,12 +112,12 @@ class Spec:
         self.where = where
         try:
             self._text = _without_nul(decode(bounded(data, ENTRIES, where)))
-            self._found = members(self._text, "process", _STRICT)
-            _spelled(self._found, _ROOT)
-            if not isinstance(self._found.get("process", (None,))[0], dict):
+            self._members = members(self._text, "process", _STRICT)
+            _check_names(self._members, _ROOT)
+            if not isinstance(self._members.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")
-            self._process = self._found["process"][0]
-            _spelled(self._process, _PROCESS)
+            self._process = self._members["process"][0]
+            _check_names(self._process, _PROCESS)
             self.env = _strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
@@ -129,26 +129,26 @@ class Spec:
             self._check_spelling(linux, resources)
         except Malformed as error:
             raise Unacceptable(f"{where}: {error}") from None
-        self._kept = self._replaceable()
+        self._original = self._replaceable()
 
     def _check_spelling(self, linux: "dict[str, object]", resources: "dict[str, object]") -> None:
-        _all_spelled(self.mounts, _MOUNT)
-        _spelled(linux, _LINUX)
-        _spelled(resources, _RESOURCES)
-        _all_spelled(self.devices, _DEVICE)
-        _all_spelled(self.device_rules, _DEVICE_RULE)
-        _all_spelled(linux.get("namespaces"), _NAMESPACE)
-        _spelled(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
-        _spelled(self.hooks, _STAGES)
+        _check_names_of_each(self.mounts, _MOUNT)
+        _check_names(linux, _LINUX)
+        _check_names(resources, _RESOURCES)
+        _check_names_of_each(self.devices, _DEVICE)
+        _check_names_of_each(self.device_rules, _DEVICE_RULE)
+        _check_names_of_each(linux.get("namespaces"), _NAMESPACE)
+        _check_names(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
+        _check_names(self.hooks, _STAGES)
         for entries in self.hooks.values():
-            _all_spelled(entries, _HOOK)
+            _check_names_of_each(entries, _HOOK)
 
     def _replaceable(self) -> "tuple[object, ...]":
         return self.env, self.mounts, self.annotations, self.devices, self.device_rules, self.hooks
 
     def member(self, name: str) -> object:
-        """The value of a top-level member other than `process`, None where it is missing."""
-        entry = self._found.get(name)
+        """The value of a top-level member other than `process`; None if it is missing."""
+        entry = self._members.get(name)
         return entry[0] if entry else None
 
     def process(self) -> "dict[str, object]":
@@ -156,66 +156,61 @@ class Spec:
         return {name: entry[0] for name, entry in self._process.items()}
 
     def changed(self) -> bool:
-        """Whether one of them was replaced."""
-        return self._replaceable() != self._kept
+        """Whether a part was replaced."""
+        return self._replaceable() != self._original
 
     def render(self) -> bytes:
-        """The text with the replaced values in it."""
-        env, mounts, annotations, devices, device_rules, hooks = self._kept
-        splices: list[tuple[int, int, str]] = []
-        if self.env != env:
-            splices.append(_splice(self._process, self._found["process"][1], "env", encode_strings(self.env)))
+        """The text with the replaced parts in it."""
+        env, mounts, annotations, devices, device_rules, hooks = self._original
+        values: list[tuple[str, object]] = []
         if self.mounts != mounts:
-            splices.append(_splice(self._found, self._start(), "mounts", encode(self.mounts)))
+            values.append(("mounts", self.mounts))
         if self.annotations != annotations:
-            splices.append(_splice(self._found, self._start(), "annotations", encode(self.annotations)))
+            values.append(("annotations", self.annotations))
         if self.hooks != hooks:
-            splices.append(_splice(self._found, self._start(), "hooks", encode(self.hooks)))
+            values.append(("hooks", self.hooks))
         if self.devices != devices or self.device_rules != device_rules:
-            splices.append(self._linux_splice())
+            linux = dict(_object(self.member("linux"), "linux"))
+            linux["devices"] = self.devices
+            linux["resources"] = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
+            values.append(("linux", linux))
+        start = self._text.index("{")
+        splices = [_splice(self._members, start, name, encode(value)) for name, value in values]
+        if self.env != env:
+            splices.append(_splice(self._process, self._members["process"][1], "env", encode_strings(self.env)))
         return _apply(self._text, splices)
-
-    def _linux_splice(self) -> "tuple[int, int, str]":
-        """`linux` with both lists in it. Devices are rarely missing, so it is simply written anew."""
-        linux = dict(_object(self.member("linux"), "linux"))
-        linux["devices"] = self.devices
-        linux["resources"] = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
-        return _splice(self._found, self._start(), "linux", encode(linux))
-
-    def _start(self) -> int:
-        return self._text.index("{")
 
 
 class ProcessFile:
-    """What `exec --process FILE` reads: the runtime-spec's process object alone. Only `env` may be replaced."""
+    """The file of `exec --process FILE`: a process object of the runtime-spec. Only `env` can be replaced."""
 
-    __slots__ = ("_found", "_kept", "_text", "env", "where")
+    __slots__ = ("_members", "_original", "_text", "env", "where")
 
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         try:
             self._text = _without_nul(decode(bounded(data, ENTRIES, where)))
-            self._found = members(self._text)
-            _spelled(self._found, _PROCESS)
-            self.env = self._kept = _strings(self._found, "env", "env")
+            self._members = members(self._text)
+            _check_names(self._members, _PROCESS)
+            self.env = self._original = _strings(self._members, "env", "env")
         except Malformed as error:
             raise Unacceptable(f"{where}: {error}") from None
 
     def changed(self) -> bool:
         """Whether `env` was replaced."""
-        return self.env != self._kept
+        return self.env != self._original
 
     def render(self) -> bytes:
         """The text with the replaced env in it."""
-        return _apply(self._text, [_splice(self._found, self._text.index("{"), "env", encode_strings(self.env))])
+        return _apply(self._text, [_splice(self._members, self._text.index("{"), "env", encode_strings(self.env))])
 
 
-def _splice(found: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
-    """Where to put a member's new JSON: over the old one, or as the first member of the object at `start`."""
-    entry = found.get(name)
+def _splice(members_of: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
+    """(begin, end, text) of a member's new JSON: it replaces the old value, or is inserted after the `{` at `start`."""
+    entry = members_of.get(name)
     if entry is not None:
         return entry[1], entry[2], value
-    return start + 1, start + 1, f'"{name}":{value}' + ("," if found else "")
+    return start + 1, start + 1, f'"{name}":{value}' + ("," if members_of else "")
 
 
 def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
@@ -229,8 +224,8 @@ def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
     return b"".join(pieces)
 
 
-def _strings(found: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
-    value = found[name][0] if name in found else None
+def _strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
+    value = members_of[name][0] if name in members_of else None
     if value is None:
         return []
     if not isinstance(value, list):

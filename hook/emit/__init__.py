@@ -1,1 +1,1 @@
-"""What container engines are given to read or to call."""
+"""Generators of files for container engines: the dispatcher script, hook entries, CDI specs."""

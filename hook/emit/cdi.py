@@ -1,7 +1,7 @@
-"""`reassert cdi generate`: the policy as CDI devices, for containers that ask for them.
+"""`reassert cdi generate`: the policy as CDI devices, for containers that request them.
 
-A carrier for what somebody wants to have, never enforcement: whoever does not ask gets nothing, and env can be set
-again after it. So every device also brings the verifying hook.
+CDI alone enforces nothing: a container that requests no device gets nothing, and env can be overridden after CDI. So
+every device also adds the hook, which verifies the container.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from hook.policy.model import AUDIT, Policy, Rule
 from hook.reserve.env import VALUE
 
 KIND = "reassert.internal/rule"
-"""vendor/class. `.internal` is nobody's domain (ICANN's resolution of July 2024); a device is named after its rule."""
+"""vendor/class. ICANN reserved `.internal` for private use (July 2024). A device has the name of its rule."""
 
 VERSION = "0.5.0"
-"""The lowest CDI version that has all of this: names that begin with a digit (CDI's SPEC.md, "Released versions")."""
+"""The lowest CDI version with device names that begin with a digit (CDI's SPEC.md, "Released versions")."""
 
 
 def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
-    """A CDI spec with a device for each rule that is the same for every container.
+    """A CDI spec with a device for each rule without `match`.
 
-    `program`: as in `oci_hook`. Left out are rules with `match`, which a device cannot weigh, and of the others what a
-    CDI spec cannot say: absent names, values of files and of device plugins. The hook verifies those too. Raises
-    ReassertError where nothing is left.
+    `program`: as in `oci_hook`. A CDI spec cannot express `match`, absent names, and values of files and of device
+    plugins, so these are left out; the hook verifies them. Raises ReassertError if there is nothing for a device.
     """
     if policy.missing:
         raise ReassertError(policy.missing)
     if policy.mode == AUDIT:
         raise ReassertError(f"{policy.path}: mode is Audit, which changes nothing, and a CDI spec does")
     edits = {rule.name: _edits(rule) for rule in policy.candidates(None) if not rule.conditions}
-    devices = [{"name": name, "containerEdits": found} for name, found in edits.items() if found]
+    devices = [{"name": name, "containerEdits": content} for name, content in edits.items() if content]
     if not devices:
         raise ReassertError(f"{policy.path}: no rule without match gives an env name a value or mounts something")
     entry = oci_hook(program, "createRuntime")

@@ -1,4 +1,7 @@
-"""`reassert-runc`, the file that an engine is pointed at."""
+"""The dispatcher: the sh script `reassert-runc`, which an engine runs as its OCI runtime.
+
+It runs `reassert runtime` for the verbs that start a process, and the real runtime for all others.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from hook.base.errors import ReassertError
 MARK = "# written by reassert"
 
 _SCRIPT = """#!/bin/sh
-{mark}: only verbs that start a process cost more than this shell
+{mark}: runs reassert for verbs that start a process, the real runtime for others
 for argument; do
   case $argument in
   {verbs}){rootless}
-    {starting}
+    {launch}
     exec "$reassert" runtime --real {real}{extra} -- "$@" ;;
   esac
 done
@@ -24,60 +27,62 @@ exec {real} "$@"
 """
 
 START = "start"
-"""A file beside an installed program's link `reassert`, `start_text` of the version that is there. To replace it is one
-step, where to replace a program file by file is many (hook.node.change.tree)."""
+"""Name of a file beside the installed link `reassert`: the `start_text` of the installed version. One rename of this
+file switches dispatchers to another version (hook.node.change.tree)."""
 
 NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
-"""In sh: whether root here is an ordinary user of the node (user_namespaces(7)), as with podman without root."""
+"""Condition in sh: whether uid 0 is another user of the node (user_namespaces(7)), as with rootless podman."""
 
 
 def dispatcher(real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False) -> str:
-    """The POSIX sh script for a real runtime. `extra`: more options for `reassert runtime`.
+    """The dispatcher script, in POSIX sh, for a real runtime. `extra`: more options for `reassert runtime`.
 
-    `installed`: as `starting` takes it. `rootless`: ordinary users get the real runtime; they can neither read what is
-    decided by nor be held to it.
+    `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
+    policy nor be forced to use the dispatcher.
 
-    An argument that merely looks like a verb only costs time: `reassert runtime` reads the command line properly.
-    Raises ReassertError for a real runtime that cannot be one.
+    An argument that only looks like a verb costs time, no more: `reassert runtime` parses the command line. Raises
+    ReassertError if `real` is not an executable file or is a dispatcher.
     """
     if not os.access(real, os.X_OK) or os.path.isdir(real):
         raise ReassertError(
-            f"{real} is not an executable file; --real takes the OCI runtime itself, /usr/sbin/runc say"
+            f"{real} is not an executable file; --real takes the path of the OCI runtime, for example /usr/sbin/runc"
         )
     with open(real, "rb") as file:
         if MARK.encode() in file.read(256):
-            raise ReassertError(f"{real} is a dispatcher of reassert itself and would call itself for ever")
+            raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
     return _SCRIPT.format(
         mark=MARK,
         rootless=f"\n    {NOT_ROOTS} && break" if rootless else "",
         verbs=" | ".join(EDITING_VERBS),
-        starting=starting(reassert, installed).replace("\n", "\n    "),
+        launch=launch_lines(reassert, installed).replace("\n", "\n    "),
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
 
 
-def starting(program: str, installed: bool = False) -> str:
-    """In sh, before a script executes "$reassert": what sets that variable and what the program needs.
+def launch_lines(program: str, installed: bool = False) -> str:
+    """Lines of sh that a script needs before `exec "$reassert"`: they set this variable and the program's environment.
 
-    `program`: its path; behind a link with `start` beside it, that says it. `installed`: it will be so.
+    `program`: the path of reassert. If a file `start` is beside it, the script sources that file. `installed`: the file
+    will be there.
     """
     start = os.path.dirname(program) + "/" + START
     if installed or os.path.isfile(start):
         return f". {shlex.quote(start)}"
     if hasattr(sys, "_MEIPASS") and program == os.path.realpath(program):  # this program, or a copy of it
-        return _started(program)
+        return _launch_frozen(program)
     return f"reassert={shlex.quote(program)}"
 
 
 def start_text(program: str) -> str:
-    """What `start` holds for a frozen program. `program`: its executable's real path."""
-    return f"# Read by dispatchers: this version, and what spares its bootloader a restart.\n{_started(program)}\n"
+    """The content of the file `start` for a frozen program. `program`: its executable's real path."""
+    head = "# Sourced by dispatchers: the installed version, and the environment that its bootloader would set."
+    return f"{head}\n{_launch_frozen(program)}\n"
 
 
-def _started(program: str) -> str:
-    # PyInstaller's bootloader would set this by itself and then start itself a second time, so that the dynamic linker
-    # sees it (docs/performance.md). If a bootloader does not recognise it, it does just that. `hook.start` undoes it.
+def _launch_frozen(program: str) -> str:
+    # PyInstaller's bootloader would set these variables and then execute itself again, so that the dynamic linker sees
+    # them (docs/performance.md). A bootloader that does not recognise them still does so. `hook.start` undoes them.
     library = shlex.quote(os.path.dirname(program) + "/lib")  # contents_directory in packaging/reassert.spec
     return (
         f"reassert={shlex.quote(program)}\n"
@@ -86,10 +91,10 @@ def _started(program: str) -> str:
     )
 
 
-def lasting(program: str) -> str:
-    """The path by which engines should call a program: the link that a package has to it, as its next version will.
+def stable_path(program: str) -> str:
+    """A path of a program that stays valid over upgrades: the package's symbolic link in the directory above.
 
-    `program`: a real path. Without such a link in the directory above, it is `program` itself.
+    `program`: a real path. Without such a link, the result is `program` itself.
     """
     directory, name = os.path.split(program)
     link = os.path.join(os.path.dirname(directory), name)

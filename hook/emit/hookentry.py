@@ -1,4 +1,4 @@
-"""What an engine is given to call `reassert hook`: an OCI hook entry, and the hooks.d file around one."""
+"""OCI hook entries and hooks.d files that make a runtime or an engine call `reassert hook`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from hook.adapters.hook import STAGES
 
 SECONDS = 30
-"""How long a runtime waits for the hook; it may have to compile the policy first (hook.policy.store)."""
+"""Timeout of the hook. It includes a compilation of the policy (hook.policy.store)."""
 
 
 def oci_hook(program: str, stage: str, flags: tuple[str, ...] = ()) -> dict[str, Any]:
     """An entry of `hooks` in the OCI runtime-spec (config.md, "POSIX-platform Hooks").
 
-    `program`: absolute path of reassert, as it lasts over upgrades: an engine may not read the entry again for months.
-    `flags`: those of `reassert hook`; none is all of its work. `env` is never empty: without one, runc before 1.3 hands
-    over the container's own (CVE-2025-23266).
+    `program`: an absolute path of reassert that stays valid over upgrades, since engines may keep the entry for months.
+    `flags`: of `reassert hook`; without any, the hook does all of its work. `env` is never empty: a hook without env
+    gets the container's env from runc before 1.3 (CVE-2025-23266).
     """
     if stage not in STAGES:
         raise ValueError(stage)
@@ -26,7 +26,7 @@ def oci_hook(program: str, stage: str, flags: tuple[str, ...] = ()) -> dict[str,
 def hooks_d(program: str, stage: str, flags: tuple[str, ...] = ()) -> dict[str, Any]:
     """A hooks.d file, oci-hooks(5) 1.0.0, for every container.
 
-    One stage only: all stages of a file get the same arguments, and reassert is told its stage by an argument.
+    It has one stage: all stages of a file get the same arguments, and reassert takes its stage as an argument.
     """
     entry = oci_hook(program, stage, flags)
     return {"version": "1.0.0", "hook": entry, "when": {"always": True}, "stages": [stage]}

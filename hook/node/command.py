@@ -11,7 +11,7 @@ from functools import cache
 from types import FrameType
 
 from hook.base.errors import ReassertError, Usage
-from hook.base.system import print_to_nobody
+from hook.base.system import discard_output
 from hook.base.text import printable
 from hook.node import status
 from hook.node.change import journal, tree
@@ -394,4 +394,4 @@ def _say(text: str) -> None:
     try:
         print(printable(text), flush=True)
     except OSError:
-        print_to_nobody()
+        discard_output()

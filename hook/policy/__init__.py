@@ -1,1 +1,1 @@
-"""The node policy file: schema, reading, checking, the compiled store and what a container start reads of it."""
+"""The node policy: schema and checks of the policy file, the compiler, the store, and the matching of rules."""

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a policy file, all of it at once, each with its place and what would be right."""
+"""The checks of a policy file. They list all problems, each with line, column and what would be right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jsonschema.exceptions import ValidationError
 
 from hook.container.paths import clean, is_below
 from hook.policy.model import Rule
-from hook.policy.overlap import always_meet, may_meet
+from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
 
@@ -33,16 +33,16 @@ def schema() -> dict[str, Any]:
 
 
 def check_shape(source: Source) -> list[Problem]:
-    """What the schema finds."""
+    """Violations of the JSON Schema."""
     errors = Draft202012Validator(schema()).iter_errors(source.data)
-    found = [problem for error in errors for problem in _explain(source, error)]
-    return sorted(set(found), key=lambda problem: (problem.line, problem.column, problem.message))
+    problems = {problem for error in errors for problem in _explain(source, error)}
+    return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.message))
 
 
 def well_formed(items: object, kind: str) -> Iterator[tuple[int, Any]]:
-    """The items of a list that have the shape of a definition in the schema, with their numbers.
+    """The items of a list that are valid by a definition of the schema, with their numbers.
 
-    What is wrong with the meaning of these is said beside what is wrong with the shape of the others.
+    The checks after the schema look at these only, so that a schema error in one item does not hide problems in others.
     """
     for number, item in enumerate(items if isinstance(items, list) else []):
         if _validator(kind).is_valid(item):
@@ -55,7 +55,7 @@ def _validator(kind: str) -> Draft202012Validator:
 
 
 def _explain(source: Source, error: ValidationError) -> list[Problem]:
-    """A schema error in the words of somebody who writes policies."""
+    """A schema error as text for the author of a policy."""
     path: list[str | int] = list(error.absolute_path)
     value, argument = cast(Any, error.instance), cast(Any, error.validator_value)
     rule = cast(dict[str, Any], error.schema if isinstance(error.schema, dict) else {})
@@ -66,18 +66,18 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
         return [_unknown_key(source, path, key, allowed) for key in value if key not in allowed]
     if error.validator == "required":
         if isinstance(value, dict) and error.parent is not None:
-            return []  # one branch of a oneOf, which is explained as a whole
+            return []  # a branch of a oneOf; the error of the oneOf has a message of its own
         missing = error.message.split("'")[1]
         return [source.problem(path, f"{missing} is missing", key=not path)]
     if error.validator == "oneOf" and not isinstance(value, dict):
-        return []  # its wrong type is an error of its own
+        return []  # the wrong type has a message of its own
     if error.validator == "oneOf":
         alternatives = [branch["required"][0] for branch in argument]
         given = ", ".join(key for key in value if key in alternatives) or "none"
         return [source.problem(path, f"{what}: {given} given; it takes {expected}")]
     if error.validator == "enum":
         choices = ", ".join(map(str, argument))
-        return [source.problem(path, f"{what}: {value!r} is not one of {choices}{_near(value, argument)}")]
+        return [source.problem(path, f"{what}: {value!r} is not one of {choices}{_suggestion(value, argument)}")]
     if error.validator == "const":
         return [source.problem(path, f"{what}: {_yaml(value)} must be {json.dumps(argument)}")]
     if error.validator == "type":
@@ -98,22 +98,22 @@ def _yaml(value: object) -> str:
     return "nothing" if value is None else json.dumps(value) if isinstance(value, (bool, str)) else str(value)
 
 
-def _near(value: object, choices: list[Any]) -> str:
+def _suggestion(value: object, choices: list[Any]) -> str:
     close = difflib.get_close_matches(str(value).lower(), [str(c).lower() for c in choices], n=1)
     match = next((c for c in choices if close and str(c).lower() == close[0]), None)
     return f"; did you mean {match}?" if match else ""
 
 
 def _unknown_key(source: Source, path: list[str | int], key: str, allowed: list[str]) -> Problem:
-    near = _near(key, allowed) or f"; known are {', '.join(allowed)}"
-    return source.problem([*path, key], f"unknown field {key!r}{near}", key=True)
+    hint = _suggestion(key, allowed) or f"; the fields are {', '.join(allowed)}"
+    return source.problem([*path, key], f"unknown field {key!r}{hint}", key=True)
 
 
 def check_meaning(source: Source) -> list[Problem]:
-    """What the schema cannot say: paths, names, selectors. For whatever in it is of the right shape."""
+    """Checks that a schema cannot express: paths, names, selectors. Items that violate the schema are left out."""
     found: list[Problem] = []
     names: dict[str, int] = {}
-    whole = dict(well_formed(source.rules(), "rule"))
+    valid = dict(well_formed(source.rules(), "rule"))
     root: Any = source.data
     for step in _KUBELET_ROOT:
         root = root.get(step) if isinstance(root, dict) else None
@@ -126,16 +126,16 @@ def check_meaning(source: Source) -> list[Problem]:
         name = str(rule.get("name", ""))
         if name in names:
             first = source.place(["spec", "rules", names[name], "name"])[0]
-            found.append(source.problem([*at, "name"], f"a rule named {name} stands at line {first} already"))
+            found.append(source.problem([*at, "name"], f"duplicate rule name {name}; the first one is at line {first}"))
         names.setdefault(name, number)
-        if number in whole and not _reserves(rule):
+        if number in valid and not _reserves(rule):
             message = f"rule {name} reserves nothing: give it env, mounts, annotations or deviceAllocations"
             found.append(source.problem(at, message))
         for position, env in well_formed(rule.get("env"), "env"):
             found += _check_env(source, [*at, "env", position], env)
         for position, mount in well_formed(rule.get("mounts"), "mount"):
             found += _check_mount(source, [*at, "mounts", position], mount)
-        if number in whole:
+        if number in valid:
             selector = (rule.get("match") or {}).get("podSelector")
             found += _check_selector(source, [*at, "match", "podSelector"], selector)
     return found
@@ -151,7 +151,7 @@ def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list
     found: list[Problem] = []
     name, origin = env["name"], env.get("valueFrom") or {}
     if not name or "=" in name or "\0" in name:
-        found.append(source.problem([*at, "name"], f"env name {name!r}: it must not be empty nor hold '=' or NUL"))
+        found.append(source.problem([*at, "name"], f"env name {name!r}: it must not be empty or contain '=' or NUL"))
     elif ("*" in name or "?" in name) and "absent" not in env:
         found.append(source.problem([*at, "name"], f"env name {name!r} is a pattern; only absent: true takes one"))
     if "\0" in env.get("value", ""):
@@ -172,7 +172,7 @@ def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]
     elif ".." in path.split("/"):
         reason = f"has a '..' in it; write {clean(path)}"
     elif "\0" in path:
-        reason = "holds a NUL byte"
+        reason = "contains a NUL byte"
     return [source.problem(at, f"{field} {path!r} {reason}")] if reason else []
 
 
@@ -180,7 +180,7 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
     found = _check_path(source, [*at, "hostPath"], mount["hostPath"]) if "hostPath" in mount else []
     if "absent" in mount:
         found += [
-            source.problem([*at, field], f"{field} means nothing where absent: true lets nothing be mounted", key=True)
+            source.problem([*at, field], f"{field} has no effect with absent: true, which allows no mount", key=True)
             for field in ("readOnly", "options", "onMissingSource", "volumesAbove")
             if field in mount
         ]
@@ -190,13 +190,13 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
         wrong = [source.problem([*at, "mountPath"], "mountPath / would replace the container's whole root filesystem")]
     for tree in BUILT_BY_THE_RUNTIME:
         if not wrong and (path == tree or is_below(path, tree)):
-            wrong = [source.problem([*at, "mountPath"], f"mountPath {path} lies in {tree}, which the runtime builds")]
+            wrong = [source.problem([*at, "mountPath"], f"mountPath {path} is in {tree}, which the runtime builds")]
     found += wrong
     for position, allowed in enumerate(mount.get("allowBelow") or []):
         where: list[str | int] = [*at, "allowBelow", position]
         bad = _check_path(source, where, allowed)
         if not bad and not wrong and not is_below(clean(allowed), path):
-            bad = [source.problem(where, f"allowBelow {allowed!r} does not lie below mountPath {path}")]
+            bad = [source.problem(where, f"allowBelow {allowed!r} is not below mountPath {path}")]
         found += bad
     return found
 
@@ -214,12 +214,12 @@ def _check_selector(source: Source, at: list[str | int], selector: dict[str, Any
 
 
 def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
-    """Rules, by number, against each other, and what an adapter will not see. For rules of the right shape."""
+    """Contradictions between rules, by their numbers, and conditions that an adapter does not know."""
     found: list[Problem] = []
     wants: dict[tuple[str, str], list[_Want]] = {}
     for number, rule in rules.items():
         found += _wants_twice(source, number, rule)
-        found += _unseen(source, number, rule)
+        found += _unknown_conditions(source, number, rule)
         for position, env in enumerate(rule.env):
             want = _Want(rule, ("spec", "rules", number, "env", position), env.wanted())
             wants.setdefault(("env", env.name), []).append(want)
@@ -228,7 +228,7 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
             wants.setdefault(("mount", mount.destination), []).append(want)
     for (kind, name), all_wants in wants.items():
         for one, other in combinations(all_wants, 2):
-            if one.what != other.what and one.rule is not other.rule and may_meet(one.rule, other.rule):
+            if one.what != other.what and one.rule is not other.rule and may_overlap(one.rule, other.rule):
                 found.append(_contradiction(source, f"{kind} {name}", one, other))
     return found
 
@@ -240,9 +240,9 @@ class _Want(NamedTuple):
 
 
 def _contradiction(source: Source, thing: str, one: _Want, other: _Want) -> Problem:
-    """An error where the two rules always meet, a warning where some container may match both."""
+    """An error if the rules match the same containers, a warning if some container may match both."""
     message = f"rules {one.rule.name} and {other.rule.name} want different things for {thing}"
-    if always_meet(one.rule, other.rule):
+    if always_overlap(one.rule, other.rule):
         line = source.place(one.path)[0]
         return source.problem(other.path, f"{message}, and match the same containers (see line {line})")
     return source.problem(other.path, f"{message}; a container that matches both is refused", severity="warning")
@@ -258,8 +258,8 @@ def _wants_twice(source: Source, number: int, rule: Rule) -> list[Problem]:
     return found
 
 
-def _unseen(source: Source, number: int, rule: Rule) -> list[Problem]:
-    """Conditions that hold for everyone where an adapter cannot see them, and were left to that default."""
+def _unknown_conditions(source: Source, number: int, rule: Rule) -> list[Problem]:
+    """Warnings of conditions that an adapter does not know, in rules without `ifUnknown`: they count as met there."""
     if "ifUnknown" in (source.data["spec"]["rules"][number].get("match") or {}):
         return []
     found = []
@@ -268,10 +268,10 @@ def _unseen(source: Source, number: int, rule: Rule) -> list[Problem]:
         apps = {"init", "container", "ephemeral"}
         if wanted is None or (field == "containerTypes" and set(wanted) & apps in (set(), apps)):
             continue
-        seen = "pod labels" if field == "podSelector" else "init, container and ephemeral apart"
+        known_by_nri = "pod labels" if field == "podSelector" else "init, container and ephemeral containers apart"
         message = (
-            f"rule {rule.name} selects by {field}, but the runtime wrapper and the hook under containerd cannot see "
-            f"{seen}: there it counts as met; write ifUnknown: Enforce or Skip to say what you want"
+            f"rule {rule.name} selects by {field}, but under containerd the runtime wrapper and the hook do not know "
+            f"{known_by_nri}: the condition counts as met there; set ifUnknown to Enforce or Skip"
         )
         found.append(source.problem(["spec", "rules", number, "match", field], message, key=True, severity="warning"))
     return found

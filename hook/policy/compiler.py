@@ -1,4 +1,4 @@
-"""From a policy file to the compiled store: once per change, never in the path of a start."""
+"""The policy compiler: from the policy file to the store. It runs once per change of the file, not in a start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hook.base.errors import ReassertError, describe
 from hook.base.jsontext import encode
 from hook.base.system import make_directory, replace_file, timestamp, trusted
 from hook.container.paths import clean
-from hook.policy.model import NO_RULES, Policy, Rule, rule_to_line
+from hook.policy.model import NO_RULES, Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.reserve import env, mounts
@@ -24,7 +24,7 @@ _COMPILED = ("name", "match", "env", "mounts", "deviceAllocations", "onConflict"
 
 
 class Compiled:
-    """A policy file that passed every check. `header` and `lines` are what the store keeps of it."""
+    """A policy file without errors. `header` and `lines`: its content in the store."""
 
     def __init__(self, source: Source, rules: list[Rule], warnings: list[Problem]) -> None:
         self.source = source
@@ -46,13 +46,27 @@ class Compiled:
         self.lines = [encode(rule_to_line(rule)) for rule in rules]
 
     def policy(self) -> Policy:
-        """The policy as a start would read it, without a store."""
+        """The policy as a container start reads it from the store."""
         return Policy(self.source.path, json.loads(json.dumps(self.header)), self.lines)
 
 
+def rule_to_line(rule: Rule) -> list[object]:
+    """A rule in the compiled form, which `hook.policy.model.rule_from_line` reads."""
+    return [
+        rule.name,
+        rule.conditions,
+        rule.skip_unknown,
+        [env.as_line() for env in rule.env],
+        [mount.as_line() for mount in rule.mounts],
+        rule.deny,
+        rule.plain,
+        rule.allocations,
+    ]
+
+
 def compile_bytes(path: str, content: bytes) -> Compiled:
-    """Check a policy file and compile it. Raises PolicyInvalid with all that is wrong."""
-    from hook.policy.check import check_meaning, check_rules, check_shape, well_formed  # jsonschema takes longest
+    """Check and compile a policy file. Raises PolicyInvalid with all problems."""
+    from hook.policy.check import check_meaning, check_rules, check_shape, well_formed  # jsonschema: slow to import
 
     source = parse(path, content)
     rules = {number: _rule(rule) for number, rule in well_formed(source.rules(), "rule")}
@@ -68,9 +82,10 @@ def compile_bytes(path: str, content: bytes) -> Compiled:
 
 
 def read_source(path: str) -> tuple[bytes, os.stat_result]:
-    """A policy file's bytes with the status from before they were read. Raises ReassertError.
+    """A policy file's content and its status. Raises ReassertError.
 
-    In this order an edit made meanwhile leaves a status that is not the file's any more, and the next start compiles.
+    fstat comes before read: if the file changes in between, the stored key no longer matches and the next start
+    recompiles.
     """
     try:
         with Path(path).open("rb") as file:
@@ -84,10 +99,10 @@ def read_source(path: str) -> tuple[bytes, os.stat_result]:
 
 
 def refresh(path: str, store: str) -> str:
-    """Compile the source, keep the result in the store, and return the store's text.
+    """Compile the policy file, write the result into the store, and return the store's text.
 
-    A broken source keeps the last good policy and is noted beside it. A store that cannot be written (a full disk)
-    is not an error: the text is good all the same.
+    A policy file with errors does not replace the last good policy; the store then holds that policy and the errors. A
+    store that cannot be written (a full disk) is no error: the caller has the text.
     """
     content, status = read_source(path)
     try:
@@ -119,7 +134,7 @@ def _store_text(compiled: Compiled, key: list[int]) -> str:
 
 
 def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
-    """The store's text with a broken source noted in it: the last good policy's, or that of no policy."""
+    """The store's text for a policy file with errors: the last good policy, or NO_RULES, and the errors."""
     header, lines = stored_header(path, store)
     if header is None:
         header = {"format": FORMAT, "version": __version__, "source": path, "key": None, "compiledAt": "", **NO_RULES}
@@ -129,7 +144,7 @@ def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
 
 
 def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The header and the rule lines in the store for a source; None where there is none of this version."""
+    """The header and the rule lines in the store for a policy file; None if there are none of this format."""
     try:
         trusted(store_path(path, store))
         first, *lines = Path(store_path(path, store)).read_text("ascii").splitlines()
@@ -140,7 +155,7 @@ def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[st
 
 
 def clear(store: str = STORE) -> None:
-    """Remove all compiled policies, with the store if it is empty then. Starts compile again what they need."""
+    """Remove all compiled policies, and the store if it is then empty. The next start compiles again."""
     for path in [*Path(store).glob("*.json"), *Path(store).glob(".*.json.reassert-*"), Path(store, ".lock")]:
         path.unlink(missing_ok=True)
     with suppress(OSError):
@@ -148,7 +163,7 @@ def clear(store: str = STORE) -> None:
 
 
 def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Rule numbers by namespace, where a rule names it in full, and by pattern; `*` for rules without the condition."""
+    """Rule numbers by namespace name, and by namespace pattern. A rule without the condition has the pattern `*`."""
     index: dict[str, list[int]] = {}
     patterns: dict[str, list[int]] = {}
     for number, rule in enumerate(rules):
@@ -158,7 +173,7 @@ def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]
 
 
 def _rule(rule: dict[str, Any]) -> Rule:
-    """A checked rule in the form that starts read: defaults filled in, paths cleaned, selectors as triples."""
+    """A checked rule in compiled form: with defaults, normalised paths, and selectors as [key, operator, values]."""
     match = rule.get("match") or {}
     conditions: dict[str, list[Any]] = {
         field: [str(item) for item in match[field]]

@@ -1,4 +1,4 @@
-"""Which rules a container matches, and what could not be known. Part of the start path: builtins only."""
+"""Match a container against the rules of the policy. Part of the start path: builtins only."""
 
 from hook.base.glob import glob_match
 from hook.container.identity import Identity
@@ -9,93 +9,80 @@ if TYPE_CHECKING:
 
     from hook.policy.model import Policy, Rule
 
-    Seen = str | tuple[str, ...] | dict[str, str] | None
+    Value = str | tuple[str, ...] | dict[str, str] | None
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
 """Operators of a Kubernetes label selector (apimachinery, meta/v1 LabelSelectorOperator)."""
 
 
-class Verdict:
-    """One condition of a rule held against a container: `met` is True, False, or None where it cannot be known."""
+class Condition:
+    """A condition of a rule, evaluated for a container. `met`: True, False, or None if it is unknown to the adapter.
 
-    __slots__ = ("_seen", "_wanted", "field", "met")
+    `wanted`: the condition as compiled. `actual`: the container's value, None if it is unknown.
+    """
 
-    def __init__(self, field: str, wanted: "list[Any]", seen: "Seen", met: "bool | None") -> None:
+    __slots__ = ("actual", "field", "met", "wanted")
+
+    def __init__(self, field: str, wanted: "list[Any]", actual: "Value", met: "bool | None") -> None:
         self.field = field
-        self._wanted = wanted
-        self._seen = seen
+        self.wanted = wanted
+        self.actual = actual
         self.met = met
-
-    @property
-    def wanted(self) -> str:
-        """The condition in words; a start does not need them."""
-        return _say(self.field, self._wanted)
-
-    @property
-    def seen(self) -> str:
-        """The container in the same words."""
-        if isinstance(self._seen, dict):
-            return ",".join(f"{key}={value}" for key, value in self._seen.items())
-        return "|".join(self._seen) if isinstance(self._seen, tuple) else self._seen or "unknown"
 
 
 class Match:
-    """A rule held against a container. `applies`: whether its reservations hold; `verdicts`: why."""
+    """A rule, evaluated for a container. `applies`: whether its reservations apply."""
 
-    __slots__ = ("applies", "rule", "verdicts")
+    __slots__ = ("applies", "conditions", "rule")
 
-    def __init__(self, rule: "Rule", verdicts: "list[Verdict]", tampered: bool = False) -> None:
-        """`tampered`: what is unknown about the container may be its author's doing; then nothing is skipped."""
+    def __init__(self, rule: "Rule", conditions: "list[Condition]", tampered: bool = False) -> None:
+        """`tampered`: a pod's or image's author may have caused the unknown fields, so `ifUnknown: Skip` is ignored."""
         self.rule = rule
-        self.verdicts = verdicts
-        met = [verdict.met for verdict in verdicts]
+        self.conditions = conditions
+        met = [condition.met for condition in conditions]
         self.applies = False not in met and not (None in met and rule.skip_unknown and not tampered)
 
-    def unknown(self) -> "list[str]":
-        """Names of the conditions that this adapter cannot see."""
-        return [verdict.field for verdict in self.verdicts if verdict.met is None]
+
+def select(policy: "Policy", identity: Identity) -> "list[Match]":
+    """Evaluate every rule that the container's namespace can match, in the policy's order."""
+    tampered = identity.kubernetes is None
+    return [Match(rule, evaluate(rule, identity), tampered) for rule in policy.candidates(identity.namespace)]
 
 
-def select(policy: "Policy", who: Identity) -> "list[Match]":
-    """Every rule that the container's namespace leaves possible, held against it, in the policy's order."""
-    tampered = who.kubernetes is None
-    return [Match(rule, judge(rule, who), tampered) for rule in policy.candidates(who.namespace)]
-
-
-def judge(rule: "Rule", who: Identity) -> "list[Verdict]":
-    """Each condition of a rule held against a container."""
-    verdicts: list[Verdict] = []
-    seen: Seen
+def evaluate(rule: "Rule", identity: Identity) -> "list[Condition]":
+    """Evaluate each condition of a rule for a container."""
+    conditions: list[Condition] = []
+    actual: Value
     for field, wanted in rule.conditions.items():
         if field == "namespaces":
-            met = _pod_only(who, _any_glob(wanted, who.namespace))
-            seen = who.namespace
+            actual = identity.namespace
+            met = _pods_only(identity, _any_glob(wanted, identity.namespace))
         elif field == "containerNames":
-            met, seen = _any_glob(wanted, who.container), who.container
+            met, actual = _any_glob(wanted, identity.container), identity.container
         elif field == "images":
-            met, seen = _any_glob(wanted, who.image), who.image
+            met, actual = _any_glob(wanted, identity.image), identity.image
         elif field == "containerTypes":
-            met, seen = _types(wanted, who.types), who.types
+            met, actual = _types(wanted, identity.types), identity.types
         else:
-            met = _pod_only(who, _selects(wanted, who.labels))
-            seen = who.labels
-        verdicts.append(Verdict(field, wanted, seen, met))
-    return verdicts
+            actual = identity.labels
+            met = _pods_only(identity, _selects(wanted, identity.labels))
+        conditions.append(Condition(field, wanted, actual, met))
+    return conditions
 
 
-def excluded(policy: "Policy", who: Identity) -> str:
-    """Why the policy's `exclude` takes this container out, or "". Only what is known for certain takes it out."""
+def excluded(policy: "Policy", identity: Identity) -> str:
+    """Why the policy's `exclude` excludes the container, or "". An unknown namespace or type excludes nothing."""
     for pattern in policy.excluded_namespaces:
-        if who.kubernetes and who.namespace is not None and glob_match(pattern, who.namespace):
-            return f"namespace {who.namespace}"
-    if len(who.types) == 1 and who.types[0] in policy.excluded_types:
-        return f"container type {who.types[0]}"
+        if identity.kubernetes and identity.namespace is not None and glob_match(pattern, identity.namespace):
+            return f"namespace {identity.namespace}"
+    if len(identity.types) == 1 and identity.types[0] in policy.excluded_types:
+        return f"container type {identity.types[0]}"
     return ""
 
 
-def _pod_only(who: Identity, met: "bool | None") -> "bool | None":
-    """A container of no pod has no namespace and no pod labels: such a condition is not met, not unknown."""
-    return False if who.kubernetes is False else met
+def _pods_only(identity: Identity, met: "bool | None") -> "bool | None":
+    """False for a container outside Kubernetes: it has no namespace and no pod labels, so nothing is unknown."""
+    return False if identity.kubernetes is False else met
 
 
 def _any_glob(patterns: "list[Any]", text: "str | None") -> "bool | None":
@@ -112,7 +99,7 @@ def _types(wanted: "list[Any]", possible: "tuple[str, ...]") -> "bool | None":
 
 
 def _selects(requirements: "list[Any]", labels: "dict[str, str] | None") -> "bool | None":
-    """All requirements `[key, operator, values]`, as apimachinery's labels.Requirement.Matches reads them."""
+    """Whether all requirements [key, operator, values] are met, by apimachinery's labels.Requirement.Matches."""
     if labels is None:
         return None if requirements else True
     for key, operator, values in requirements:
@@ -125,12 +112,3 @@ def _selects(requirements: "list[Any]", labels: "dict[str, str] | None") -> "boo
         if not met:
             return False
     return True
-
-
-def _say(field: str, wanted: "list[Any]") -> str:
-    if field != "podSelector":
-        return "|".join(str(pattern) for pattern in wanted)
-    words: list[str] = []
-    for key, operator, values in wanted:
-        words.append(f"{key} {operator}" + (f" ({', '.join(values)})" if values else ""))
-    return ", ".join(words)

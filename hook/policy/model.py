@@ -1,7 +1,7 @@
-"""A compiled policy, as a container start reads it. Part of the start path: builtins only.
+"""The compiled policy. Part of the start path: builtins only.
 
-The compiler writes a header line and then one line of JSON per rule, so that a start parses only the rules that
-its namespace could match: a thousand rules cost a container little more than one.
+The compiler writes a header line and one line of JSON per rule. A container start parses only the rules that its
+namespace can match, so a thousand rules cost little more than one.
 """
 
 from hook.base.glob import glob_match
@@ -20,10 +20,11 @@ FAIL, IGNORE = "Fail", "Ignore"
 
 
 class Rule:
-    """What is reserved, and for whom. `conditions` holds the match block's fields as compiled; empty: everyone.
+    """A rule of the policy: its conditions and what it reserves.
 
-    `plain`: by field of the policy file, the lists that need no compiled form. `allocations`: which parts of a device
-    plugin's answer are reserved.
+    `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
+    `deny`: `onConflict: Deny`. `plain`: by field of the policy file, the lists that need no compiled form.
+    `allocations`: the parts of a device plugin's answer that are reserved.
     """
 
     __slots__ = ("allocations", "conditions", "deny", "env", "mounts", "name", "plain", "skip_unknown")
@@ -49,38 +50,24 @@ class Rule:
         self.allocations = allocations
 
     def uses_allocations(self) -> bool:
-        """Whether kubelet's device checkpoint has to be read for it."""
+        """Whether the rule needs kubelet's device checkpoint."""
         return bool(self.allocations or self.plain.get("annotations")) or any(
             env.source == ALLOCATED for env in self.env
         )
 
 
-def rule_to_line(rule: Rule) -> "list[object]":
-    """A rule in the compiled form; `rule_from_line` reads it back."""
-    return [
-        rule.name,
-        rule.conditions,
-        rule.skip_unknown,
-        [env.as_line() for env in rule.env],
-        [mount.as_line() for mount in rule.mounts],
-        rule.deny,
-        rule.plain,
-        rule.allocations,
-    ]
-
-
 def rule_from_line(line: "list[Any]") -> Rule:
-    """The rule that `rule_to_line` wrote."""
+    """The rule that `hook.policy.compiler.rule_to_line` wrote."""
     name, conditions, skip_unknown, env, mounts, deny, plain, allocations = line
     reserved = [Env(*e) for e in env], [Mount(*m) for m in mounts]
     return Rule(name, conditions, skip_unknown, *reserved, deny, plain, allocations)
 
 
 class Policy:
-    """The node's policy in force.
+    """The policy in force.
 
-    `path`: its source. `fingerprint`: sha256 of the source, hex. `warning`: why an edit of the source is held back,
-    or "". `missing`: why there is no policy at all (there never was a good one), or "".
+    `path`: the policy file. `fingerprint`: the sha256 of the file that was compiled. `warning`: why a newer version of
+    the file is not in force, or "". `missing`: why there is no policy (the file never was valid), or "".
     """
 
     __slots__ = (
@@ -117,23 +104,23 @@ class Policy:
         self._patterns: dict[str, list[int]] = header["patterns"]
 
     def held(self, problem: str) -> "Policy":
-        """The same, held in force because of what is wrong with its source."""
+        """The same policy, with a warning that it stays in force because the policy file has a problem."""
         return Policy(self.path, self._header, self._lines, f"the last good policy stays in force: {problem}")
 
     def candidates(self, namespace: "str | None") -> "list[Rule]":
-        """The rules, in the policy's order, that a container of this namespace could match; None: any of them."""
+        """The rules that a container of this namespace can match, in the policy's order. None: an unknown namespace."""
         if namespace is None:
             numbers = list(range(len(self._lines)))
         else:
-            found = set(self._index.get(namespace, []))
-            for pattern, fitting in self._patterns.items():
+            matching = set(self._index.get(namespace, []))
+            for pattern, rules in self._patterns.items():
                 if glob_match(pattern, namespace):
-                    found.update(fitting)
-            numbers = sorted(found)
+                    matching.update(rules)
+            numbers = sorted(matching)
         return [self._rule(number) for number in numbers]
 
     def _rule(self, number: int) -> Rule:
-        """A rule, parsed once: a resident process asks again and again."""
+        """A rule by its number. It is parsed once, for the NRI plugin, which uses a policy for many containers."""
         rule = self._rules.get(number)
         if rule is None:
             rule = self._rules[number] = rule_from_line(parse(self._lines[number]))
@@ -141,7 +128,7 @@ class Policy:
 
 
 class NoPolicy(Policy):
-    """There never was a good policy: only what the node needs to be mended may start (`plan`)."""
+    """In force until the policy file is valid for the first time: only containers of kube-system start (`plan`)."""
 
     __slots__ = ()
 
@@ -161,4 +148,4 @@ NO_RULES: "dict[str, Any]" = {
     "index": {},
     "patterns": {},
 }
-"""Header of the policy that is in force while there is none: kube-system starts, the rest is refused."""
+"""Header of NoPolicy: containers of kube-system start, all others are refused."""

@@ -1,4 +1,4 @@
-"""Whether two rules can, or must, meet in one container. Read at compile time only."""
+"""Whether two rules can match the same container, or always do. Used by the compiler only."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ from hook.base.glob import glob_match
 from hook.policy.model import Rule
 
 _NAMES = ("namespaces", "containerNames", "images")
-_UNSEEN = ("podSelector", "containerTypes")
-"""Conditions that an adapter may not see; unless a rule says Skip, it then counts as met."""
+_MAY_BE_UNKNOWN = ("podSelector", "containerTypes")
+"""Conditions that some adapters do not know. Unless the rule has `ifUnknown: Skip`, they count as met there."""
 
 
 @cache
-def globs_meet(one: str, other: str) -> bool:
-    """Whether some text matches both globs."""
+def globs_overlap(one: str, other: str) -> bool:
+    """Whether there is a text that matches both globs."""
     if not one or not other:
         return set(one + other) <= {"*"}
     if one[0] == "*":
-        return globs_meet(one[1:], other) or globs_meet(one, other[1:])
+        return globs_overlap(one[1:], other) or globs_overlap(one, other[1:])
     if other[0] == "*":
-        return globs_meet(other, one)
-    return (one[0] == other[0] or "?" in (one[0], other[0])) and globs_meet(one[1:], other[1:])
+        return globs_overlap(other, one)
+    return (one[0] == other[0] or "?" in (one[0], other[0])) and globs_overlap(one[1:], other[1:])
 
 
-def may_meet(one: Rule, other: Rule) -> bool:
-    """Whether some container could match both."""
+def may_overlap(one: Rule, other: Rule) -> bool:
+    """Whether a container could match both rules."""
     for field in one.conditions.keys() & other.conditions.keys():
         mine, theirs = one.conditions[field], other.conditions[field]
-        if field in _NAMES and not any(globs_meet(str(a), str(b)) for a in mine for b in theirs):
+        if field in _NAMES and not any(globs_overlap(str(a), str(b)) for a in mine for b in theirs):
             return False
-        if field == "containerTypes" and not set(mine) & set(theirs) and _is_seen(one, other, field):
+        if field == "containerTypes" and not set(mine) & set(theirs) and _separates(one, other, field):
             return False
-        if field == "podSelector" and _labels_differ(mine, theirs) and _is_seen(one, other, field):
+        if field == "podSelector" and _labels_differ(mine, theirs) and _separates(one, other, field):
             return False
     return True
 
 
-def always_meet(one: Rule, other: Rule) -> bool:
-    """Whether every container that matches one of the two matches the other as well."""
+def always_overlap(one: Rule, other: Rule) -> bool:
+    """Whether every container that matches one of the rules matches the other one too."""
     return _covers(one, other) or _covers(other, one)
 
 
-def _is_seen(one: Rule, other: Rule, field: str) -> bool:
-    """Whether unequal conditions keep two rules apart even where an adapter cannot see them."""
+def _separates(one: Rule, other: Rule, field: str) -> bool:
+    """Whether different conditions separate two rules also at an adapter that does not know the field."""
     if field == "containerTypes" and ("sandbox" in one.conditions[field]) != ("sandbox" in other.conditions[field]):
         return True
     return one.skip_unknown or other.skip_unknown
 
 
 def _labels_differ(mine: list[Any], theirs: list[Any]) -> bool:
-    """Whether two selectors ask one label for values that have nothing in common."""
+    """Whether two selectors require values of one label that have none in common."""
     wanted = {key: set(values) for key, operator, values in mine if operator == "In"}
     return any(operator == "In" and key in wanted and not wanted[key] & set(values) for key, operator, values in theirs)
 
 
 def _covers(wide: Rule, narrow: Rule) -> bool:
-    """Whether the wide rule's conditions all follow from the narrow one's."""
+    """Whether every container that matches the narrow rule matches the wide one."""
     for field, mine in wide.conditions.items():
         theirs = narrow.conditions.get(field)
         if field in _NAMES and "*" in mine and field != "namespaces":
             continue
-        if theirs is None or (wide.skip_unknown and not narrow.skip_unknown and field in _UNSEEN):
+        if theirs is None or (wide.skip_unknown and not narrow.skip_unknown and field in _MAY_BE_UNKNOWN):
             return False
         if field in _NAMES:
             if not all(any(_glob_covers(str(a), str(b)) for a in mine) for b in theirs):
@@ -76,5 +76,5 @@ def _covers(wide: Rule, narrow: Rule) -> bool:
 
 
 def _glob_covers(wide: str, narrow: str) -> bool:
-    """Whether the wide glob matches what the narrow one matches, tried with nothing and with much for each `*`."""
+    """Whether the wide glob matches all texts of the narrow one, tested with two texts in place of each `*`."""
     return wide == narrow or all(glob_match(wide, narrow.replace("*", text)) for text in ("", "\0\0\0"))

@@ -1,4 +1,4 @@
-"""`reassert policy show`: what is in force on this node, where from, and what is not."""
+"""`reassert policy show`: the policy in force, its source, and a newer version of the file that is held back."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
 from hook.reserve.mounts import VOLUMES_ABOVE, Mount
 
 
-class CannotSee(ReassertError):
-    """Permissions hide the policy or the store from the user who asks, so nothing can be said about them."""
+class NotPermitted(ReassertError):
+    """Raised if this user may not read the policy file or the store."""
 
 
 def show(source: str, store_directory: str, output: str) -> int:
-    """Print it; returns 1 if the source is not what is in force. Raises CannotSee."""
-    _can_see(source, store_directory)
+    """Print the policy in force. Returns 1 if the policy file is not in force. Raises NotPermitted."""
+    _check_permissions(source, store_directory)
     policy = store.load(source, store_directory)
     header, _ = stored_header(source, store_directory)
     status: dict[str, Any] = {
@@ -52,14 +52,14 @@ def show(source: str, store_directory: str, output: str) -> int:
             if value:
                 print(printable(f"# {labels[key]}: {value}"))
         if policy.missing:
-            print("# containers of kube-system start, all others are refused until there is a valid policy")
+            print("# containers of kube-system start; all others are refused until the policy file is valid")
         else:
             sys.stdout.write(_yaml(document))
     return 1 if policy.warning or policy.missing else 0
 
 
 def _yaml(document: dict[str, Any]) -> str:
-    """YAML with nothing in it that a terminal could act on: what is not printable is escaped as YAML escapes it."""
+    """The document as YAML, with characters that a terminal could interpret escaped as YAML escapes them."""
     for readable in (True, False):
         yaml = YAML()
         yaml.default_flow_style = False
@@ -72,23 +72,23 @@ def _yaml(document: dict[str, Any]) -> str:
     return text.getvalue()
 
 
-def _can_see(*paths: str) -> None:
-    """Raises CannotSee where the permissions of a path hide from this user what a container start, as root, reads."""
+def _check_permissions(*paths: str) -> None:
+    """Raises NotPermitted if this user cannot read a path that a container start, as root, can."""
     for path in paths:
         try:
             with os.scandir(path) if os.path.isdir(path) else open(path, "rb"):
                 pass
         except PermissionError:
-            raise CannotSee(
-                f"this user cannot read {path}, so it cannot see which policy is in force; run it as root: "
+            raise NotPermitted(
+                f"this user may not read {path}, so the policy in force is unknown; run as root: "
                 "sudo reassert policy show"
             ) from None
-        except OSError:  # it is not there: what follows from that is told by the policy in force
+        except OSError:  # a missing file is reported with the policy in force
             pass
 
 
 def effective(policy: Policy) -> dict[str, Any]:
-    """The policy in force as a policy file with every default written out."""
+    """The policy in force as a policy file, with all defaults."""
     exclude = {"namespaces": policy.excluded_namespaces, "containerTypes": policy.excluded_types}
     return {
         "apiVersion": "reassert/v1",

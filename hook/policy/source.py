@@ -1,4 +1,4 @@
-"""A policy file as data that remembers where everything stood: YAML 1.2 or JSON through ruamel.yaml."""
+"""Parse a policy file, YAML 1.2 or JSON, into data with line and column of every value (ruamel.yaml)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Path = Sequence[str | int]
 """Keys and indices from the document's root, as jsonschema gives them."""
 
 _NODES = 200_000
-"""YAML nodes that a policy may expand to; aliases of aliases would otherwise eat the node's memory."""
+"""Maximum number of YAML nodes after aliases are expanded; nested aliases could otherwise use up the node's memory."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, or doubtful, in a policy file. `line` and `column` count from 1."""
+    """An error or warning about a policy file. `line` and `column` count from 1."""
 
     line: int
     column: int
@@ -34,12 +34,12 @@ class Problem:
     severity: str = "error"
 
     def at(self, path: str) -> str:
-        """The line that compilers print, which editors jump to; what it quotes of the file is made printable."""
+        """`FILE:LINE:COLUMN: SEVERITY: MESSAGE`, as compilers print it. Text of the file is escaped."""
         return printable(f"{path}:{self.line}:{self.column}: {self.severity}: {self.message}")
 
 
 class PolicyInvalid(ReassertError):
-    """A policy file with errors. `problems` has all of them, warnings too."""
+    """A policy file has errors. `problems`: all errors and warnings."""
 
     def __init__(self, path: str, problems: list[Problem]) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class PolicyInvalid(ReassertError):
 
 @dataclass(frozen=True)
 class Source:
-    """A policy file that could be parsed. `data`: dicts, lists and scalars that know their place."""
+    """A parsed policy file. `data`: dicts and lists of ruamel.yaml, with positions."""
 
     path: str
     sha256: str
@@ -57,9 +57,9 @@ class Source:
     text: str
 
     def place(self, path: Path, key: bool = False) -> tuple[int, int]:
-        """Line and column of the value at `path`, or of its key; of the nearest ancestor where it is missing.
+        """Line and column of the value at `path`, or of its key. If it is missing, those of the nearest ancestor.
 
-        Nothing stands nowhere: `mode:` without a value is at its key.
+        An empty value (`mode:`) has the position of its key.
         """
         node, line, column = self.data, 0, 0
         for depth, step in enumerate(path):
@@ -73,23 +73,23 @@ class Source:
         return line + 1, column + 1
 
     def written(self, path: Path) -> str:
-        """A number, boolean or date as it stands in the file: `1.10`, not the 1.1 that it means; "" behind a tag."""
+        """A number, boolean or date as the file has it: `1.10`, while its value is 1.1. "" if it has a YAML tag."""
         line, column = self.place(path)
-        found = re.match(r"[\w.+:-]+( +[\w.+:-]+)*", self.text.splitlines()[line - 1][column - 1 :])
-        return found[0] if found else ""
+        scalar = re.match(r"[\w.+:-]+( +[\w.+:-]+)*", self.text.splitlines()[line - 1][column - 1 :])
+        return scalar[0] if scalar else ""
 
     def rules(self) -> Any:
-        """`spec.rules`, whatever stands there; an empty list where nothing can."""
+        """The value of `spec.rules`, of any type; an empty list if it is missing."""
         spec = self.data.get("spec") if isinstance(self.data, dict) else None
         return (spec.get("rules") if isinstance(spec, dict) else None) or []
 
     def problem(self, path: Path, message: str, *, key: bool = False, severity: str = "error") -> Problem:
-        """A Problem at a place in this file."""
+        """A problem with the value at `path`, or with its key."""
         return Problem(*self.place(path, key), message, severity)
 
 
 def parse(path: str, content: bytes) -> Source:
-    """Read a policy file's bytes. Raises PolicyInvalid with the place of what YAML or JSON does not allow."""
+    """Parse a policy file. Raises PolicyInvalid with the position of a syntax error."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -101,7 +101,7 @@ def parse(path: str, content: bytes) -> Source:
     try:
         data = yaml.load(_tabs_of_json(text))
     except DuplicateKeyError as error:
-        message = "a key stands here twice: " + str(error.problem or "").removeprefix("found duplicate key ")
+        message = "duplicate key " + str(error.problem or "").removeprefix("found duplicate key ")
         raise PolicyInvalid(path, [_at(error, message.split(" with value")[0])]) from None
     except MarkedYAMLError as error:
         message = ", ".join(part for part in (error.context, error.problem) if part)
@@ -131,7 +131,7 @@ def _at(error: MarkedYAMLError, message: str) -> Problem:
 
 
 def _tabs_of_json(text: str) -> str:
-    """JSON may be indented with tabs, YAML may not. One space each, so that columns stay."""
+    """JSON with a space for each tab: YAML does not allow tabs. Columns stay the same."""
     if "\t" in text:
         try:
             json.loads(text)

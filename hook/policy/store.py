@@ -1,15 +1,15 @@
-"""The policy in force: compiled once per change, kept beside a fingerprint of its source. Builtins only.
+"""The store of compiled policies. Part of the start path: builtins only.
 
-Reading YAML and checking it against the schema costs more than a whole container start, so a start reads what the
-compiler left in the store, if the source is still the file that was compiled. If not, whoever sees it first starts
-the compiler (`hook.policy.compiler`) as a child. A broken or vanished source never replaces a good policy: the last
-good one stays in force and every start says why (`Policy.warning`).
+Parsing YAML and checking it against the schema costs more than a whole container start. So a start reads the compiled
+policy from the store, if its key still matches the policy file. If not, the first start after the change runs the
+compiler (`hook.policy.compiler`) as a child. A policy file that is missing or has errors never replaces a good policy:
+the last good one stays in force, and every start logs why (`Policy.warning`).
 """
 
 import posix
 import time
 
-from hook.base.child import ask
+from hook.base.child import output_of
 from hook.base.errors import ReassertError, describe
 from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import Untrusted, is_file, make_directory, read_file, trusted
@@ -18,41 +18,41 @@ from hook.policy.model import NoPolicy, Policy
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
 FORMAT = 5
-"""Raised whenever the compiled form changes; an older store is compiled again."""
+"""Version of the compiled form. A store with another version is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024
-"""Bytes of a policy file."""
+"""Maximum size of a policy file in bytes."""
 
 LIMIT = 64 * 1024 * 1024
-"""Bytes of a compiled policy."""
+"""Maximum size of a compiled policy in bytes."""
 
 COMPILE_SECONDS = 20.0
-"""How long a start waits for a compilation, its own or another's. CRI gives a container start two minutes."""
+"""How long a start waits for the compiler, started by itself or another start. CRI's timeout is two minutes."""
 
 
 def store_path(source: str, store: str) -> str:
-    """The store's file for a source, named as systemd-escape(1) --path would."""
+    """The store's file for a policy file; its name is made as by systemd-escape(1) --path."""
     return store + "/" + source.strip("/").replace("\\", "\\x5c").replace("-", "\\x2d").replace("/", "-") + ".json"
 
 
 def file_key(status: posix.stat_result) -> "list[int]":
-    """What tells one state of the source from another, for the price of a stat(2)."""
+    """Inode, size, mtime and ctime of the policy file: with another key, the policy is compiled again."""
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def load(source: str = SOURCE, store: str = STORE) -> Policy:
-    """The policy in force for an absolute source path; compiles it if it changed. Never raises for bad input."""
-    problem, key = _look(source)
+    """The policy in force, compiled if the policy file changed. Never raises for bad input. `source`: absolute path."""
+    problem, key = _source_key(source)
     stored = _stored(source, store)
-    if not problem and (stored is None or not stored.knows(key)):
+    if not problem and (stored is None or not stored.has_compiled(key)):
         stored, problem = _recompiled(source, store, key, stored)
     if stored is None:
         return NoPolicy(source, problem or f"{source} could not be compiled")
     return stored.policy(source, key, problem)
 
 
-def _look(source: str) -> "tuple[str, list[int]]":
-    """Why the source cannot be used as it is, or "", and its key."""
+def _source_key(source: str) -> "tuple[str, list[int]]":
+    """Why the policy file cannot be used, or "", and its key."""
     try:
         status = trusted(source)
     except Untrusted as error:
@@ -67,27 +67,27 @@ def _look(source: str) -> "tuple[str, list[int]]":
 
 
 class Stored:
-    """A file of the store: header, rules, and what is held back."""
+    """A file of the store: its header, with the errors of a newer policy file, and its rules."""
 
     __slots__ = ("_header", "_lines")
 
     def __init__(self, text: str) -> None:
-        """Raises Malformed for what this version did not write."""
+        """Raises Malformed for a text that is truncated or in another format."""
         lines = text.splitlines()
         header = parse(lines.pop(0)) if lines else None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise Malformed("not a compiled policy of this version")
         if header.get("rules") != len(lines) or not text.endswith("\n"):
-            raise Malformed("a compiled policy that was cut off")
+            raise Malformed("the compiled policy is truncated")
         self._header = header
         self._lines = lines
 
-    def knows(self, key: "list[int]") -> bool:
-        """Whether this state of the source was compiled, for good or bad."""
+    def has_compiled(self, key: "list[int]") -> bool:
+        """Whether the policy file with this key was compiled, with or without errors."""
         return key in (self._header["key"], self._header["heldKey"])
 
     def policy(self, source: str, key: "list[int]", problem: str) -> Policy:
-        """The policy, warning of a source that is broken or gone."""
+        """The policy, with a warning if the policy file is missing or has errors."""
         if not problem and key == self._header["heldKey"]:
             problem = "; ".join(self._header["heldErrors"])
         if not self._header["sha256"]:
@@ -106,14 +106,14 @@ def _stored(source: str, store: str) -> "Stored | None":
 
 
 def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None") -> "tuple[Stored | None, str]":
-    """One start compiles; those that come meanwhile wait for it and find it done."""
+    """Run the compiler. Under a lock: other starts wait for the result and use it."""
     deadline = time.monotonic() + COMPILE_SECONDS
     lock = _lock(store, deadline)
     try:
         stored = _stored(source, store) if lock >= 0 else None
-        if stored is not None and stored.knows(key):
+        if stored is not None and stored.has_compiled(key):
             return stored, ""
-        return Stored(decode(ask(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
+        return Stored(decode(output_of(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
     except (OSError, ReassertError, Malformed) as error:
         return old, f"{source} could not be compiled: {error}"
     finally:
@@ -122,7 +122,7 @@ def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None")
 
 
 def _lock(store: str, deadline: float) -> int:
-    """A descriptor that holds the store's lock, -1 where there can be none (each then compiles for itself)."""
+    """A descriptor that holds the store's lock; -1 if it cannot be locked, and each start runs the compiler."""
     try:
         make_directory(store, 0o700)
         fd = posix.open(f"{store}/.lock", posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW, 0o600)

@@ -75,7 +75,7 @@ BAD_CONFIGS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "nested deeply": (lambda good: b'{"process":' + b"[" * 100_000, "nested too deeply"),
     "env no list": (lambda good: good.replace(b'["PATH=/bin"]', b'{"PATH": "/bin"}'), "process.env is not a list"),
     "env of numbers": (lambda good: good.replace(b'"PATH=/bin"', b"1"), "process.env[0] is not a string"),
-    "two processes": (lambda good: good.replace(b"{", b'{"process": {"env": []}, ', 1), "'process' stands there twice"),
+    "two processes": (lambda good: good.replace(b"{", b'{"process": {"env": []}, ', 1), "duplicate member 'process'"),
     "another spelling": (lambda good: good.replace(b'"process"', b'"Process"'), "is spelled 'process'"),
 }
 
@@ -280,7 +280,7 @@ BAD_POLICIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "not ours": (lambda path: path.write_text("a: 1\n"), "/policy.yaml:1:1: error: "),
     "binary": (lambda path: path.write_bytes(bytes(range(256))), "not UTF-8"),
     "world-writable": (lambda path: path.chmod(0o666), "is writable by others (mode 0666)"),
-    "somebody's": (lambda path: os.chown(path, 1000, 0), "belongs to uid 1000; it must be root's"),
+    "somebody's": (lambda path: os.chown(path, 1000, 0), "belongs to uid 1000; it must belong to root"),
     "in a world-writable directory": (lambda path: path.parent.chmod(0o777), "is writable by others (mode 0777)"),
     "a directory": (directory_instead, "is not a regular file"),
     "a link into a world-writable directory": (link_from_tmp, "/open is writable by others (mode 0777)"),

@@ -48,7 +48,7 @@ def test_table_says_which_rules_apply_and_why(root_dir: Path, capsys: pytest.Cap
     for line in (
         "container team-a/web-1/app (containerd, container or init or ephemeral)",
         "company-ca yes no conditions: every container",
-        "web no podSelector cannot be seen here, does not count",
+        "web no podSelector is unknown here, counts as not met",
         "other no images registry.example/app:1 is not x/*",
         "company-ca env CA '/tmp/x', (no =) '/ca.pem'",
         "company-ca env BAD_1 'y' absent",
@@ -131,7 +131,7 @@ def test_container_that_was_corrected_is_said_to_be(root_dir: Path, capsys: pyte
     arguments = [f"--policy={files.policy}", f"--store={root_dir}/s", f"--events={root_dir}/e", "--", "create"]
     assert reassert("runtime", "--real=/bin/true", *arguments, "--bundle", str(root_dir), "0a").returncode == 0
     files.explain("table")
-    assert capsys.readouterr().out.splitlines()[-1].startswith("result     started corrected: config.json already is ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("result     started corrected: the wrapper already ")
 
 
 def test_draft_that_a_node_would_refuse_is_explained_with_a_warning(

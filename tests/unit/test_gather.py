@@ -12,7 +12,7 @@ from hook.base.errors import ReassertError, Unacceptable, Undecided
 from hook.base.system import Untrusted
 from hook.container.identity import Identity
 from hook.gather import VALUE_LIMIT, first_line, gather
-from hook.policy.match import Match, judge
+from hook.policy.match import Match, evaluate
 from unit.support import POD, policy, rule
 
 
@@ -28,7 +28,7 @@ def test_first_line_without_its_end(root_dir: Path, content: bytes, line: str) -
 @pytest.mark.parametrize(
     ("make", "error", "complaint"),
     [
-        (lambda file: file.write_bytes(b"a\0b"), Undecided, "its first line holds a NUL byte"),
+        (lambda file: file.write_bytes(b"a\0b"), Undecided, "the first line contains a NUL byte"),
         (lambda file: file.write_bytes(b"\xff"), Undecided, "not UTF-8 at byte 0"),
         (lambda file: file.write_bytes(b"x" * (VALUE_LIMIT + 1)), Undecided, "larger than the limit"),
         (Path.mkdir, Undecided, "is not a regular file"),
@@ -61,7 +61,7 @@ def test_only_rules_that_apply_are_gathered_for(root_dir: Path) -> None:
     def held(name: str, file: Path, **match: list[str]) -> Match:
         env = [{"name": "A", "valueFrom": {"file": str(file)}}]
         one = rule(name, match=match, env=env, mounts=[{"hostPath": str(file), "mountPath": "/m"}])
-        return Match(one, judge(one, POD))
+        return Match(one, evaluate(one, POD))
 
     facts = gather(
         policy(), POD, [held("a", good), held("b", gone), held("c", root_dir / "other", namespaces=["other"])]
@@ -79,11 +79,11 @@ def test_identity_that_its_own_annotations_make_unknown_is_no_failure_of_the_nod
     one = rule(**GPU)
     who = Identity("ambiguous", None)
     with pytest.raises(Unacceptable, match="annotations claim a pod"):
-        gather(policy(GPU), who, [Match(one, judge(one, who))])
+        gather(policy(GPU), who, [Match(one, evaluate(one, who))])
 
 
 def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() -> None:
     one = rule(**GPU)
     who = Identity("docker", None, uid="1-2-3")
-    facts = gather(policy(GPU), who, [Match(one, judge(one, who))])
+    facts = gather(policy(GPU), who, [Match(one, evaluate(one, who))])
     assert (facts.allocations, facts.allocation_problem) == ([], "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hook.base.system import trusted
-from hook.emit.dispatcher import START, lasting, start_text
+from hook.emit.dispatcher import START, stable_path, start_text
 from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, link
 from hook.node.change.tree import PLACE
@@ -107,7 +107,7 @@ def _is_compiled() -> bool:
 def path_in_use() -> str:
     """The executable that a wired engine calls."""
     here = _own_tree()
-    return lasting(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
+    return stable_path(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
 
 
 def _own_tree() -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hook.adapters.hook import PRECREATE
-from hook.emit.dispatcher import MARK, NOT_ROOTS, starting
+from hook.emit.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.emit.hookentry import hooks_d
 from hook.node import systemd
 from hook.node.change.files import Change, State
@@ -290,7 +290,7 @@ def _hook_files(program: str) -> list[Change]:
     arguments = shlex.join(entry["hook"]["args"][1:])
     script = (
         f"#!/bin/sh\n{MARK}: what ordinary users run passes as it is\n{NOT_ROOTS} && exec cat\n"
-        f'{starting(program, installed(program))}\nexec "$reassert" {arguments}\n'
+        f'{launch_lines(program, installed(program))}\nexec "$reassert" {arguments}\n'
     )
     entry["hook"].update(path=HOOK_SCRIPT, args=[HOOK_SCRIPT])
     return [

@@ -9,8 +9,9 @@ from itertools import product
 from pathlib import Path
 
 from hook.container.identity import CONTAINER, Identity
-from hook.policy.match import Match, Verdict, judge, select
+from hook.policy.match import Condition, Match, evaluate, select
 from hook.policy.model import Policy, Rule
+from hook.policy.words import actual, wanted
 from hook.reserve.mounts import Mount
 
 PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
@@ -30,15 +31,15 @@ def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]
             others[rule.name] = "whether it holds for a probe depends on what the adapter can see"
         else:
             others[rule.name] = "; ".join(
-                _why_not(verdict, who) for verdict in judge(rule, who) if verdict.met is False
+                _why_not(condition, who) for condition in evaluate(rule, who) if condition.met is False
             )
     return certain, others
 
 
-def _why_not(verdict: Verdict, who: Identity) -> str:
-    if who.kubernetes is False and verdict.field in ("namespaces", "podSelector"):
-        return f"{verdict.field}: the probe is of no pod"
-    return f"{verdict.field} {verdict.seen} is not {verdict.wanted}"
+def _why_not(condition: Condition, who: Identity) -> str:
+    if who.kubernetes is False and condition.field in ("namespaces", "podSelector"):
+        return f"{condition.field}: the probe is of no pod"
+    return f"{condition.field} {actual(condition)} is not {wanted(condition)}"
 
 
 def _views(who: Identity) -> Iterator[Identity]:

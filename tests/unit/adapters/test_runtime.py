@@ -180,7 +180,7 @@ def test_exec_in_a_container_that_is_found_nowhere_is_refused_with_where_it_was_
     result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
     assert (result.returncode, result.stdout) == (255, "")
     assert result.stderr == (
-        f"reassert: refused 0a: exec: the real runtime's record of the container is not in {wrapper.directory}/0a\n"
+        f"reassert: refused 0a: exec: the real runtime's state of the container is not in {wrapper.directory}/0a\n"
     )
 
 
@@ -223,9 +223,9 @@ def test_a_verb_without_a_handler_is_refused(root_dir: Path, monkeypatch: pytest
     monkeypatch.setitem(cmdline._VALUES, "resurrect", cmdline._VALUES["create"])
     monkeypatch.setitem(cmdline._FLAGS, "resurrect", ())
     monkeypatch.setattr(cmdline, "EDITING_VERBS", (*cmdline.EDITING_VERBS, "resurrect"))
-    monkeypatch.setattr(runtime, "_become", lambda *_: pytest.fail("it was passed on"))
+    monkeypatch.setattr(runtime, "_execute", lambda *_: pytest.fail("it was passed on"))
     said: list[str] = []
-    monkeypatch.setattr(runtime, "_tell_engine", lambda _, message: said.append(message))
+    monkeypatch.setattr(runtime, "_report_to_engine", lambda _, message: said.append(message))
     options = ["--real", "/bin/true", "--events", f"{root_dir}/events.jsonl", "--", "resurrect", "0a"]
     assert runtime.main(options, {}) == 1
-    assert said == ["resurrect starts a process, and reassert has no way to correct it"]
+    assert said == ["resurrect starts a process, and reassert cannot correct it"]

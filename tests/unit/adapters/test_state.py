@@ -57,7 +57,7 @@ def test_two_records_must_agree_on_the_bundle(tmp_path: Path) -> None:
     record(tmp_path / "crun", CRUN, "/b")
     assert bundle_of("0a", None, "/usr/bin/crun", environment) == "/b"
     record(tmp_path / "youki", YOUKI, "/other")
-    with pytest.raises(Undecided, match=r"different containers of that name in .*/runc/0a and .*/youki/0a"):
+    with pytest.raises(Undecided, match=r"different containers with this id in .*/runc/0a and .*/youki/0a"):
         bundle_of("0a", None, "/usr/bin/crun", environment)
 
 

@@ -203,7 +203,7 @@ def test_what_is_not_a_log_is_left_alone_and_stops_nobody(root_dir: Path, make: 
     assert time.monotonic() - began < 1, "a FIFO would be waited for"
     assert {name: os.lstat(root_dir / name) for name in files(log)} == before
     if make in (_read_fifo, _foreign, _device):
-        assert caught.value.strerror == "not a regular file of root's"
+        assert caught.value.strerror == "not a regular file owned by root"
 
 
 def test_a_directory_that_lets_nobody_rename_keeps_the_log_growing(root_dir: Path) -> None:

@@ -89,8 +89,8 @@ def test_recorded_bundle_is_rendered_byte_for_byte_where_nothing_changes() -> No
         ("{}", "process is missing or not an object"),
         ('{"process": []}', "process is missing or not an object"),
         ('{"process": {}', "truncated"),
-        ('{"process": {}, "process": {}}', "member 'process' stands there twice"),
-        ('{"process": {"env": [], "env": []}}', "member 'env' stands there twice"),
+        ('{"process": {}, "process": {}}', "duplicate member 'process'"),
+        ('{"process": {"env": [], "env": []}}', "duplicate member 'env'"),
         ('{"process": {}, "Process": {}}', "member 'Process' is spelled 'process' in an OCI spec"),
         ('{"process": {"ENV": []}}', "member 'ENV' is spelled 'env' in an OCI spec"),
         ('{"process": {}, "Mounts": []}', "member 'Mounts' is spelled 'mounts' in an OCI spec"),
@@ -202,9 +202,9 @@ SPELLINGS = [
     ('{"process": {}, "root": {"Path": "/"}}', "member 'Path' is spelled 'path'"),
     ('{"process": {}, "hooks": {"CreateRuntime": []}}', "is spelled 'createRuntime'"),
     ('{"process": {}, "hooks": {"createRuntime": [{"Path": "/x"}]}}', "member 'Path' is spelled 'path'"),
-    ('{"process": {}, "mounts": [{"destination": "/x", "destination": "/y"}]}', "'destination' stands there twice"),
-    ('{"process": {}, "annotations": {"a": "1", "b": "", "a": "2"}}', "'a' stands there twice"),
-    ('{"process": {}, "linux": {"resources": {}, "resources": {}}}', "'resources' stands there twice"),
+    ('{"process": {}, "mounts": [{"destination": "/x", "destination": "/y"}]}', "duplicate member 'destination'"),
+    ('{"process": {}, "annotations": {"a": "1", "b": "", "a": "2"}}', "duplicate member 'a'"),
+    ('{"process": {}, "linux": {"resources": {}, "resources": {}}}', "duplicate member 'resources'"),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from e2e.support import need
 
 from hook.base.errors import ReassertError
-from hook.emit.dispatcher import dispatcher, lasting, start_text
+from hook.emit.dispatcher import dispatcher, stable_path, start_text
 from unit.support import reassert
 
 SHELLS = ("sh", "dash", "bash", "busybox")
@@ -81,7 +81,7 @@ def test_dispatcher_does_not_dispatch_to_itself(tmp_path: Path) -> None:
     first = tmp_path / "reassert-runc"
     first.write_text(dispatcher("/bin/true", "/r", []))
     first.chmod(0o755)
-    with pytest.raises(ReassertError, match="would call itself for ever"):
+    with pytest.raises(ReassertError, match="it would call itself endlessly"):
         dispatcher(str(first), "/r", [])
 
 
@@ -151,9 +151,9 @@ def test_a_start_file_goes_before_the_engines_libraries(shell: str, theirs: str,
 def test_engines_call_a_package_by_the_link_that_lasts(tmp_path: Path) -> None:
     (tmp_path / "content").mkdir()
     real = program(tmp_path / "content/reassert")
-    assert lasting(real) == real
+    assert stable_path(real) == real
     (tmp_path / "reassert").symlink_to("elsewhere/reassert")
-    assert lasting(real) == real
+    assert stable_path(real) == real
     (tmp_path / "reassert").unlink()
     (tmp_path / "reassert").symlink_to("content/reassert")
-    assert lasting(real) == str(tmp_path / "reassert")
+    assert stable_path(real) == str(tmp_path / "reassert")

@@ -9,7 +9,7 @@ from unit.support import document, lines, problems
 HEAD = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - name: r\n"
 """What stands in front of a test's own lines, which begin at line 6."""
 
-ENV_NAME = "it must not be empty nor hold '=' or NUL"
+ENV_NAME = "it must not be empty or contain '=' or NUL"
 ONE_OF = "it takes exactly one of value, absent or valueFrom"
 
 
@@ -21,18 +21,18 @@ def errors(own: str) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
-        ("/proc", "mountPath /proc lies in /proc, which the runtime builds"),
-        ("/proc/sys/kernel", "mountPath /proc/sys/kernel lies in /proc, which the runtime builds"),
-        ("//proc/", "mountPath /proc lies in /proc, which the runtime builds"),
-        ("/./sys/fs", "mountPath /sys/fs lies in /sys, which the runtime builds"),
-        ("/dev/nvidia0", "mountPath /dev/nvidia0 lies in /dev, which the runtime builds"),
+        ("/proc", "mountPath /proc is in /proc, which the runtime builds"),
+        ("/proc/sys/kernel", "mountPath /proc/sys/kernel is in /proc, which the runtime builds"),
+        ("//proc/", "mountPath /proc is in /proc, which the runtime builds"),
+        ("/./sys/fs", "mountPath /sys/fs is in /sys, which the runtime builds"),
+        ("/dev/nvidia0", "mountPath /dev/nvidia0 is in /dev, which the runtime builds"),
         ("/", "mountPath / would replace the container's whole root filesystem"),
         ("//.", "mountPath / would replace the container's whole root filesystem"),
         ("etc/ssl", "mountPath 'etc/ssl' is relative; write it from the root: /etc/ssl"),
         ("./etc", "mountPath './etc' is relative; write it from the root: /etc"),
         ("/etc/../proc", "mountPath '/etc/../proc' has a '..' in it; write /proc"),
         ("", "mountPath: '' is not allowed; it takes an absolute path without .."),
-        (r"/etc/a\0b", r"mountPath '/etc/a\x00b' holds a NUL byte"),
+        (r"/etc/a\0b", r"mountPath '/etc/a\x00b' contains a NUL byte"),
     ],
 )
 def test_mount_path_that_could_hand_over_the_node_is_refused(path: str, complaint: str) -> None:
@@ -53,8 +53,8 @@ def test_host_path_must_be_absolute_and_plain() -> None:
 
 def test_allow_below_must_lie_below_its_mount() -> None:
     assert errors("    mounts:\n    - {hostPath: /a, mountPath: /b, allowBelow: [/b/c, /b, /bc, d]}\n") == [
-        "7:56: error: allowBelow '/b' does not lie below mountPath /b",
-        "7:60: error: allowBelow '/bc' does not lie below mountPath /b",
+        "7:56: error: allowBelow '/b' is not below mountPath /b",
+        "7:60: error: allowBelow '/bc' is not below mountPath /b",
         "7:65: error: allowBelow 'd' is relative; write it from the root: /d",
     ]
 
@@ -129,7 +129,7 @@ def test_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
 
 def test_unknown_field_that_resembles_none_is_refused_with_all_there_are() -> None:
     assert errors("    env:\n    - {name: A, value: x, qqq: 1}\n") == [
-        "7:27: error: unknown field 'qqq'; known are name, value, absent, valueFrom"
+        "7:27: error: unknown field 'qqq'; the fields are name, value, absent, valueFrom"
     ]
 
 
@@ -190,8 +190,8 @@ def test_all_errors_of_a_file_come_at_once_and_in_its_order() -> None:
         f"7:14: error: env name 'A=B': {ENV_NAME}",
         '8:24: error: value: 1 is not a string; quote it: "1"',
         "9:5: error: unknown field 'matches'; did you mean match?",
-        "11:40: error: mountPath /proc lies in /proc, which the runtime builds",
-        "14:11: error: a rule named t stands at line 12 already",
+        "11:40: error: mountPath /proc is in /proc, which the runtime builds",
+        "14:11: error: duplicate rule name t; the first one is at line 12",
         "15:14: error: rules t and t want different things for mount /b, and match the same containers (see line 13)",
     ]
 
@@ -281,6 +281,6 @@ def test_rules_that_want_the_same_do_not_contradict() -> None:
 )
 def test_condition_that_an_adapter_cannot_see_needs_a_word_on_it(match: dict[str, object], warned: bool) -> None:
     found = problems(document({"name": "r", "match": match, **A}))
-    assert [(problem.severity, "ifUnknown: Enforce or Skip" in problem.message) for problem in found] == (
+    assert [(problem.severity, "set ifUnknown to Enforce or Skip" in problem.message) for problem in found] == (
         [("warning", True)] if warned else []
     )

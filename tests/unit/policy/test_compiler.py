@@ -71,7 +71,7 @@ def test_stored_policy_is_the_compiled_one(root_dir: Path) -> None:
     source.write_text(document(A, mode="Audit"))
     stored = Stored(refresh(str(source), str(root_dir)))
     key = file_key(source.stat())
-    assert stored.knows(key)
+    assert stored.has_compiled(key)
     loaded = stored.policy(str(source), key, "")
     assert (loaded.mode, [one.name for one in loaded.candidates("x")], loaded.warning) == ("Audit", ["a"], "")
 

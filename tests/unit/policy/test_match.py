@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hook.base.glob import glob_match
 from hook.container.identity import TYPES, Identity
-from hook.policy.match import Match, excluded, judge, select
+from hook.policy.match import Match, evaluate, excluded, select
+from hook.policy.words import actual
 from unit.support import POD, examples, policy, rule
 
 UNSEEN = Identity("ambiguous", None)
@@ -27,7 +28,7 @@ def pod(**known: Any) -> Identity:
 def applies(match: dict[str, Any], who: Identity) -> bool:
     """Whether a rule with these conditions holds for a container."""
     one = rule(match=match)
-    return Match(one, judge(one, who)).applies
+    return Match(one, evaluate(one, who)).applies
 
 
 @given(st.text("ab/*?", max_size=8), st.text("ab/", max_size=8))
@@ -130,8 +131,8 @@ def test_unknown_condition_counts_as_met_unless_the_rule_skips(match: dict[str, 
     ],
 )
 def test_what_was_seen_is_said(match: dict[str, Any], known: dict[str, Any], seen: str) -> None:
-    [verdict] = judge(rule(match=match), pod(**known))
-    assert verdict.seen == seen
+    [condition] = evaluate(rule(match=match), pod(**known))
+    assert actual(condition) == seen
 
 
 def test_condition_that_fails_is_not_saved_by_one_that_is_unknown() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.glob import glob_match
-from hook.policy.overlap import _glob_covers, always_meet, globs_meet, may_meet
+from hook.policy.overlap import _glob_covers, always_overlap, globs_overlap, may_overlap
 from unit.support import rule
 
 TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
@@ -24,8 +24,8 @@ SKIP = {"ifUnknown": "Skip"}
 
 
 @given(globs, globs)
-def test_globs_meet_exactly_where_a_text_matches_both(one: str, other: str) -> None:
-    assert globs_meet(one, other) == any(glob_match(one, text) and glob_match(other, text) for text in TEXTS)
+def test_globs_overlap_exactly_where_a_text_matches_both(one: str, other: str) -> None:
+    assert globs_overlap(one, other) == any(glob_match(one, text) and glob_match(other, text) for text in TEXTS)
 
 
 @given(globs, globs)
@@ -49,11 +49,11 @@ def test_glob_that_covers_another_matches_all_that_the_other_matches(wide: str, 
         ({"containerTypes": ["sandbox"]}, {"containerTypes": ["container"]}, False),
     ],
 )
-def test_rules_may_meet_unless_what_every_adapter_sees_keeps_them_apart(
+def test_rules_may_overlap_unless_what_every_adapter_sees_keeps_them_apart(
     one: dict[str, Any], other: dict[str, Any], meet: bool
 ) -> None:
-    assert may_meet(rule(match=one), rule(match=other)) is meet
-    assert may_meet(rule(match=other), rule(match=one)) is meet
+    assert may_overlap(rule(match=one), rule(match=other)) is meet
+    assert may_overlap(rule(match=other), rule(match=one)) is meet
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_rules_may_meet_unless_what_every_adapter_sees_keeps_them_apart(
         ({"containerTypes": ["init", "container"], **SKIP}, {"containerTypes": ["init"]}, False),
     ],
 )
-def test_rules_always_meet_where_the_conditions_of_one_follow_from_the_others(
+def test_rules_always_overlap_where_the_conditions_of_one_follow_from_the_others(
     one: dict[str, Any], other: dict[str, Any], always: bool
 ) -> None:
-    assert always_meet(rule(match=one), rule(match=other)) is always
-    assert always_meet(rule(match=other), rule(match=one)) is always
+    assert always_overlap(rule(match=one), rule(match=other)) is always
+    assert always_overlap(rule(match=other), rule(match=one)) is always

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.policy.compiler import compile_bytes, refresh
-from hook.policy.model import rule_to_line
-from hook.policy.show import CannotSee, effective, show
+from hook.policy.compiler import compile_bytes, refresh, rule_to_line
+from hook.policy.show import NotPermitted, effective, show
 from unit.support import ROOT, document, examples, policy
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
@@ -88,7 +87,7 @@ def test_node_without_a_policy_is_told_what_that_means(root_dir: Path) -> None:
     status, text = shown(root_dir / "policy.yaml", root_dir, "yaml")
     assert status == 1
     assert f"# NO POLICY: {root_dir}/policy.yaml: No such file or directory" in text
-    assert "containers of kube-system start, all others are refused" in text
+    assert "containers of kube-system start; all others are refused" in text
     assert json.loads(shown(root_dir / "policy.yaml", root_dir, "json")[1])["policy"] is None
 
 
@@ -103,7 +102,7 @@ def test_a_user_who_cannot_read_the_store_is_told_so(root_dir: Path) -> None:
         kept.chmod(0o700 if hidden == kept else 0o755)
         os.seteuid(65534)
         try:
-            with pytest.raises(CannotSee, match=f"this user cannot read {hidden}, .*: sudo reassert policy show"):
+            with pytest.raises(NotPermitted, match=f"this user may not read {hidden}, .*: sudo reassert policy show"):
                 shown(source, kept, "yaml")
         finally:
             os.seteuid(0)

@@ -50,7 +50,7 @@ def test_value_keeps_every_character_of_json() -> None:
     ],
 )
 def test_duplicate_key_is_refused_with_its_name_and_place(text: str, place: str, key: str) -> None:
-    assert only(text) == f'{place}: error: a key stands here twice: "{key}"'
+    assert only(text) == f'{place}: error: duplicate key "{key}"'
 
 
 def test_truncated_json_is_refused_with_its_place() -> None:

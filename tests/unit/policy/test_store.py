@@ -141,7 +141,7 @@ BAD = [
     (broken, "error: unknown field 'rulez'; did you mean rules?"),
     (world_writable, "policy.yaml is writable by others (mode 0666); only root may write it"),
     pytest.param(group_writable, "policy.yaml is writable by others (mode 0664)", marks=pytest.mark.users),
-    pytest.param(of_another_user, "belongs to uid 1000; it must be root's", marks=pytest.mark.users),
+    pytest.param(of_another_user, "belongs to uid 1000; it must belong to root", marks=pytest.mark.users),
     (in_a_world_writable_directory, "etc is writable by others (mode 0777)"),
     (directory, "is not a regular file"),
     (too_large, "policy.yaml is larger than the limit of 16777216 bytes"),
@@ -219,7 +219,7 @@ def test_change_is_compiled_once_and_not_per_start(good: Node, text: str, monkey
     good.write(text)
     good.load()
     compilations: list[object] = []
-    monkeypatch.setattr(store, "ask", lambda *arguments: compilations.append(arguments) or b"")
+    monkeypatch.setattr(store, "output_of", lambda *arguments: compilations.append(arguments) or b"")
     good.load()
     good.load()
     assert compilations == []
@@ -294,7 +294,7 @@ def test_compiler_that_never_ends_is_not_waited_for(good: Node, monkeypatch: pyt
     monkeypatch.setattr(child, "own_command", lambda: ["/bin/sh", "-c", "exec sleep 60"])
     policy = good.load()
     assert names(policy) == ["good"]
-    assert policy.warning.endswith(" in time")
+    assert policy.warning.endswith(" did not finish in time and was killed")
 
 
 def test_store_is_for_root_alone(good: Node) -> None:
