@@ -38,6 +38,9 @@ DEADLINE = 1.5
 THREADS = 64
 """Requests that may be stuck at once. With more, nobody reads on and the runtime's limit decides."""
 
+LIST_LIMIT = 32 * 1024 * 1024
+"""Bytes of a list of running containers that is looked at. It comes in parts, and all of them are kept until then."""
+
 _EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
 """Calls that we never asked for and answer with nothing."""
 
@@ -90,6 +93,7 @@ class Plugin:
         self._ending = threading.Lock()
         self._pods: list[Any] = []
         self._containers: list[Any] = []
+        self._listed = 0
         self.configured = threading.Event()
         self.on_configure: Any = lambda text: None
         self.on_tick: Any = lambda healthy: None
@@ -227,10 +231,13 @@ class Plugin:
         if job.method == "CreateContainer":
             self._reply(job, self._decider.unread(why))
             return
-        self._report.metrics.error("decision")
-        self._report.plugin(UNREAD, "warning", f"{job.method} is answered without having been looked at: {why}")
-        self._pods, self._containers = [], []
+        self._leave_unread(job.method, why)
         self._answer(job, messages.get("Empty"))
+
+    def _leave_unread(self, method: str, why: str) -> None:
+        self._report.metrics.error("decision")
+        self._report.plugin(UNREAD, "warning", f"{method} is answered without having been looked at: {why}")
+        self._pods, self._containers, self._listed = [], [], 0
 
     def _reply(self, job: Job, reply: Reply) -> bool:
         """Answer for a container, unless somebody has, and only then tell of it."""
@@ -273,11 +280,18 @@ class Plugin:
 
     def _synchronize(self, request: Any) -> Any:
         """Answer at once and look at the containers afterwards; a large node's come in several requests."""
-        self._pods += request.pods
-        self._containers += request.containers
+        self._listed += request.ByteSize()
+        if self._listed <= LIST_LIMIT:
+            self._pods += request.pods
+            self._containers += request.containers
+        elif request.more:
+            self._pods, self._containers = [], []
+        else:
+            self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {LIST_LIMIT}")
+            return messages.get("SynchronizeResponse")()
         if not request.more:
             found = (self._pods, self._containers)
-            self._pods, self._containers = [], []
+            self._pods, self._containers, self._listed = [], [], 0
             threading.Thread(target=self._decider.look_at_running, args=found, name="drift", daemon=True).start()
         return messages.get("SynchronizeResponse")(more=request.more)
 

@@ -328,6 +328,21 @@ def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path
         assert plugin.metric("reassert_errors_total", kind="decision") == 1
 
 
+def test_a_list_in_parts_is_not_kept_without_end(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hook.adapters.nri.plugin.LIST_LIMIT", 1000)
+    with running(root_dir, POLICY) as plugin:
+        create = create_request(["GPU=all", "A=" + "x" * 600], state=3)
+        synchronize = messages.get("SynchronizeRequest")
+        for more in (True, True, False):
+            part = synchronize(pods=[create.pod], containers=[create.container], more=more)
+            answer = plugin.peer.call("Synchronize", part)
+            assert messages.get("SynchronizeResponse").FromString(answer.payload).more is more
+        [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
+        assert "bytes; the limit is 1000" in event["message"]
+        plugin.peer.call("Synchronize", synchronize(pods=[create.pod], containers=[create.container]))
+        wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)  # the next list is looked at
+
+
 def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
