@@ -87,8 +87,8 @@ def start_entry(workpath: Path) -> Entry:
 
 
 # Python imports `encodings` first, and base_library.zip is the first entry of sys.path. Here it is a directory that has
-# only the files that every start needs, so no zip file is read by Python code and no long directory is listed. The three
-# modules of `encodings` that every start loads are in one file.
+# only the files that every start needs, so no zip file is read by Python code and no long directory is listed. The
+# three modules of `encodings` that every start loads are in one file.
 _FIRST = "base_library.zip"
 _ENCODINGS = """
 import sys

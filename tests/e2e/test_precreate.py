@@ -1,6 +1,6 @@
-"""`reassert hook precreate`: config.json from stdin to stdout, by itself and called by the real podman.
+"""`reassert hook precreate`, run alone and called by the real podman: config.json from stdin to stdout.
 
-podman's other door, a wrapper as its runtime, is here too.
+The runtime wrapper under podman is tested here too.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Podman:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Podman]:
-    """A podman that works here without reassert."""
+    """A podman that works on this machine without reassert."""
     directory = scratch()
     podman = Podman(directory)
     need(shutil.which("podman") is not None, "podman")
@@ -272,7 +272,7 @@ def test_podmans_infra_container_starts_with_what_is_reserved(podman: Podman, no
 
 
 def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:
-    """What `node verify` finds out about podman's own runtime: the result, what was seen, the result of an exec."""
+    """The findings of `node verify` about podman's runtime: result, observation, result of an exec."""
     starter = ContainerStarter("podman", podman.command(), LIMITS)
     try:
         policy = store.load(str(node.policy), str(node.store))

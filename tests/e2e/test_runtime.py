@@ -1,4 +1,4 @@
-"""The runtime wrapper in front of the real runc and crun: what the process itself sees."""
+"""The runtime wrapper with the real runc and crun: what the process sees."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime:
 
 
 def process_file(bundle: Bundle) -> Path:
-    """What an engine hands to `exec --process`: the pod's own idea of env, owned by somebody, with a mode."""
+    """The file of an engine's `exec --process`: the pod's env, another user's file, with a mode."""
     path = bundle.directory / "process.json"
     process = {
         **bundle.spec["process"],
@@ -165,7 +165,7 @@ def changes(before: list[str], after: list[str]) -> list[str]:
 
 
 class Handover:
-    """The same call of a fake real runtime, made by an engine directly and through reassert."""
+    """A call of a test program as the real runtime, directly and through reassert."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -219,7 +219,7 @@ class Handover:
 
 
 def signals(given: list[str], field: str) -> set[int]:
-    """Signal numbers in a mask of /proc/PID/status, but for SIGQUIT, which the fake's shell changes by itself."""
+    """Signal numbers in a mask of /proc/PID/status, without SIGQUIT, which the test program's shell changes."""
     [mask] = [int(line.split()[1], 16) for line in given if line.startswith(field + ":")]
     return {number for number in range(1, 65) if mask >> (number - 1) & 1} - {signal.SIGQUIT}
 
