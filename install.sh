@@ -1,17 +1,19 @@
 #!/bin/sh
-# Put reassert on this worker node, take it off again, or show what it does:
+# Install reassert on this worker node, uninstall it, or show a demo:
 #
-#   sudo ./install.sh                 wire it into the node's container engine, prove it with probe containers
-#   sudo ./install.sh --dry-run       say what that would change
-#   sudo ./install.sh --uninstall     put everything back as it was, and name what stays (policy, event log)
-#   sudo ./install.sh --uninstall --purge     remove that too
-#   sudo ./install.sh --demo          a hostile container with and without reassert, under the real runc; the node's
-#                                     configuration is not touched
+#   sudo ./install.sh                 configure the node's container engine to call reassert, and verify that with probe
+#                                     containers
+#   sudo ./install.sh --dry-run       print what that would change
+#   sudo ./install.sh --uninstall     restore the engine's configuration; policy and event log stay, and their paths are
+#                                     printed
+#   sudo ./install.sh --uninstall --purge     remove policy and event log too
+#   sudo ./install.sh --demo          start a hostile container under runc with and without reassert; the node's
+#                                     configuration is not changed
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman,
-# --adapter runtime,nri,hook,cdi, --no-unit, --runtime-class NAME, --no-probe. Builds the program into dist/ first where
-# that is missing or older than its sources, with what apt has.
-# Exit status: 0 done, 1 failed and everything is as it was, 2 wrong usage; of --demo also 3, containers cannot run here.
+# --adapter runtime,nri,hook,cdi, --no-unit, --runtime-class NAME, --no-probe. If dist/ has no program, or one that is
+# older than its sources, it is built first; missing build tools are installed with apt.
+# Exit status: 0 success, 1 failed and everything was restored, 2 wrong usage, 3 (of --demo) containers cannot run here.
 set -eu
 cd "$(dirname "$0")"
 
@@ -51,7 +53,7 @@ case ${1-} in
   program=/opt/reassert/reassert
   [ -x "$program" ] || program=dist/reassert/reassert
   if [ ! -x "$program" ]; then
-    echo "reassert is not on this node; nothing was changed."
+    echo "reassert is not installed on this node; nothing was changed."
     exit 0
   fi
   exec "$program" node uninstall "$@"

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Install with apt what is missing for building reassert, and the packages named as arguments:
+# Install the missing packages for building reassert with apt, and those given as arguments:
 #
 #   packaging/apt.sh runc busybox-static
 #
-# On another system than Debian's family it says what to install by hand.
+# Without apt-get it prints the names of the packages and fails.
 set -eu
 : "${PYTHON:=python3}"
 
 wanted=
-want() { # PACKAGE, then a command that succeeds where it is there already
+want() { # PACKAGE COMMAND…: the package is missing if the command fails
   package=$1
   shift
   "$@" >/dev/null 2>&1 || wanted="$wanted $package"
@@ -17,7 +17,7 @@ want() { # PACKAGE, then a command that succeeds where it is there already
 install_wanted() {
   [ -n "$wanted" ] || return 0
   if ! command -v apt-get >/dev/null; then
-    echo "packaging/apt.sh: install these first (names are Debian's):$wanted" >&2
+    echo "packaging/apt.sh: there is no apt-get; install these packages first (Debian's names):$wanted" >&2
     exit 1
   fi
   echo "Installing$wanted with apt …"

@@ -12,13 +12,13 @@ fail() {
   exit 1
 }
 
-command -v "$PYTHON" >/dev/null || fail "no $PYTHON; install python3 or set PYTHON"
+command -v "$PYTHON" >/dev/null || fail "$PYTHON is missing; install python3 or set PYTHON"
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$PYTHON" -V) is too old; Python 3.11 or later is needed (set PYTHON)"
 "$PYTHON" -c 'import ensurepip' 2>/dev/null || fail "$PYTHON has no venv; apt-get install python3-venv"
 command -v objdump >/dev/null || fail "objdump is missing; apt-get install binutils"
 
-# One virtual environment per python and set of requirements.
+# The virtual environment is made again for another python or other requirements.
 stamp=$("$PYTHON" -VV | cat - packaging/requirements*.txt | cksum | tr ' ' -)
 if [ "$(cat build/venv/stamp 2>/dev/null)" != "$stamp" ]; then
   rm -rf build/venv

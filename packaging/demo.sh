@@ -1,5 +1,6 @@
 #!/bin/sh
-# The main job on real containers: install.sh --demo. Everything lives in one scratch directory.
+# install.sh --demo: start a hostile container under runc, without and with reassert. All files are in one temporary
+# directory.
 set -eu
 cd "$(dirname "$0")/.."
 reassert=$PWD/dist/reassert/reassert
@@ -24,7 +25,7 @@ step() {
   printf '\n== %s\n' "$*"
 }
 
-# -- the node: a GPU that the device plugin allocated, a CA bundle, a policy that reserves both
+# -- the node: an allocated GPU, a CA bundle, and a policy that reserves both
 mkdir -p "$work/node/etc-ssl/certs" "$work/pod/certs" "$work/bundle/rootfs"
 echo "the company's CA" > "$work/node/etc-ssl/certs/ca-certificates.crt"
 echo GPU-8a56a4bc > "$work/node/gpu"
@@ -45,7 +46,7 @@ spec:
     - {hostPath: $work/node/etc-ssl, mountPath: /etc/ssl, readOnly: true}
 POLICY
 
-# -- the hostile pod: takes every GPU, brings its own CA bundle, mounts over /etc/ssl/certs
+# -- the hostile pod: it requests all GPUs, sets its own CA bundle, and mounts over /etc/ssl/certs
 echo "an attacker's CA" > "$work/pod/certs/ca-certificates.crt"
 for directory in bin dev etc/ssl/certs proc sys tmp; do
   mkdir -p "$work/bundle/rootfs/$directory"
@@ -93,7 +94,7 @@ cp -r "$work/bundle" "$work/bundle2"
   --store "$work/node/store" --events "$work/node/events.jsonl" > "$work/reassert-runc"
 chmod 755 "$work/reassert-runc"
 
-run_container() { # RUNTIME BUNDLE ID: starts it, leaves what its process saw in ID.first and ID.exec
+run_container() { # RUNTIME BUNDLE ID: start it; write what its process and an exec'ed one saw to ID.first and ID.exec
   if ! "$1" --root "$root" create --bundle "$2" "$3" > "$work/$3.first" 2>&1 < /dev/null; then
     return 1
   fi
@@ -110,8 +111,8 @@ if ! run_container "$runc" "$work/bundle" "$plain"; then
   sed 's/^/   /' "$work/$plain.first"
   cat <<SORRY
 
-Containers cannot run here: plain $runc failed as above, reassert had no part in it. It needs root with
-CAP_SYS_ADMIN in a place that may mount and make namespaces. This is what reassert would have decided:
+Containers cannot run here: $runc failed without reassert, see above. It needs root with CAP_SYS_ADMIN, and permission
+to mount and to make namespaces. The decision of reassert about this container would be:
 
 SORRY
   "$reassert" explain --bundle "$work/bundle" --policy "$work/node/policy.yaml"
@@ -146,14 +147,14 @@ rows first
 step "What a process saw that was exec'ed into it"
 row "" "runc" "reassert + runc"
 rows exec
-step "What the node's event log says"
+step "The node's event log"
 sed 's/^/   /' "$work/node/events.jsonl"
 
-# -- not as promised: say which, and fail
+# -- check the results
 status=0
 expect() { # FILE KEY VALUE
   [ "$(saw "$1" "$2")" = "$3" ] || {
-    echo "install.sh --demo: $1: $2 is '$(saw "$1" "$2")', promised was '$3'" >&2
+    echo "install.sh --demo: $1: $2 is '$(saw "$1" "$2")', expected '$3'" >&2
     status=1
   }
 }
@@ -167,10 +168,10 @@ for way in first exec; do
   expect "$guarded.$way" mount "/etc/ssl ro"
 done
 grep -q '"event":"container.edited"' "$work/node/events.jsonl" || {
-  echo "install.sh --demo: the event log says nothing of the edit" >&2
+  echo "install.sh --demo: the event log has no event container.edited" >&2
   status=1
 }
 if [ $status -eq 0 ]; then
-  printf '\nAs promised. Nothing was left behind and nothing on this node was changed.\n'
+  printf '\nAll results are as expected. Nothing on this node was changed, and all temporary files are removed.\n'
 fi
 exit $status

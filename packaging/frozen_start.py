@@ -1,6 +1,6 @@
-"""What makes the frozen program start fast, apart from PyInstaller's own options (reassert.spec calls it).
+"""Make the frozen program start fast. Called by reassert.spec.
 
-docs/performance.md has the figures behind each step, and how to take them again.
+docs/performance.md has the measurements of each step, and how to repeat them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ HEADER = 16
 """Bytes of a .pyc file before its marshalled code (PEP 552)."""
 
 
-def start_path(module: str, found: dict[str, Path]) -> dict[str, Path]:
-    """The start path's modules and their files, each after those that it imports at its top level."""
-    if module in found:
-        return found
+def start_path(module: str, files: dict[str, Path]) -> dict[str, Path]:
+    """Add a module and all that it imports at its top level to `files`, each after its imports. Returns `files`."""
+    if module in files:
+        return files
     path = ROOT / Path(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     parent = module.rpartition(".")[0]
     if parent:
-        start_path(parent, found)
+        start_path(parent, files)
     for node in ast.parse(file.read_text("utf-8")).body:
         names = []
         if isinstance(node, ast.Import):
@@ -41,17 +41,17 @@ def start_path(module: str, found: dict[str, Path]) -> dict[str, Path]:
             names = [f"{node.module}.{alias.name}" if inside else node.module for alias in node.names]
         for name in names:
             if name.partition(".")[0] == "hook":
-                start_path(name, found)
+                start_path(name, files)
             elif name not in BUILTINS:
                 raise SystemExit(f"{file}: the start path must not import {name} (see hook/start.py)")
-    found[module] = file
-    return found
+    files[module] = file
+    return files
 
 
-# One entry of the executable's archive holds the whole start path: for each entry the bootloader opens the
-# executable, seeks, inflates, closes, and goes through importlib; and within one entry a string that stands in many
-# modules is read once. Only the modules of the personality that is asked for are run. They become modules as ever,
-# packages with a __path__, so that a late import (ctypes) finds its file.
+# One entry of the executable's archive holds the whole start path. For each entry the bootloader opens the executable,
+# seeks, inflates, closes, and calls importlib; and in one entry a string constant of many modules is stored once. Only
+# the modules of the given command are executed. They are registered in sys.modules, packages with a __path__, so that a
+# later import (ctypes) finds its file.
 _START = """
 import gc
 import sys
@@ -70,7 +70,7 @@ if order:
 
 
 def start_entry(workpath: Path) -> Entry:
-    """The archive entry that runs before PyInstaller's import machinery is even loaded."""
+    """The archive entry that is executed before PyInstaller's import machinery is loaded."""
     sys.path.insert(0, str(ROOT))
     from hook.start import COMMANDS
 
@@ -86,9 +86,9 @@ def start_entry(workpath: Path) -> Entry:
     return "reassert_start", _compiled(workpath / "reassert_start.pyc", text, constants), "PYMODULE"
 
 
-# Python looks for `encodings` before anything else, and first of all in base_library.zip. That is a directory here,
-# with nothing in it but what every start needs: there is no zip file to be read by Python code and no long directory
-# to be listed. The three modules of `encodings` that every start loads are in one file.
+# Python imports `encodings` first, and base_library.zip is the first entry of sys.path. Here it is a directory that has
+# only the files that every start needs, so no zip file is read by Python code and no long directory is listed. The
+# three modules of `encodings` that every start loads are in one file.
 _FIRST = "base_library.zip"
 _ENCODINGS = """
 import sys
@@ -104,15 +104,15 @@ _CODECS = (
 
 
 def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> tuple[list[Entry], list[Entry]]:
-    """Datas and binaries with `encodings` and `_json` where Python looks first, without codecs nobody here speaks."""
-    found = {Path(dest).stem: source for dest, source, _ in datas if dest.startswith("encodings/")}
+    """Datas and binaries with `encodings` and `_json` in the first entry of sys.path, and without unused codecs."""
+    codecs = {Path(dest).stem: source for dest, source, _ in datas if dest.startswith("encodings/")}
     constants = {
-        "PARTS": tuple((f"encodings.{name}", _code(found[name])) for name in ("aliases", "utf_8")),
-        "PACKAGE": _code(found["__init__"]),
+        "PARTS": tuple((f"encodings.{name}", _code(codecs[name])) for name in ("aliases", "utf_8")),
+        "PACKAGE": _code(codecs["__init__"]),
     }
-    found["__init__"] = _compiled(workpath / "encodings.pyc", _ENCODINGS, constants)
+    codecs["__init__"] = _compiled(workpath / "encodings.pyc", _ENCODINGS, constants)
     datas = [entry for entry in datas if not entry[0].startswith("encodings/")]
-    datas += [(f"{_FIRST}/encodings/{name}.pyc", found[name], "DATA") for name in ("__init__", *_CODECS)]
+    datas += [(f"{_FIRST}/encodings/{name}.pyc", codecs[name], "DATA") for name in ("__init__", *_CODECS)]
     binaries = [
         (f"{_FIRST}/{Path(dest).name}" if Path(dest).name.startswith("_json.") else dest, source, kind)
         for dest, source, kind in binaries
@@ -127,12 +127,15 @@ def _code(pyc: str) -> CodeType:
 
 
 def _compiled(path: Path, text: str, constants: dict[str, object]) -> str:
-    """A .pyc file of a module whose string constants "NAME" stand for `constants`: code objects have no literal."""
+    """Write a .pyc file in which each string constant "NAME" is replaced by `constants[NAME]`; returns its path.
+
+    This is how a code object becomes a constant: Python has no literal for it.
+    """
     code = compile(text, path.stem + ".py", "exec", dont_inherit=True, optimize=2)
-    found = tuple(
+    replaced = tuple(
         constants.get(constant, constant) if isinstance(constant, str) else constant for constant in code.co_consts
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     # Flags: by hash, never checked (PEP 552).
-    path.write_bytes(MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code.replace(co_consts=found)))
+    path.write_bytes(MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code.replace(co_consts=replaced)))
     return str(path)

@@ -1,8 +1,9 @@
-"""Takes out of the frozen libraries where the builder's Python had its own (DT_RPATH, DT_RUNPATH).
+"""Remove DT_RPATH and DT_RUNPATH from the frozen program's libraries.
 
-A Python that was not built by the distribution names its directory in every extension module, `/home/me/.pyenv/…/lib`
-say. On a node root's dynamic linker would look there first for what is not in the tree, libm say: whoever owns that
-home on the node would run as root in every container start. What is in the tree is found by LD_LIBRARY_PATH.
+A Python that is not the distribution's has its own directory in every extension module, for example
+`/home/me/.pyenv/…/lib`. On a node, the dynamic linker would search it first for libraries that are not in the frozen
+tree, such as libm. The owner of that home directory could then run code as root in every container start. The
+libraries of the tree are found by LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _PT_DYNAMIC, _DT_RPATH, _DT_RUNPATH = 2, 15, 29
 
 
 def remove(path: Path) -> None:
-    """Rewrite a 64-bit ELF file without its run paths; leave any other file alone (elf(5), Elf64_Dyn)."""
+    """Remove the run paths of a 64-bit ELF file (elf(5), Elf64_Dyn). Other files are not changed."""
     data = bytearray(path.read_bytes())
     if data[:5] != b"\x7fELF\x02":
         return

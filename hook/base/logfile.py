@@ -8,7 +8,7 @@ appends its line without a rotation.
 
 import posix
 
-from hook.base.system import is_file, make_directory
+from hook.base.system import is_file, open_to_append
 
 LIMIT = 64 << 20
 """Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""
@@ -16,10 +16,7 @@ LIMIT = 64 << 20
 KEPT = 4
 """Number of rotated files that are kept: `PATH.1` (the newest) to `PATH.4`."""
 
-_FLAGS = (
-    posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC | posix.O_NOCTTY
-    | posix.O_NOFOLLOW | posix.O_NONBLOCK  # open(2) of a FIFO blocks without it
-)  # fmt: skip
+_FLAGS = posix.O_NOCTTY | posix.O_NOFOLLOW | posix.O_NONBLOCK  # open(2) of a FIFO blocks without O_NONBLOCK
 
 
 def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None:
@@ -36,11 +33,7 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
 
 def _open(path: str) -> "tuple[int, posix.stat_result]":
     """The log file, open, and its status. Raises OSError, also unless it is a regular file of root or of this user."""
-    try:
-        fd = posix.open(path, _FLAGS, 0o600)
-    except FileNotFoundError:
-        make_directory(path.rpartition("/")[0] or "/", 0o750)
-        fd = posix.open(path, _FLAGS, 0o600)
+    fd = open_to_append(path, 0o600, _FLAGS)
     status = posix.fstat(fd)
     if is_file(status) and status.st_uid in (0, posix.geteuid()):
         return fd, status

@@ -164,14 +164,19 @@ def make_directory(path: str, mode: int) -> None:
             pass
 
 
-def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
-    """Append one line to an engine's file. A missing file or directory is made. Raises OSError."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
+def open_to_append(path: str, mode: int, flags: int = 0) -> int:
+    """A descriptor to append to a file. A missing file or directory is made. Raises OSError."""
+    flags |= posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
     try:
-        fd = posix.open(path, flags, mode)
+        return posix.open(path, flags, mode)
     except FileNotFoundError:
         make_directory(path.rpartition("/")[0] or "/", 0o750)
-        fd = posix.open(path, flags, mode)
+        return posix.open(path, flags, mode)
+
+
+def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
+    """Append one line to an engine's file. A missing file or directory is made. Raises OSError."""
+    fd = open_to_append(path, mode)
     try:
         write_all(fd, line + b"\n")
     finally:

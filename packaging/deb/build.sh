@@ -1,10 +1,10 @@
 #!/bin/sh
-# Make dist/reassert_VERSION_ARCHITECTURE.deb from what packaging/build.sh left in dist/. Needs dpkg-deb, objdump and
-# python3, no root. The same tree gives the same bytes: times are the last commit's, or SOURCE_DATE_EPOCH.
+# Make dist/reassert_VERSION_ARCHITECTURE.deb from the output of packaging/build.sh in dist/. Needs dpkg-deb, objdump and
+# python3, no root. The build is reproducible: file times are the last commit's, or SOURCE_DATE_EPOCH.
 #
 #   packaging/build.sh && packaging/deb/build.sh
 #   VERSION=0.2.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
-#   DIST=elsewhere packaging/deb/build.sh          other directory with packaging/build.sh's output, and for the .deb
+#   DIST=elsewhere packaging/deb/build.sh          another directory for the output of packaging/build.sh and the .deb
 set -eu
 cd "$(dirname "$0")/../.."
 : "${DIST:=dist}"
@@ -21,7 +21,7 @@ for tool in dpkg-deb objdump python3; do
 done
 [ -x "$DIST/reassert/reassert" ] || fail "$DIST/reassert/reassert is missing; run packaging/build.sh first"
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || :)}"
-[ -n "$SOURCE_DATE_EPOCH" ] || fail "git tells no commit's time here; set SOURCE_DATE_EPOCH to the release's, in seconds"
+[ -n "$SOURCE_DATE_EPOCH" ] || fail "this is no git checkout; set SOURCE_DATE_EPOCH to the time of the release, in seconds"
 export SOURCE_DATE_EPOCH
 
 # A pre-release sorts before the release: 1.0rc1 is Debian's 1.0~rc1.
@@ -35,9 +35,9 @@ root=$work/root
 doc=$root/usr/share/doc/reassert
 program=$root/usr/lib/reassert
 
-# Containers start while dpkg replaces files one by one, and a start reads many, its own executable twice. So every content
-# has a directory of its own, which dpkg fills first; then one rename each, of `start` and of the symbolic link, leads
-# from the old version to the new one; then the old one's files go (postrm).
+# Containers start while dpkg replaces files one by one, and a start reads many files, its executable twice. So every
+# version has a directory of its own, which dpkg fills first. Then one rename each, of `start` and of the symbolic link,
+# switches to the new version. Then the old version's files are removed (postrm).
 install -d "$program"
 "$DIST/reassert/reassert" node layout "$program" /usr/lib/reassert
 content=$(dirname "$(readlink "$program/reassert")")
@@ -64,11 +64,11 @@ cp packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/reassert"
 find "$root" -type d -exec chmod 755 {} +
 find "$root" -type f ! -path "$program/$content/reassert" -exec chmod 644 {} +
 
-# What the program needs of a system: every library that it does not bring along must be glibc's.
+# Check the dependencies: every library that the package does not contain must be glibc's.
 elf=$(find "$program" -type f \( -name reassert -o -name '*.so' -o -name '*.so.*' \))
 # shellcheck disable=SC2086  # a list
 foreign=$(objdump -p $elf | sed -n 's/^ *R\(UN\)\{0,1\}PATH *//p' | sort -u)
-[ -z "$foreign" ] || fail "libraries would be looked for in $foreign; see packaging/runpath.py"
+[ -z "$foreign" ] || fail "libraries would be searched in $foreign; see packaging/runpath.py"
 # shellcheck disable=SC2086  # a list
 needed=$(objdump -p $elf | sed -n 's/^ *NEEDED *//p' | sort -u)
 for library in $needed; do

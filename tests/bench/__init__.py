@@ -1,1 +1,1 @@
-"""What a container start pays for reassert, measured beside plain runc and other wrappers. See docs/performance.md."""
+"""The time that reassert adds to a container start, beside runc alone and other wrappers (docs/performance.md)."""

@@ -1,4 +1,4 @@
-"""Measure. Called by tests/bench/run.sh, which sets up what it needs; see there."""
+"""Run the benchmarks. tests/bench/run.sh calls this and prepares what it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TMPFS = Path("/run/reassert-bench")
 
 
 def main() -> int:
-    """Run the groups that were asked for."""
+    """Run the given groups."""
     options = _options()
     unknown = set(options.only) - set(GROUPS)
     if unknown:
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def keep(results: Results, options: argparse.Namespace, rounds: int, seconds: float) -> None:
-    """The result files, after each group: a run that breaks off leaves what it had."""
+    """Write the result files, after each group, so that an aborted run keeps its results."""
     options.output.mkdir(parents=True, exist_ok=True)
     rows = [row.as_json() for row in results.rows]
     result = {"machine": machine(options.runc), "rounds": rounds, "seconds": round(seconds), "rows": rows}
@@ -52,13 +52,13 @@ def keep(results: Results, options: argparse.Namespace, rounds: int, seconds: fl
 
 
 def with_tmpfs(path: Path) -> None:
-    """An empty tmpfs of our own, in the private mount namespace that run.sh made; it goes away with it."""
+    """Mount an empty tmpfs, in the private mount namespace of run.sh."""
     path.mkdir(mode=0o755, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "reassert-bench", str(path)], check=True)
 
 
 def machine(runc: str) -> dict[str, object]:
-    """What the figures were taken on, and of what size the frozen tree was."""
+    """The machine of the measurements, and the size of the frozen tree."""
     cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
     version = subprocess.run([runc, "--version"], capture_output=True, text=True).stdout.splitlines()
     tree = sum(file.lstat().st_size for file in REASSERT.parent.rglob("*"))

@@ -1,4 +1,4 @@
-"""What is measured. Each function is one group for `--only`; every contender has its turn in every round."""
+"""The benchmarks. Each function is a group for `--only`; every round measures each contender once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLEEP = ["/bin/sleep", "1000"]
 
 
 class Bench:
-    """A node, the contenders, and where the results go."""
+    """A node, the contenders, and the results."""
 
     def __init__(self, node: Node, peers: dict[str, str], others: dict[str, str], rounds: int) -> None:
         self.node = node
@@ -77,7 +77,7 @@ class Bench:
 
 
 def progress(case: str, rounds: int) -> Callable[[int], None]:
-    """Says on stderr how far it is."""
+    """Print the progress on stderr."""
 
     def say(done: int) -> None:
         if sys.stderr.isatty() or done == rounds:
@@ -139,7 +139,7 @@ def _exec(container: Container) -> Action:
 
 
 def hook(bench: Bench) -> None:
-    """A prestart hook's part of `runc create`."""
+    """The time of a prestart hook in `runc create`."""
     node = bench.node
     options = node.options(node.policy(30))
     ours = (str(REASSERT), "hook", *options, "prestart")
@@ -206,7 +206,7 @@ def checkpoint(bench: Bench) -> None:
 
 
 def compile_policy(bench: Bench) -> None:
-    """What one change of the policy costs, once."""
+    """The time of a compilation after a change of the policy."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
     # mypy cannot infer a lambda whose defaults bind the loop's variables
     actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]
@@ -230,7 +230,7 @@ def cold(bench: Bench) -> None:
 
 
 def together(bench: Bench) -> None:
-    """64 creations at once, from the first command to the end of the last one."""
+    """64 concurrent creates, from the first command to the end of the last one."""
 
     def action(contender: Contender, bundles: list[Bundle]) -> Action:
         def run() -> Sample:
@@ -257,7 +257,7 @@ def together(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Peak memory and time of what stands before the runtime, which is a program here that does nothing."""
+    """Peak memory and time of the wrappers, with a real runtime that does nothing."""
     containers = {}
     for contender, device in bench.contenders(bench.stub()):
         bundle = bench.node.bundle(f"memory {contender.name}".replace(" ", "-"), USUAL, None, device)

@@ -1,4 +1,4 @@
-"""One container through one contender: each verb timed, everything between them not."""
+"""Time the verbs of one container with one contender; work between the verbs is not timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process, measured: wall time, CPU time of it and its children, peak memory."""
+"""Measure a process: wall time, CPU time of it and its children, peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 class Failed(Exception):
-    """A measured command did not do what it was to do."""
+    """A measured command failed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def spawn(command: Sequence[str], environment: Mapping[str, str], output: str = 
 
 
 def finish(pid: int, begin: int, command: Sequence[str], output: str = "") -> Sample:
-    """Wait for a command. Raises Failed with what it said."""
+    """Wait for a command. Raises Failed with its output."""
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter_ns() - begin
     if status:

@@ -1,4 +1,4 @@
-"""A scratch node on a tmpfs of its own: policies, bundles, and everybody who stands before the runtime."""
+"""The node of the benchmarks, on a tmpfs: policies, bundles, and the contenders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RULE = """\
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is called with runc's arguments."""
+    """A program that is called with runc's arguments."""
 
     name: str
     command: tuple[str, ...]
@@ -209,7 +209,7 @@ class Bundle:
         self.fresh()
 
     def corrected(self) -> None:
-        """The same as the policy wants it: what a second line sees behind the wrapper."""
+        """The same after a correction, as the hook gets it behind the wrapper."""
         spec = json.loads(self.content)
         env = [entry for entry in spec["process"]["env"] if not entry.startswith(("REQUESTS_", "PYTHONHTTPS"))]
         spec["process"]["env"] = [*env, f"REQUESTS_CA_BUNDLE={VALUE}"]

@@ -1,9 +1,9 @@
-"""How fast `reassert nri` answers, and how much memory it keeps. Plays the runtime on a socket pair, so needs none.
+"""Measure the response time and memory of `reassert nri`. This program is the runtime, on a socket pair.
 
     python tests/bench/nri.py [--requests 10000] [--reassert dist/reassert/reassert] [--beside GO_PLUGIN]
 
-A plugin given with --beside is started as a runtime starts one from its plugin directory; the two take turns. Every
-container lacks the reserved mount, every second one has its env overridden too: each is adjusted, and each an event.
+A plugin given with --beside is started as from a runtime's plugin directory, and measured in turns with reassert. Every
+container lacks the reserved mount, and every second one overrides reserved env: each is adjusted and has an event.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Runtime:
 
 
 def measure(commands: dict[str, list[str]], count: int, rounds: int = 10) -> None:
-    """Print the figures of plugins that take turns."""
+    """Measure the plugins in turns and print the results."""
     requests = [request(number) for number in range(count // 2 // rounds)]
     runtimes = {name: Runtime(command) for name, command in commands.items()}
     for runtime in runtimes.values():

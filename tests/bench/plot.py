@@ -1,4 +1,4 @@
-"""A picture of what a creation pays against the size of config.json and of the policy: CPU time, the quieter figure."""
+"""Plot the CPU time of a create against the size of config.json and of the policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, as one row per figure."""
+"""The results: one row per measured value."""
 
 from __future__ import annotations
 

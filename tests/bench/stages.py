@@ -1,7 +1,7 @@
-"""Where the time of one start goes: `tests/bench/run.sh profile`.
+"""The duration of each stage of a start: `tests/bench/run.sh profile`.
 
-strace stamps the few system calls that stand between two stages; with its seccomp filter every other call runs at
-full speed. A stamp itself costs some 20 microseconds, which is why the sum is a little above the untraced time.
+strace records the time of the few system calls between two stages. With its seccomp filter all other calls run at full
+speed. A recorded call costs about 20 microseconds, so the sum is a little longer than an untraced start.
 """
 
 from __future__ import annotations

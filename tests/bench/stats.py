@@ -1,4 +1,4 @@
-"""Medians of paired differences, and how sure they are. No assumption about how the noise is distributed."""
+"""Medians of paired differences with confidence intervals. No assumption about the distribution of the noise."""
 
 from __future__ import annotations
 

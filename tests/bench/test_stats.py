@@ -1,4 +1,4 @@
-"""The statistics behind every figure: no container, no clock."""
+"""Tests of the statistics, without containers and clocks."""
 
 from __future__ import annotations
 

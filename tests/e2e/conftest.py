@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests, and the probes behind their skips."""
+"""Fixtures of the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """A scratch node with the default test policy."""
+    """A test node with the default test policy."""
     directory = scratch()
     yield Node(directory)
     shutil.rmtree(directory)
@@ -40,7 +40,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def module_node() -> Iterator[Node]:
-    """A scratch node for a whole module, its policy compiled."""
+    """A test node for a whole module, with a compiled policy."""
     directory = scratch()
     node = Node(directory)
     node.compile()
@@ -60,7 +60,7 @@ def compiled_node(module_node: Node) -> Iterator[Node]:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A scratch directory that only root writes."""
+    """A temporary directory that only root can write to."""
     path = scratch()
     yield path
     shutil.rmtree(path)
@@ -68,7 +68,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def bundle(directory: Path) -> Bundle:
-    """A fresh OCI bundle whose container sleeps, where containerd's CRI plugin would have it."""
+    """A new OCI bundle whose container sleeps, at a path of containerd's CRI plugin."""
     return Bundle(directory / "k8s.io" / "bundle")
 
 

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: the frozen program, root-owned scratch space, OCI bundles, real runtimes."""
+"""Shared by the end-to-end tests: the frozen program, temporary directories, OCI bundles, real runtimes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ spec:
 
 @dataclass
 class Node:
-    """A scratch node: policy, store, event log and CA directory of its own, under a directory that only root writes."""
+    """A test node: policy, store, event log and CA directory, in a directory that only root can write to."""
 
     directory: Path
     policy: Path = field(init=False)
@@ -93,7 +93,7 @@ class Node:
 
 
 def scratch() -> Path:
-    """A new directory that passes the ownership rules (so not below /tmp) and may hold programs (so not below /run)."""
+    """A new directory that root alone can write to (not in /tmp) and programs can be executed from (not in /run)."""
     path = Path("/var/lib/reassert-tests") / uuid.uuid4().hex[:12]
     path.mkdir(parents=True, mode=0o755)
     return path

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a bundle, a policy or a disk: a container gets what is reserved, or one line says why not."""
+"""Broken bundles, policies and disks: a container gets the reserved entries, or is refused with one line of reason."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 
 @pytest.fixture
 def wrapper(node: Node) -> str:
-    """A `reassert-runc` in front of runc, where the real runtime makes no difference. Nothing is compiled yet."""
+    """A dispatcher for runc, for tests whose result is the same under crun. The policy is not compiled yet."""
     return node.dispatcher(RUNC)
 
 
 def refusal(wrapper: str, bundle: Bundle) -> str:
-    """Why a create is refused: one line on stderr, the same in the runtime's log, and nothing but that."""
+    """The refusal of a create: one line on stderr, which the runtime's log has too, and no other output."""
     log = bundle.directory.parent / "log.json"
     container = Running(wrapper, bundle, "--log", str(log), "--log-format", "json")
     line = container.refused()
@@ -39,7 +39,7 @@ def refusal(wrapper: str, bundle: Bundle) -> str:
 
 
 def corrected(container: Running) -> bool:
-    """Whether the first process and an exec have what is reserved."""
+    """Whether the container's process and an exec have the reserved entries."""
     return (
         WANTED in container.environ()
         and WANTED in container.exec("/bin/env").splitlines()
@@ -181,7 +181,7 @@ def test_a_kill_while_config_is_written_leaves_the_old_one(wrapper: str, node: N
 
 @pytest.fixture
 def full(directory: Path) -> Iterator[Path]:
-    """A directory on a disk of its own without a free byte."""
+    """A directory on a full file system."""
     path = directory / "disk"
     path.mkdir(mode=0o755)
     done = run("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", str(path), check=False)

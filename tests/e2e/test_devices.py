@@ -1,4 +1,4 @@
-"""Allocations under the real runtimes alone: a checkpoint that changes all the time, and the hook as a second line."""
+"""Device allocations under real runtimes, while kubelet's checkpoint changes, and with the hook behind the wrapper."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def kubelet(node: Node) -> Path:
 
 
 def allocated(gpu: str) -> dict[str, Any]:
-    """What the container is allocated."""
+    """The container's allocation, as an entry of the checkpoint."""
     device = {"host_path": "/dev/null", "container_path": "/dev/gpu0", "permissions": "rw"}
     return entry(UID, "c", gpu, envs={"GPU": gpu}, devices=[device])
 
 
 @contextmanager
 def changing(root: Path, *states: list[dict[str, Any]]) -> Iterator[None]:
-    """While this lasts, kubelet replaces its checkpoint by one state after the other."""
+    """A context in which kubelet replaces its checkpoint again and again."""
     stop = threading.Event()
 
     def write() -> None:
@@ -95,7 +95,7 @@ def test_device_is_there_and_opens_though_the_engine_forgot_it(runtime: str, kub
 
 
 def hooked(node: Node, bundle: Bundle) -> str:
-    """What the hook says of the bundle, "" where it lets it pass; called as a runtime calls it."""
+    """The hook's refusal of the bundle, "" if it accepts it; called as by a runtime."""
     state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": 0, "bundle": str(bundle.directory)}
     command = [str(REASSERT), "hook", *node.options(), "createRuntime"]
     done = run(*command, input=json.dumps(state), check=False)

@@ -1,4 +1,4 @@
-"""The frozen program's event log under a real runtime: bounded lines, its rotation, and nothing that stops a start."""
+"""The frozen program's event log under a real runtime: limited lines, rotation, and no file that blocks a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tests/run.sh --fast: what it leaves out is said, and an ordinary user is root enough for what it runs."""
+"""`tests/run.sh --fast` names the tests that it leaves out, and needs no root."""
 
 from __future__ import annotations
 

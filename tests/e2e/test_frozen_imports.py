@@ -1,6 +1,6 @@
-"""What the frozen program has loaded at the end of a start, asked of the process itself: nothing sneaks in.
+"""The modules that a start of the frozen program has loaded, read from the process: only those of the start path.
 
-The unfrozen start is held to the same list by tests/unit/test_import_budget.py.
+tests/unit/test_import_budget.py checks the unfrozen program with the same list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The OCI hook in config.json, under the real runc and crun without any wrapper: what the process itself sees."""
+"""The OCI hook in config.json under the real runc and crun, without the wrapper: what the process sees."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADAPTERS = "a hook cannot set env; the runtime wrapper (reassert runtime) or the
 
 @pytest.fixture
 def node(compiled_node: Node) -> Node:
-    """Here every test has the module's."""
+    """All tests use the node of the module."""
     return compiled_node
 
 

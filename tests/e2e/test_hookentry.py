@@ -1,4 +1,4 @@
-"""The hook entries that engines are given, under a real runtime: they work, and stay with one version."""
+"""Generated hook entries under a real runtime: they work, also across an upgrade of the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hook.emit.hookentry import oci_hook
 
 @pytest.fixture
 def entry(compiled_node: Node, directory: Path) -> dict[str, Any]:
-    """By a link, as the installer makes it, told of the test's node."""
+    """A hook entry with the installer's link, and the options of the test node."""
     (directory / "reassert").symlink_to(REASSERT)
     made = oci_hook(str(directory / "reassert"), "createRuntime")
     made["args"][2:2] = compiled_node.options()

@@ -1,6 +1,6 @@
-"""`reassert hook precreate`: config.json from stdin to stdout, by itself and called by the real podman.
+"""`reassert hook precreate`, run alone and called by the real podman: config.json from stdin to stdout.
 
-podman's other door, a wrapper as its runtime, is here too.
+The runtime wrapper under podman is tested here too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def node(compiled_node: Node) -> Node:
     return compiled_node
 
 
-def evil(bundle: Bundle) -> str:
+def hostile_config(bundle: Bundle) -> str:
     """config.json of a container that sets what is reserved, with fields that nobody knows."""
     bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "OTHER=stays"]
     bundle.bind("/tmp", "/etc/ssl/certs")
@@ -47,7 +47,7 @@ def evil(bundle: Bundle) -> str:
 
 
 def test_env_and_mounts_are_corrected_and_everything_else_is_kept(node: Node, bundle: Bundle) -> None:
-    text = evil(bundle)
+    text = hostile_config(bundle)
     output, errors = precreate(node, text)
     assert errors == ""
     corrected: dict[str, Any] = json.loads(output)
@@ -67,7 +67,7 @@ def test_env_and_mounts_are_corrected_and_everything_else_is_kept(node: Node, bu
 
 
 def test_a_corrected_config_passes_byte_by_byte(node: Node, bundle: Bundle) -> None:
-    once, _ = precreate(node, evil(bundle))
+    once, _ = precreate(node, hostile_config(bundle))
     twice, _ = precreate(node, once)  # there is nothing left to be told
     assert {**json.loads(twice), "annotations": None} == {**json.loads(once), "annotations": None}
     assert precreate(node, twice) == (twice, "")
@@ -75,7 +75,7 @@ def test_a_corrected_config_passes_byte_by_byte(node: Node, bundle: Bundle) -> N
 
 
 def test_each_flag_limits_it_to_its_half(node: Node, bundle: Bundle) -> None:
-    text = evil(bundle)
+    text = hostile_config(bundle)
     env_only = json.loads(precreate(node, text, "--inject-env")[0])
     assert (WANTED in env_only["process"]["env"], env_only["mounts"]) == (True, bundle.spec["mounts"])
     mounts_only = json.loads(precreate(node, text, "--mount-ca")[0])
@@ -85,14 +85,14 @@ def test_each_flag_limits_it_to_its_half(node: Node, bundle: Bundle) -> None:
 
 def test_audit_changes_nothing(node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
-    text = evil(bundle)
+    text = hostile_config(bundle)
     assert precreate(node, text) == (text, "")
     assert node.logged()[0]["applied"] is False
 
 
 def test_a_denied_container_is_refused_and_nothing_is_printed(node: Node, bundle: Bundle) -> None:
     node.compile(POLICY + "    onConflict: Deny\n")
-    output, errors = precreate(node, evil(bundle), status=1)
+    output, errors = precreate(node, hostile_config(bundle), status=1)
     assert output == ""
     assert errors.count("\n") == 1
     assert "env REQUESTS_CA_BUNDLE is reserved" in errors
@@ -121,7 +121,7 @@ def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node, text:
 
 
 LIMITS = ("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
-"""What a `run` needs on a machine without CAP_SYS_RESOURCE and cgroup delegation."""
+"""Options that `podman run` needs on a machine without CAP_SYS_RESOURCE and cgroup delegation."""
 
 
 class Podman:
@@ -152,8 +152,8 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def machine() -> Iterator[Podman]:
-    """A podman that works here without reassert."""
+def working_podman() -> Iterator[Podman]:
+    """A podman that works on this machine without reassert."""
     directory = scratch()
     podman = Podman(directory)
     need(shutil.which("podman") is not None, "podman")
@@ -166,10 +166,10 @@ def machine() -> Iterator[Podman]:
 
 
 @pytest.fixture
-def podman(machine: Podman) -> Iterator[Podman]:
-    yield machine
-    machine.configure(CRUN)
-    for file in machine.hooks.iterdir():
+def podman(working_podman: Podman) -> Iterator[Podman]:
+    yield working_podman
+    working_podman.configure(CRUN)
+    for file in working_podman.hooks.iterdir():
         file.unlink()
 
 
@@ -272,7 +272,7 @@ def test_podmans_infra_container_starts_with_what_is_reserved(podman: Podman, no
 
 
 def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:
-    """What `node verify` finds out about podman's own runtime: the result, what was seen, the result of an exec."""
+    """The findings of `node verify` about podman's runtime: result, observation, result of an exec."""
     starter = ContainerStarter("podman", podman.command(), LIMITS)
     try:
         policy = store.load(str(node.policy), str(node.store))

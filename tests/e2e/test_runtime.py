@@ -1,4 +1,4 @@
-"""The runtime wrapper in front of the real runc and crun: what the process itself sees."""
+"""The runtime wrapper with the real runc and crun: what the process sees."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_env_on_the_exec_command_line_does_not_cost_a_reserved_name(runtime: str
 
 
 def process_file(bundle: Bundle) -> Path:
-    """What an engine hands to `exec --process`: the pod's own idea of env, owned by somebody, with a mode."""
+    """The file of an engine's `exec --process`: the pod's env, another user's file, with a mode."""
     path = bundle.directory / "process.json"
     process = {
         **bundle.spec["process"],
@@ -171,8 +171,8 @@ def changes(before: list[str], after: list[str]) -> list[str]:
     return [line for line in ndiff(before, after) if line[0] in "+-"]
 
 
-class Handover:
-    """The same call of a fake real runtime, made by an engine directly and through reassert."""
+class RealRuntimeCall:
+    """A call of a test program as the real runtime, directly and through reassert."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -226,15 +226,15 @@ class Handover:
 
 
 def signals(given: list[str], field: str) -> set[int]:
-    """Signal numbers in a mask of /proc/PID/status, but for SIGQUIT, which the fake's shell changes by itself."""
+    """Signal numbers in a mask of /proc/PID/status, without SIGQUIT, which the test program's shell changes."""
     [mask] = [int(line.split()[1], 16) for line in given if line.startswith(field + ":")]
     return {number for number in range(1, 65) if mask >> (number - 1) & 1} - {signal.SIGQUIT}
 
 
 @pytest.fixture(scope="module")
-def handover() -> Iterator[Handover]:
+def call() -> Iterator[RealRuntimeCall]:
     directory = scratch()
-    yield Handover(Node(directory))
+    yield RealRuntimeCall(Node(directory))
     shutil.rmtree(directory)
 
 
@@ -255,43 +255,43 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_the_real_runtime_gets_the_engines_environment(handover: Handover, name: str) -> None:
-    handover.same(env=ENVIRONMENTS[name])
+def test_the_real_runtime_gets_the_engines_environment(call: RealRuntimeCall, name: str) -> None:
+    call.same(env=ENVIRONMENTS[name])
 
 
-def test_an_empty_library_path_never_becomes_ours(handover: Handover) -> None:
+def test_an_empty_library_path_never_becomes_ours(call: RealRuntimeCall) -> None:
     """It means the same as none, which is what PyInstaller's bootloader makes of it."""
-    direct, runtime, _ = handover.given(env={**BASE, "LD_LIBRARY_PATH": ""})
+    direct, runtime, _ = call.given(env={**BASE, "LD_LIBRARY_PATH": ""})
     assert changes(direct, runtime) == ["- LD_LIBRARY_PATH="]
 
 
-def test_the_real_runtime_gets_the_engines_descriptors(handover: Handover) -> None:
-    path = handover.node.directory / "extra"
+def test_the_real_runtime_gets_the_engines_descriptors(call: RealRuntimeCall) -> None:
+    path = call.node.directory / "extra"
     with path.open("w") as extra:
-        assert f"fd/{extra.fileno()} {path}" in handover.same(fds=(extra.fileno(),))
+        assert f"fd/{extra.fileno()} {path}" in call.same(fds=(extra.fileno(),))
 
 
-def test_the_real_runtime_gets_a_closed_stdin(handover: Handover) -> None:
-    handover.same(before=("/bin/busybox", "sh", "-c", 'exec "$@" <&- 3>&-', "sh"))
+def test_the_real_runtime_gets_a_closed_stdin(call: RealRuntimeCall) -> None:
+    call.same(before=("/bin/busybox", "sh", "-c", 'exec "$@" <&- 3>&-', "sh"))
 
 
-def test_the_real_runtime_gets_the_engines_umask_and_limits(handover: Handover) -> None:
-    given = handover.same(before=("/bin/busybox", "sh", "-c", 'umask 0137; ulimit -n 99; exec "$@"', "sh"))
+def test_the_real_runtime_gets_the_engines_umask_and_limits(call: RealRuntimeCall) -> None:
+    given = call.same(before=("/bin/busybox", "sh", "-c", 'umask 0137; ulimit -n 99; exec "$@"', "sh"))
     assert "Umask:\t0137" in given
 
 
-def test_the_real_runtime_gets_default_signals(handover: Handover) -> None:
+def test_the_real_runtime_gets_default_signals(call: RealRuntimeCall) -> None:
     """Python ignores some, and shells SIGINT in what they run in the background: this test too, perhaps."""
-    assert signals(handover.same(before=("env", "--default-signal")), "SigIgn") == set()
+    assert signals(call.same(before=("env", "--default-signal")), "SigIgn") == set()
 
 
-def test_the_real_runtime_gets_signals_that_the_engine_ignores_or_blocks(handover: Handover) -> None:
-    given = handover.same(before=("env", "--ignore-signal=HUP,INT", "--block-signal=TERM,CHLD,PIPE"))
+def test_the_real_runtime_gets_signals_that_the_engine_ignores_or_blocks(call: RealRuntimeCall) -> None:
+    given = call.same(before=("env", "--ignore-signal=HUP,INT", "--block-signal=TERM,CHLD,PIPE"))
     assert signals(given, "SigIgn") == {signal.SIGHUP, signal.SIGINT}
     assert signals(given, "SigBlk") == {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE}
 
 
-def test_a_read_only_tmp_is_no_obstacle(handover: Handover) -> None:
+def test_a_read_only_tmp_is_no_obstacle(call: RealRuntimeCall) -> None:
     script = 'mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && ! touch /tmp/x 2>/dev/null && exec "$@"'
     need(run("unshare", "-m", "true", check=False).returncode == 0, "unshare -m (CAP_SYS_ADMIN)")
-    handover.same(before=("unshare", "-m", "sh", "-c", script, "sh"))
+    call.same(before=("unshare", "-m", "sh", "-c", script, "sh"))

@@ -1,4 +1,4 @@
-"""Ways past a policy through env, names and process files: each test is one of them, tried on real runtimes."""
+"""Attacks on a policy through env, names and process files, each on real runtimes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CRIO = {
 
 
 def newer_crun(suite: str, directory: Path) -> str:
-    """crun of a newer Debian (tests/roots.sh), with that Debian's libraries."""
+    """A newer Debian's crun (tests/roots.sh), with its libraries."""
     root = TOP / "build/roots" / suite
     need((root / ".complete").exists(), f"{root} (tests/roots.sh {suite})")
     script = directory / f"crun-{suite}"

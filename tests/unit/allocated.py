@@ -1,4 +1,4 @@
-"""A node with a kubelet's device checkpoint, decided about as an adapter does."""
+"""A node with a device checkpoint of kubelet, and decisions about its containers as an adapter makes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ours(*ids: str, **answer: Any) -> dict[str, Any]:
 
 
 class Node:
-    """A policy whose kubelet keeps its files in a scratch directory."""
+    """A policy with a temporary directory as kubelet's root."""
 
     def __init__(self, root: Path, *rules: dict[str, Any], **spec: Any) -> None:
         self.root = root

@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture
 def root_dir() -> Iterator[Path]:
-    """A directory that only root writes, all the way up; /tmp, writable by all, would be refused."""
+    """A directory that, with its parents, only root can write to; /tmp would be refused."""
     parent = Path("/var/lib/reassert-tests")
     path = parent / uuid.uuid4().hex
     path.mkdir(parents=True, mode=0o755)

@@ -1,4 +1,4 @@
-"""kubelet's device checkpoint as a test needs it, made with the real protobuf runtime."""
+"""Write kubelet's device checkpoint for a test, with the real protobuf runtime."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def checkpoint(*entries: dict[str, Any]) -> bytes:
 
 
 def write_checkpoint(kubelet_root: Path, *entries: dict[str, Any]) -> Path:
-    """Put it where kubelet does and as it does: a temporary file beside it, 0600, renamed."""
+    """Write it to kubelet's path, atomically and with mode 0600 as kubelet does."""
     path = Path(checkpoint_path(str(kubelet_root)))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(".kubelet_internal_checkpoint123")

@@ -1,4 +1,4 @@
-"""What unit tests have in common: policies, containers and bundles, all of them real."""
+"""Shared by the unit tests: policies, containers and bundles, made by the real compiler and parser."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ POD = Identity("containerd", True, "team-a", "web-1", "1-2-3", "app", ("containe
 
 
 def examples(count: int) -> settings:
-    """With how many examples a property is tried; a fifth of them with `--fast`, as everywhere."""
+    """The number of examples of a property test; a fifth of it with `--fast`."""
     return settings(max_examples=count * settings.default.max_examples // 100)
 
 
 def document(*rules: dict[str, Any], **spec: Any) -> str:
-    """A policy file with these rules. JSON is YAML, and what a test says needs no quoting rules."""
+    """A policy file with these rules, in JSON, which is YAML that needs no quoting."""
     body = {"apiVersion": "reassert/v1", "kind": "NodePolicy", "spec": {**spec, "rules": list(rules)}}
     return json.dumps(body, indent=1)
 
 
 def policy(*rules: dict[str, Any], **spec: Any) -> Policy:
-    """The policy that a start would read, through the real compiler."""
+    """The compiled policy, by the real compiler."""
     return compile_bytes("policy.yaml", document(*rules, **spec).encode()).policy()
 
 
@@ -78,7 +78,7 @@ def container(
     who: Identity = POD,
     facts: Facts | None = None,
 ) -> Container:
-    """A container about to start."""
+    """A container before its start."""
     return Container(who, env or [], mounts or [], facts)
 
 
@@ -118,7 +118,7 @@ def config(
 
 
 def spec(**fields: Any) -> Spec:
-    """The same, read."""
+    """The same, parsed."""
     return Spec(json.dumps(config(**fields)).encode(), "config.json")
 
 

@@ -1,4 +1,4 @@
-"""What holds for every allocation and every container: corrected once is corrected, and nothing else was touched."""
+"""Properties of all device allocations: a corrected container needs no further edit, and nothing else is changed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ answers = st.fixed_dictionaries(
 
 @st.composite
 def node_facts(draw: st.DrawFn) -> Facts:
-    """What was found on the node about the container."""
+    """Facts of the node about the container."""
     facts = Facts()
     for number, answer in enumerate(draw(st.lists(answers, max_size=2))):
         facts.allocations.append(Allocation(f"r/{number}", [str(number)], Answer(**answer).SerializeToString()))
@@ -86,7 +86,7 @@ rules = st.fixed_dictionaries(
 
 @st.composite
 def specs(draw: st.DrawFn) -> Spec:
-    """A config.json as an engine and a pod may have left it."""
+    """A config.json with env of an engine and of a pod."""
     entries = st.sampled_from(NAMES).flatmap(lambda name: st.sampled_from([name, *(f"{name}={v}" for v in VALUES)]))
     mounts = st.fixed_dictionaries(
         {"destination": st.sampled_from([*PATHS, "/", "/m/", "/m/n/o"]), "source": st.sampled_from(["/s1", "/pod"])},
@@ -117,7 +117,7 @@ def decide(node: Policy, spec: Spec, facts: Facts) -> Plan:
 
 
 def corrected(node: Policy, spec: Spec, facts: Facts) -> Spec | None:
-    """The spec as the runtime would find it; None where it is refused."""
+    """The corrected spec; None if the container is refused."""
     decided = decide(node, spec, facts)
     if decided.refusal():
         return None

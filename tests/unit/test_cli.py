@@ -1,4 +1,4 @@
-"""The commands for people, started as people start them: exit status, what goes to which stream."""
+"""The commands as processes: exit status, standard output and standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One container at one adapter: one event says what was done, and the policy says what a failure costs."""
+"""The pipeline of a decision: one event says what was done, and `failurePolicy` decides what a failure means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Act = Callable[[Plan, Spec], Done]
 
 
 class Node:
-    """A policy in a store, and an adapter that acts as it is told."""
+    """A policy in a store, and an adapter whose actions a test sets."""
 
     def __init__(self, directory: Path, *rules: dict[str, Any], **fields: Any) -> None:
         self.source, self.store = str(directory / "policy.yaml"), str(directory / "s")

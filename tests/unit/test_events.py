@@ -1,4 +1,4 @@
-"""One event per container: who, which rule, what, before and after; of env only what the policy owns."""
+"""The event of a container: identity, rule, edit, earlier and new value; only env values of the policy are logged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
 
 def event(decided: Plan, verified: str = "config.json") -> dict[str, object]:
-    """The record of a decision."""
+    """The event of a decision."""
     fields = events.container_event(events.Clock(), "runtime", "0a1b", POD, decided.policy)
     return events.plan_event(fields, decided, verified=verified)
 
@@ -70,7 +70,7 @@ def test_env_that_the_policy_does_not_own_is_never_in_an_event() -> None:
 
 
 def kind(target: Container, **spec: str) -> tuple[object, ...]:
-    """Of the event about a container under CA with Deny."""
+    """The name of the event about a container under the rule CA with Deny."""
     record = event(plan(policy({**CA, "onConflict": "Deny"}, **spec), target))
     return record["event"], record["level"], record["applied"]
 
@@ -118,7 +118,7 @@ def test_log_that_cannot_be_written_stops_nothing(root_dir: Path) -> None:
 
 @pytest.fixture
 def marks(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `node verify` marks its containers."""
+    """The directory in which `node verify` marks its probes."""
     path = root_dir / "probes"
     monkeypatch.setattr(events, "PROBES", str(path))
     return path

@@ -1,4 +1,4 @@
-"""`explain` shows the decision an adapter would take, why, and what it could not know; it changes nothing."""
+"""`explain` shows the decision that an adapter would make, with reasons and unknown conditions; it changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision needs of the node is read only from files that root alone can write."""
+"""The node's files are read for a decision only if no user but root can write to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A container start imports nothing but a few builtins and the start path's own modules (hook/start.py says why).
+"""A container start imports only a few builtins and the start path's modules (hook/start.py has the reason).
 
-The real commands are run under `-X importtime`, which names every module that the interpreter loads.
+The real commands run under `-X importtime`, which lists every module that the interpreter loads.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.Comple
 
 
 class Start:
-    """A node with a compiled policy, and a bundle of a container that overrides it."""
+    """A node with a compiled policy, and the bundle of a container that overrides reserved entries."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.bundle = directory, directory / "bundle"
@@ -104,7 +104,7 @@ class Start:
         self.config.write_text(json.dumps(config(env, [bind("/etc/ssl/certs")], CONTAINERD)))
 
     def runtime(self, *arguments: str) -> set[str]:
-        """The modules of `reassert runtime`, which must have become the real runtime."""
+        """The modules of `reassert runtime`, which must have executed the real runtime."""
         command = ["runtime", "--real", "/bin/true", *self.where, "--", "--root", f"{self.directory}/state"]
         modules, result = imported(str(ROOT / "hook" / "__main__.py"), *command, *arguments)
         assert result.returncode == 0, result.stderr

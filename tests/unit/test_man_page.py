@@ -1,4 +1,4 @@
-"""reassert(8) and the program's own help say the same: every command, every option, and none that is not there."""
+"""reassert(8) has every command and option of the program's help, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules ask for metrics that the plugin has."""
+"""The dashboard and the alert rules use only metrics that the NRI plugin has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision: example by example. tests/unit/test_plan_properties.py holds what is true of all containers."""
+"""Decisions about single containers. tests/unit/test_plan_properties.py has the properties of all containers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
 
 def decide(node: Policy, target: Container) -> Plan:
-    """As an adapter does: facts of the matching rules first."""
+    """The decision as an adapter makes it, with the facts of the matching rules."""
     matches = select(node, target.identity)
     target.facts = gather(node, target.identity, matches)
     return plan(node, target, matches)
 
 
 def env_after(node: Policy, *env: str) -> list[str]:
-    """The env that a container gets instead of this one."""
+    """The container's env after the correction of this env."""
     target = container(list(env))
     plan(node, target).apply(target)
     return target.env
 
 
 def mounts_after(rules: list[dict[str, Any]], *destinations: str) -> list[object]:
-    """The destinations that a container gets instead of these."""
+    """The destinations of the container's mounts after the correction."""
     target = container(mounts=[bind(path) for path in destinations])
     plan(policy(*rules), target).apply(target)
     return [mount["destination"] for mount in target.mounts]

@@ -1,4 +1,4 @@
-"""What holds for every container and every policy: corrected once is corrected, and nothing else was touched."""
+"""Properties of all containers and policies: a corrected container needs no further edit, the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def container(spec: Spec) -> Container:
 
 
 def corrected(policy: Policy, spec: Spec) -> Spec:
-    """The spec as the runtime would find it: written and read again."""
+    """The corrected spec, written and parsed again."""
     plan(policy, container(spec)).apply(spec)
     return Spec(spec.render(), "config.json")
 

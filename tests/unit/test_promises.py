@@ -1,4 +1,4 @@
-"""docs/promises.md names tests that exist, and every file of tests."""
+"""docs/promises.md names every file of tests, and only tests that exist."""
 
 from __future__ import annotations
 

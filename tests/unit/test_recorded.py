@@ -1,4 +1,4 @@
-"""The example policy against what real kubelets and engines recorded: who overrode, and who is left as they are."""
+"""The example policy on config.json files that real kubelets and engines wrote: which containers it changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = [
 
 
 def node_with(root: Path, engine: str, checkpoint: str) -> Node:
-    """The example policy on the node that was recorded; the plugin's sources (/etc/hostname) are on every Debian."""
+    """The example policy on the recorded node. The plugin's mount sources (/etc/hostname) exist on every Debian."""
     rules = yaml_rules()
     node = Node(root, *rules, exclude={"containerTypes": ["sandbox"]})
     path = Path(checkpoint_path(str(root)))
@@ -67,7 +67,7 @@ def yaml_rules() -> list[dict[str, Any]]:
 
 
 def bundle(engine: str, name: str) -> Spec:
-    """A recorded config.json, as from the bundle that its engine had made."""
+    """A recorded config.json, with the path of its engine's bundle."""
     namespace = "k8s.io" if engine == NEW else "moby"
     data = (RECORDED / engine / f"config.{name}.json").read_bytes()
     return Spec(data, f"/run/containerd/io.containerd.runtime.v2.task/{namespace}/{name}/config.json")

@@ -1,4 +1,4 @@
-"""No control character or escape sequence of a pod reaches a terminal, whichever command speaks of it."""
+"""Every command escapes control characters and escape sequences of a pod's text."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ RULE = {
 
 
 def assert_harmless(output: str, lines: str = "\n") -> None:
-    """Nothing but printable characters and the ends of lines, which no terminal reads as a command."""
+    """Assert that the text has only printable characters and newlines."""
     bad = {character for character in output if not character.isprintable() and character not in lines}
     assert bad == set()
 
 
 class Files:
-    """A policy, and a config.json whose author put escape sequences wherever one can write."""
+    """A policy, and a config.json with escape sequences in every field that a pod's author can set."""
 
     def __init__(self, directory: Path, evil: str = EVIL, **spec: Any) -> None:
         self.directory, self.config, self.policy = directory, directory / "config.json", directory / "policy.yaml"

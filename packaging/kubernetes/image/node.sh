@@ -1,30 +1,31 @@
 #!/bin/sh
-# What the node pods of the chart do (docs/kubernetes.md). Needs a privileged pod with hostPID, and systemd on the node.
+# The program of the chart's node pods (docs/kubernetes.md). It needs a privileged pod with hostPID, and systemd on the
+# node.
 #
-#   node.sh run [OPTION…]   wire the node with `reassert node install OPTION…`, verify it, then keep the node's policy
-#                           the ConfigMap's; with STATE=absent take everything out instead
-#   node.sh ready           the readiness probe: 0 if all of that is so, else says what is not
+#   node.sh run [OPTION…]   run `reassert node install OPTION…` and `reassert node verify`, then copy each new policy of
+#                           the ConfigMap to the node; with STATE=absent run `reassert node uninstall` instead
+#   node.sh ready           the readiness probe: 0 if run has succeeded, else prints the problem
 # shellcheck disable=SC2016  # text in single quotes is for the node's shell
 set -eu
 
 : "${STATE:=present}" "${INTERVAL:=15}" "${VERIFY_EXCEPT=rule/*}"
 image=/opt/reassert                   # the frozen program in this image
-policy=/policy/policy.yaml            # from the ConfigMap; none: nodes keep their own
-work=/run/reassert                    # of this pod
-there=/var/lib/reassert-kubernetes    # ours on the node, gone after STATE=absent
+policy=/policy/policy.yaml            # from the ConfigMap; if it is missing, nodes keep their own
+work=/run/reassert                    # state of this pod
+there=/var/lib/reassert-kubernetes    # directory of these pods on the node, removed by STATE=absent
 installed=/opt/reassert/reassert      # where `reassert node install` puts the program
 in_force=/etc/reassert/policy.yaml
 unit=reassert-kubernetes.service
 
 say() { echo "node.sh: $*" >&2; }
 
-# A command in the node's mount namespace, with nothing of this pod's environment.
+# Run a command in the node's mount namespace, without this pod's environment.
 node() {
   nsenter --target 1 --mount -- env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
-# A command as a service of the node's systemd: in this pod's cgroup it would die half-way with the pod, or with an
-# engine that takes its containers along when it is restarted.
+# Run a command as a transient service of the node's systemd. In this pod's cgroup it would be killed with the pod, or
+# by an engine that stops its containers when it restarts.
 as_service() {
   node rm -f "$there/log"
   status=0
@@ -46,10 +47,10 @@ put_program() {
     node "$there/program/reassert" --version >&2
 }
 
-# The ConfigMap's policy becomes the node's if the program finds no error in it, at once (rename).
-land_policy() {
+# Replace the node's policy by the ConfigMap's (atomically, by rename), if `reassert policy check` finds no error in it.
+copy_policy() {
   [ -e "$policy" ] || return 0
-  cp "$policy" "$work/candidate" || return 1 # a copy, since kubelet may exchange it meanwhile
+  cp "$policy" "$work/candidate" || return 1 # a copy, since kubelet may replace the file meanwhile
   if node cat "$in_force" 2>/dev/null | cmp -s - "$work/candidate"; then
     rm -f "$work/refused"
     return 0
@@ -60,15 +61,15 @@ land_policy() {
   if ! node "$there/program/reassert" policy check "$in_force.candidate" >&2; then
     node rm -f "$in_force.candidate"
     mv "$work/candidate" "$work/refused"
-    say "the ConfigMap's policy has errors, see above: it does not become the node's, the one before stays"
+    say "the ConfigMap's policy has errors, see above: the node keeps its policy"
     return 1
   fi
   node mv -f "$in_force.candidate" "$in_force" || return 1
   rm -f "$work/refused"
-  say "$in_force is the ConfigMap's"
+  say "$in_force is now the ConfigMap's policy"
 }
 
-# Tried once per pod: another try would restart the engine again, for the same failure.
+# Report a failure and wait. There is no retry in a pod: it would restart the engine again and fail again.
 stay() {
   say "$1"
   echo "$1" > "$work/problem"
@@ -79,16 +80,16 @@ run() {
   rm -f "$work"/*
   node test -d /run/systemd/system || stay "this node's init is not systemd; install reassert there by other means"
   wait_for_earlier_pod
-  put_program || stay "the program could not be put to $there on the node, or does not run there"
+  put_program || stay "the program could not be copied to $there on the node, or does not run there"
   case $STATE in
   absent) remove ;;
   present) install_and_keep "$@" ;;
-  *) stay "STATE is present or absent, not '$STATE'" ;;
+  *) stay "STATE must be present or absent, not '$STATE'" ;;
   esac
 }
 
 install_and_keep() {
-  land_policy || node test -e "$in_force" ||
+  copy_policy || node test -e "$in_force" ||
     stay "the node has no policy yet and the ConfigMap's has errors: nothing is wired"
   as_service "$there/program/reassert" node install "$@" || stay "reassert node install failed, see this pod's log"
   verify "$@" || stay "reassert node verify failed, see this pod's log"
@@ -96,16 +97,17 @@ install_and_keep() {
   touch "$work/done"
   while :; do
     sleep "$INTERVAL"
-    land_policy || :
+    copy_policy || :
   done
 }
 
-# Hostile containers under every handler. Where one handler alone was to be wired, the others are as they were meant.
+# Run hostile containers under every handler. With --runtime-class, the other handlers are meant to be unprotected, so
+# nothing is verified.
 verify() {
   case " $*" in
   *" --runtime-class="*) return 0 ;;
   esac
-  set -f # the parts are patterns of their own
+  set -f # the parts are patterns for `node verify`, not for the shell
   set --
   for part in $VERIFY_EXCEPT; do set -- "$@" "--except=$part"; done
   set +f
@@ -115,7 +117,7 @@ verify() {
 remove() {
   as_service "$there/program/reassert" node uninstall || stay "reassert node uninstall failed, see this pod's log"
   if [ -e "$policy" ] && node cat "$in_force" 2>/dev/null | cmp -s - "$policy"; then
-    node rm -f "$in_force" # ours, and nobody edited it
+    node rm -f "$in_force" # written by this pod and not edited since
     node rmdir "${in_force%/*}" 2>/dev/null || :
   fi
   node rm -rf "$there"
@@ -128,9 +130,9 @@ ready() {
   if [ -e "$work/problem" ]; then
     cat "$work/problem"
   elif [ ! -e "$work/done" ]; then
-    echo "still at work, see this pod's log"
+    echo "not finished yet, see this pod's log"
   elif [ -e "$work/refused" ]; then
-    echo "the ConfigMap's policy has errors, the node keeps the one before; see this pod's log"
+    echo "the ConfigMap's policy has errors, the node keeps its policy; see this pod's log"
   elif [ "$STATE" = absent ]; then
     return 0
   else

@@ -1,24 +1,25 @@
 #!/bin/bash
-# What the NRI pods of the chart do (docs/kubernetes.md). The node's root file system is at /host.
+# The program of the chart's NRI pods (docs/kubernetes.md). The node's root file system is at /host.
 #
-#   nri.sh run [OPTION…]   `reassert nri OPTION…`, once the node has the program and a policy, and no plugin of its own
-#   nri.sh probe PATTERN   0 if a line of the plugin's metrics starts with PATTERN
-#   nri.sh metrics         what the plugin serves on the loopback alone, on port 9465 of POD_IP's family
+#   nri.sh run [OPTION…]   run `reassert nri OPTION…`, once the node has the program and a policy, and no service
+#                          reassert-nri
+#   nri.sh probe PATTERN   the probes: 0 if a line of the plugin's metrics starts with PATTERN
+#   nri.sh metrics         forward port 9465, of POD_IP's address family, to the plugin's metrics on the loopback
 set -eu
 
-: "${METRICS_PORT:=9464}" # on the pod's loopback
+: "${METRICS_PORT:=9464}" # the plugin's metrics on the pod's loopback
 
 case ${1-} in
 run)
   shift
-  echo "nri.sh: starting when the node has the program and a policy, and its own reassert-nri.service is gone"
-  # Two plugins that set one name: NRI refuses the container.
+  echo "nri.sh: waiting until the node has the program and a policy, and has no reassert-nri.service"
+  # Never two plugins on a node: NRI refuses a container in which two plugins set the same name.
   until [ -x /host/opt/reassert/reassert ] && [ -e /host/etc/reassert/policy.yaml ] &&
     [ ! -e /host/etc/systemd/system/reassert-nri.service ]; do
     sleep 1
   done
-  # A decision looks at the node's files (sources of mounts, device nodes, CDI specs, kubelet's checkpoint): they must
-  # be where they are on the node.
+  # A decision reads the node's files (mount sources, device nodes, CDI specs, kubelet's checkpoint), so the paths must
+  # be the node's.
   exec chroot /host /opt/reassert/reassert nri --metrics "127.0.0.1:$METRICS_PORT" "$@"
   ;;
 probe)

@@ -1,4 +1,4 @@
-"""The command lines of runc and crun mean here what they mean to runc and crun."""
+"""Command lines of runc and crun are parsed as these runtimes parse them."""
 
 from __future__ import annotations
 

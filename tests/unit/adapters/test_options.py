@@ -1,4 +1,4 @@
-"""What every adapter takes on its command line."""
+"""Options of all adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wrapper up to the moment at which the real runtime takes over; that one is a program that prints what it got."""
+"""The runtime wrapper with a test program as the real runtime, which prints its arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENGINE = {
 
 
 class Wrapper:
-    """`reassert runtime` on a scratch node, with a bundle whose author overrides CA."""
+    """`reassert runtime` on a test node, with a bundle that overrides CA."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.config = directory, directory / "bundle" / "config.json"

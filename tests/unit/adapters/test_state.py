@@ -1,4 +1,4 @@
-"""The real runtime's record of a container is looked for wherever a runtime of any name may keep it."""
+"""A container's bundle is found in the state directory of a runtime with any name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ YOUKI = ("state.json", {"id": "0a", "bundle": "BUNDLE"})
 
 
 def record(root: Path, kind: tuple[str, object], bundle: str) -> None:
-    """A container 0a in a runtime's state directory."""
+    """Write the state of a container 0a into a runtime's state directory."""
     name, data = kind
     (root / "0a").mkdir(parents=True)
     (root / "0a" / name).write_text(json.dumps(data).replace("BUNDLE", bundle))

@@ -1,4 +1,4 @@
-"""A line of the event log has at most 64 KiB, whatever a pod writes, and says what is left out of it."""
+"""A line of the event log has at most 64 KiB, whatever a pod writes, and names what was left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE = policy()
 
 
 class Decided:
-    """What a plan is made of."""
+    """The parts of a plan."""
 
     def __init__(self, node: Policy = NODE) -> None:
         self.policy = node
@@ -52,7 +52,7 @@ def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
 
 
 def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> dict[str, Any]:
-    """The event about a plan as it stands in the log."""
+    """The event about a plan, as logged."""
     text = line(
         events.plan_event(events.container_event(events.Clock(), "hook", container_id, who, NODE), decided.plan())
     )
@@ -64,7 +64,7 @@ def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> d
 
 
 def lookup(record: Any, pointer: str) -> Any:
-    """What a JSON pointer points to; none of the names here has a `~`."""
+    """The value at a JSON pointer whose names have no `~`."""
     for part in pointer.split("/")[1:]:
         record = record[int(part)] if isinstance(record, list) else record[part]
     return record
@@ -235,5 +235,5 @@ def test_any_event_is_one_bounded_line_that_accounts_for_everything(
 
 
 def measured(text: str) -> tuple[int, str]:
-    """Length and hash, by another way than hook.base.text."""
+    """Length and hash, computed without hook.base.text."""
     return len(text.encode("utf-8", "surrogatepass")), sha(text)

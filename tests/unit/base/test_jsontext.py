@@ -1,4 +1,4 @@
-"""JSON is read and written as the json module does it, with the place of every member."""
+"""JSON is parsed and written as by the json module, and the position of every member is right."""
 
 from __future__ import annotations
 

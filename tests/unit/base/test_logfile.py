@@ -1,4 +1,4 @@
-"""The log rotates by itself under many real writers; whatever lies at its path, nobody waits and nothing is lost."""
+"""The rotation of the log with many writers at once; no file at its path blocks a writer, and no line is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own .proto files, read when a program starts."""
+"""Message classes are made of reassert's own .proto files at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are replaced whole or not at all, appended to by whole lines, and trusted only if they are root's alone."""
+"""Files are replaced atomically and appended to by whole lines, and trusted only if root alone can change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of a pod on its way to a terminal or into a message."""
+"""A pod's text in messages and on terminals: escaped and shortened."""
 
 from __future__ import annotations
 

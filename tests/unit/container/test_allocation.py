@@ -1,4 +1,4 @@
-"""Of kubelet's device checkpoint, a container is given its own allocation, or nothing is decided: never a wrong one."""
+"""A container's device allocation is read from kubelet's checkpoint, or the decision fails; it is never a wrong one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHERS = [entry(f"uid-{number}", "app", f"GPU-{number}", envs={"GPU": f"GPU-{num
 
 
 def answer_of(allocation: Allocation) -> dict[str, Any]:
-    """In the names of the API, without what is empty, as `checkpoint.*.decoded.json` has it."""
+    """The allocation with the field names of the API, without empty fields, as in `checkpoint.*.decoded.json`."""
     answer: dict[str, Any] = {
         "envs": allocation.env,
         "mounts": [{"container_path": c, "host_path": h, "read_only": r} for h, c, r in allocation.mounts],
@@ -97,7 +97,7 @@ answers = st.builds(
 
 
 def same(allocation: Allocation, answer: Any) -> bool:
-    """Whether our reading is the protobuf library's."""
+    """Whether the result equals the protobuf library's."""
     return (
         allocation.env == dict(answer.envs)
         and allocation.mounts == [(m.host_path, m.container_path, m.read_only) for m in answer.mounts]
@@ -133,7 +133,7 @@ def test_fields_of_a_later_version_are_passed_over(answer: Any, unknown: list[by
 
 
 def read_both(data: bytes) -> None:
-    """Either the library's reading, or Malformed; nothing that the library refuses is taken."""
+    """The library's result, or Malformed. What the library refuses must be refused."""
     try:
         ours = Allocation("r", [], data)
     except Malformed:
@@ -184,7 +184,7 @@ def test_text_that_is_not_base64_is_malformed(text: str) -> None:
 
 
 def undecided(data: bytes) -> str:
-    """What is said of a checkpoint in which our container's allocation cannot be known."""
+    """The message about a checkpoint from which the container's allocation cannot be read."""
     with pytest.raises(Undecided) as caught:
         allocations(data, "uid-1", "app")
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""What CDI specs set for a container's devices, and whose specs are believed."""
+"""The env that CDI specs set for devices, and which files of specs are trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spec(kind: str = GPU, env: list[str] | None = None, **devices: list[str]) ->
 
 
 def write(directory: Path, name: str, data: dict[str, object]) -> Path:
-    """A spec file, in the format that its name says."""
+    """Write a spec file, in the format of its extension."""
     directory.mkdir(exist_ok=True)
     path = directory / name
     if name.endswith(".json"):
@@ -38,7 +38,7 @@ def write(directory: Path, name: str, data: dict[str, object]) -> Path:
 
 
 def env(root_dir: Path, *devices: str, dirs: tuple[str, ...] = ("run", "etc")) -> dict[str, list[str]]:
-    """What is found for devices of the kind GPU."""
+    """The env of devices of the kind GPU."""
     return env_of_devices([f"{GPU}={device}" for device in devices], tuple(f"{root_dir}/{name}" for name in dirs))
 
 

@@ -1,4 +1,4 @@
-"""Who a container is, from bundles that real engines wrote; and nobody, where a pod may have had its hand in it."""
+"""Identities from bundles of real engines; fields that a pod can forge are unknown."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ PODMAN = {
 
 
 def recorded(name: str) -> Identity:
-    """Of a config.json that an engine wrote for a real kubelet."""
+    """The identity in a config.json that an engine wrote for a real kubelet."""
     path = FIXTURES / "kubelet" / name
     where = "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby" if "docker" in name else CRI_BUNDLES
     return identify(Spec(path.read_bytes(), f"{where}/0a1b/config.json"))
 
 
 def noted(*annotations: dict[str, str], cgroup: str = "", where: str = "/b/config.json") -> Identity:
-    """Of a spec with these annotations; unless told otherwise, nothing but they say whose."""
+    """The identity in a spec with these annotations; without a cgroup or bundle, nothing proves the engine."""
     notes = {key: value for each in annotations for key, value in each.items()}
     return identify(Spec(json.dumps(config(annotations=notes, linux={"cgroupsPath": cgroup})).encode(), where))
 
 
 def by(engine: str, *annotations: dict[str, str]) -> Identity:
-    """Of a spec that this engine wrote, with these annotations."""
+    """The identity in a spec of this engine, with these annotations."""
     return noted(*annotations, cgroup=CGROUPS[engine])
 
 
 def known(who: Identity) -> tuple[object, ...]:
-    """All of an identity, to compare."""
+    """All fields of an identity, for a comparison."""
     return tuple(getattr(who, field) for field in Identity.__slots__)
 
 

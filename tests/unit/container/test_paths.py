@@ -1,4 +1,4 @@
-"""Two spellings of one path inside a container compare as one."""
+"""Paths inside a container are compared in normalised form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A config.json is changed where it was asked, and nowhere else; what is no OCI spec is never guessed at."""
+"""An edit of config.json changes only the edited parts; a text that is not an OCI spec is refused."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ others = st.dictionaries(text.filter(lambda name: fold(name) not in OURS), json_
 
 
 def read(data: object) -> Spec:
-    """A spec from data, or from text as it is."""
+    """A spec, from data or from a text."""
     text = data if isinstance(data, str) else json.dumps(data)
     return Spec(text.encode("utf-8", "surrogatepass"), "/b/config.json")
 
 
 def replaced(spec: Spec) -> dict[str, Any]:
-    """Data of the spec after all three were replaced."""
+    """The data of the spec after env, mounts and annotations were replaced."""
     spec.env, spec.mounts, spec.annotations = ["A=1"], [{"destination": "/x"}], {"n": "v"}
     data: dict[str, Any] = json.loads(spec.render())
     assert data["process"].pop("env") == ["A=1"]

@@ -1,4 +1,4 @@
-"""Devices are put into a config.json and all else in its `linux` stays."""
+"""Devices are added to config.json, and the rest of `linux` is kept."""
 
 from __future__ import annotations
 

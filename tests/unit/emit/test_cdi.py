@@ -1,4 +1,4 @@
-"""`reassert cdi generate`: valid by CDI's own rules, and only what a device can carry."""
+"""`reassert cdi generate` prints a valid CDI spec of the rules that a device can express."""
 
 from __future__ import annotations
 

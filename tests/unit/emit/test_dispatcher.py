@@ -1,4 +1,4 @@
-"""`reassert-runc` is run by a real sh, with a real program in reassert's place and in the runtime's."""
+"""The dispatcher `reassert-runc` under real shells, with test programs as reassert and as the real runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AWKWARD = ["", " ", "a b", "*", "$HOME", "`id`", "'", '"', "\\", "a\nb", "é"]
 
 
 def command_of(shell: str) -> list[str]:
-    """How one of SHELLS is called. Fails in CI where it is missing."""
+    """The command of one of SHELLS. Fails in CI if it is missing."""
     need(shutil.which(shell) is not None, shell)
     return ["busybox", "sh"] if shell == "busybox" else [shell]
 
@@ -36,7 +36,7 @@ def program(path: Path) -> str:
 
 @pytest.fixture(params=SHELLS)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> object:
-    """Run the dispatcher under each shell; returns what was started."""
+    """Run the dispatcher under each shell; returns the started command."""
     directory = tmp_path / "it's a $dir"
     directory.mkdir()
     real, own = program(directory / "runc"), program(directory / "reassert")

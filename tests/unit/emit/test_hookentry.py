@@ -1,4 +1,4 @@
-"""What an engine is given to call the hook: safe by its form, whatever the engine."""
+"""Hook entries are safe in every engine: absolute path, env, timeout."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_what_the_schema_refuses(values: Object, where: str) -> None:
         ({"policy": {"text": "just text"}}, "policy"),
         ({"policy": {"text": POLICY % "team-a"}}, "must exclude namespace kube-system"),
         ({"nri": {"enabled": True}, "node": {"enabled": False}}, "nri.enabled needs node.enabled"),
-        ({"nri": {"enabled": True}, "node": {"adapters": ["hook", "cdi"]}}, "second line"),
+        ({"nri": {"enabled": True}, "node": {"adapters": ["hook", "cdi"]}}, "the wrapper or the verifying hook"),
         ({"monitoring": {"podMonitor": True}}, "needs nri.metrics"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a policy is said at once: where, what stands there, what would be right."""
+"""`policy check` lists all problems at once, each with position, value and what would be right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE_OF = "it takes exactly one of value, absent or valueFrom"
 
 
 def errors(own: str) -> list[str]:
-    """What is said of HEAD with these lines behind it, without the file's name."""
+    """The problems of HEAD with these lines appended, without the file's name."""
     return [line.removeprefix("policy.yaml:") for line in lines(HEAD + own)]
 
 

@@ -1,4 +1,4 @@
-"""What the compiler prepares, so that a start need not: defaults, cleaned paths, selectors, the store's text."""
+"""The compiler's output: defaults, normalised paths, selectors, the text of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules a container matches; what nobody can know counts as met, unless the rule says Skip."""
+"""Which rules match a container. An unknown condition counts as met, unless the rule has `ifUnknown: Skip`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NO_POD = Identity("podman", False, types=("container",), image="i")
 
 
 def pod(**known: Any) -> Identity:
-    """A pod's container of which only this is known."""
+    """A pod's container with only these fields known."""
     return Identity("cri-o", True, **known)
 
 
 def applies(match: dict[str, Any], who: Identity) -> bool:
-    """Whether a rule with these conditions holds for a container."""
+    """Whether a rule with these conditions applies to a container."""
     one = rule(match=match)
     return Match(one, evaluate(one, who)).applies
 

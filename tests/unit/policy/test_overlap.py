@@ -1,4 +1,4 @@
-"""Two rules that could meet in a container are told from those that never can, and from those that always do."""
+"""Whether two rules may match the same container, never do, or always do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`policy show`: what is in force, as a policy file again, and what is held back."""
+"""`policy show` prints the policy in force as a policy file, and what is held back."""
 
 from __future__ import annotations
 

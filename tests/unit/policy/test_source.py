@@ -1,4 +1,4 @@
-"""YAML 1.2 and JSON are read with the place of everything, and nothing of it is read twice or in two ways."""
+"""YAML 1.2 and JSON are parsed with positions; duplicate keys and other ambiguities are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULE = {"name": "r", "env": [{"name": "A", "value": "x"}]}
 
 
 def only(text: str | bytes) -> str:
-    """The single complaint about a file."""
+    """The only problem of a file."""
     (line,) = lines(text)
     return line.removeprefix("policy.yaml:")
 

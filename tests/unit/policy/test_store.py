@@ -1,4 +1,4 @@
-"""The policy in force: the last good one, whatever becomes of its source; compiled once per change, not per start."""
+"""The store: the last good policy stays in force whatever happens to the file, and each change is compiled once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def node(root_dir: Path) -> Node:
 
 @pytest.fixture
 def good(node: Node) -> Node:
-    """A node whose good policy has been compiled."""
+    """A node with a compiled, valid policy."""
     node.write(GOOD)
     assert names(node.load()) == ["good"]
     return node
@@ -65,7 +65,7 @@ def names(policy: Policy) -> list[str]:
 
 
 def foreign_directory(node: Node) -> Path:
-    """A directory that somebody else may write, with the same good policy in it."""
+    """A directory that another user can write to, with a copy of the valid policy."""
     other = node.directory / "other"
     other.mkdir()
     (other / "policy.yaml").write_text(GOOD)
@@ -124,7 +124,7 @@ def link_into_a_foreign_directory(node: Node) -> None:
 
 
 def link_through_a_foreign_link(node: Node) -> None:
-    """The last link and the file are root's; the link between them lies where others may replace it."""
+    """The last link and the file are owned by root; the link between them can be replaced by others."""
     good_file = node.directory / "good.yaml"
     node.source.rename(good_file)
     between = foreign_directory(node) / "link"

@@ -9,7 +9,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
-{{- /* Takes (list . COMPONENT). */}}
+{{- /* The argument is (list . COMPONENT). */}}
 {{- define "reassert.selector" -}}
 app.kubernetes.io/name: reassert
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -19,7 +19,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "reassert.image" -}}
 {{- $image := .Values.image -}}
 {{- if not $image.repository }}
-{{- fail "image.repository is empty: there is no public image; build packaging/kubernetes/image/Dockerfile, push it, and say where" }}
+{{- fail "image.repository is empty: there is no public image; build packaging/kubernetes/image/Dockerfile, push it, and set image.repository to it" }}
 {{- end }}
 {{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
 {{- else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
@@ -29,7 +29,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
 {{- end }}
 
-{{- /* What can be known to be wrong before anything is applied. */}}
+{{- /* Checks of the values, before anything is applied. */}}
 {{- define "reassert.check" -}}
 {{- if .Values.policy.manage }}
 {{- $policy := include "reassert.policy" . | fromYaml }}
@@ -37,7 +37,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail (printf "policy.text is not YAML: %s" $policy.Error) }}
 {{- end }}
 {{- if or (ne (toString $policy.kind) "NodePolicy") (not (kindIs "map" $policy.spec)) }}
-{{- fail "policy.text is not a policy of reassert: apiVersion: reassert/v1, kind: NodePolicy and spec are needed" }}
+{{- fail "policy.text is not a policy of reassert: it needs apiVersion: reassert/v1, kind: NodePolicy and spec" }}
 {{- end }}
 {{- $excluded := false }}
 {{- range dig "exclude" "namespaces" (list) $policy.spec }}
@@ -46,21 +46,21 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end }}
 {{- if not $excluded }}
-{{- fail (printf "the policy must exclude namespace %s (spec.exclude.namespaces), or the pods that mend a node could be refused on it; kube-system is the best place" .Release.Namespace) }}
+{{- fail (printf "the policy must exclude namespace %s (spec.exclude.namespaces), or the policy could refuse the pods that repair a node; kube-system is the best namespace" .Release.Namespace) }}
 {{- end }}
 {{- end }}
 {{- if .Values.nri.enabled }}
 {{- if not .Values.node.enabled }}
-{{- fail "nri.enabled needs node.enabled: it puts the program, the policy and the second line on the nodes" }}
+{{- fail "nri.enabled needs node.enabled, which installs the program, the policy and the verifying hook on the nodes" }}
 {{- end }}
 {{- $adapters := .Values.node.adapters }}
 {{- if not (or (has "runtime" $adapters) (has "nri" $adapters)) }}
-{{- fail "nri.enabled needs a second line, since NRI fails open: add runtime or nri to node.adapters" }}
+{{- fail "NRI fails open, so nri.enabled needs the wrapper or the verifying hook: add runtime or nri to node.adapters" }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* Of both DaemonSets' pods. */}}
+{{- /* Fields of the pods of both DaemonSets. */}}
 {{- define "reassert.pod" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
