@@ -164,7 +164,7 @@ class Claims:
     def tried_with(self, test: str) -> list[str]:
         """The runtimes and engines that the parameters of a test name; raises LookupError for no such test.
 
-        `test@wrapper`: only where a parameter is a pair of a runtime and this adapter.
+        `test@wrapper`: only where a parameter is this adapter, or a pair of a runtime and this adapter.
         """
         found: dict[str, None] = {}
         test, _, adapter = test.partition("@")
@@ -177,7 +177,7 @@ class Claims:
                 continue
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             pairs = [value for value in parameters.values() if isinstance(value, tuple) and len(value) == 2]
-            if adapter and not any(pair[1] == adapter for pair in pairs):
+            if adapter and adapter not in [*(pair[1] for pair in pairs), *parameters.values()]:
                 continue
             plain = {k: v[0] if v in pairs else v for k, v in parameters.items()}
             names = [self.data["parameters"].get(f"{key}={value}") for key, value in plain.items()]

@@ -127,3 +127,14 @@ def test_every_field_of_an_event_is_described() -> None:
     assert written.keys() - described == set()
     for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]
         assert set(entry) - set(re.findall(r"`(\w+)`", EVENTS)) == set()
+
+
+# -- docs/architecture.md
+
+
+def test_every_file_of_the_architecture_exists() -> None:
+    """Paths count from the repository, from hook/ or from tests/. NAME and KIND stand for what is to be added."""
+    named = set(re.findall(r"\b[\w/]+/(?:[\w.]+\.py|schema\.json)|\b[a-z]+\.py", prose(ROOT / "docs/architecture.md")))
+    assert len(named) > 30
+    missing = {name for name in named if not any((ROOT / top / name).exists() for top in ("", "hook", "tests"))}
+    assert {name for name in missing if not re.search("NAME|KIND", name)} == set()

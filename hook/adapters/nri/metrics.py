@@ -57,7 +57,8 @@ class Metrics(NoMetrics):
 
         self._containers = counter(
             "containers",
-            "Containers that a runtime asked about, by outcome: adjusted, unchanged, refused, audited or failed.",
+            "Containers that a runtime asked about, by outcome: adjusted (the runtime was asked for edits), "
+            "unchanged, refused, audited or failed.",
             "outcome",
         )
         self._probes = counter(
@@ -67,7 +68,8 @@ class Metrics(NoMetrics):
         )
         self._edits = counter(
             "edits",
-            "Edits that were made or, in Audit mode, logged; kind: env, mount, device or annotation.",
+            "Edits that the runtime was asked for or, in Audit mode, that were logged; kind: env, mount, device or "
+            "annotation.",
             "rule",
             "kind",
         )
