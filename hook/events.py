@@ -78,8 +78,10 @@ def is_probe(adapter: str, container_id: str, who: "Identity | None") -> bool:
     PROBES. The UID counts where a runtime says it over NRI. In config.json it may be a docker user's annotation.
     """
     try:
-        trusted(PROBES)
         marks = posix.listdir(PROBES)  # compared with, so that no id becomes a path
+        if not marks:  # as almost always
+            return False
+        trusted(PROBES)
     except (OSError, ReassertError):
         return False
     return container_id in marks or (adapter == "nri" and who is not None and who.uid in marks)
