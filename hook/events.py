@@ -78,8 +78,10 @@ def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bo
     pod's UID counts only over NRI. In config.json it may be a docker user's annotation.
     """
     try:
-        trusted(PROBES)
         marks = posix.listdir(PROBES)  # a list to compare with: an id is never used as a path
+        if not marks:  # as almost always
+            return False
+        trusted(PROBES)
     except (OSError, ReassertError):
         return False
     return container_id in marks or (adapter == "nri" and identity is not None and identity.uid in marks)

@@ -71,19 +71,21 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
     if not plan.edits:
         return adjustment, []
     mounts: dict[str, Mount] = {}
+    in_the_way = any(isinstance(edit, PlaceMount) and edit.before for edit in plan.edits)
+    there = container.mounts if in_the_way else []  # else whatever is there stays, and does not matter
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
             if edit.value is not None and not edit.name.startswith("-"):
                 adjustment.env[edit.name] = edit.value
         elif isinstance(edit, PlaceMount):
-            _ask_for_mount(edit, container.mounts, removes_mounts, mounts, adjustment.removed)
+            _ask_for_mount(edit, there, removes_mounts, mounts, adjustment.removed)
         elif isinstance(edit, PlaceDevice):
             adjustment.devices.append(edit.device)
         elif isinstance(edit, DropAnnotation):
             adjustment.annotations.append(edit.name)
     adjustment.mounts = list(mounts.values())
     adjustment.removed = [path for path in dict.fromkeys(adjustment.removed) if path not in mounts]
-    final = predicted_mounts(container.mounts, adjustment)
+    final = predicted_mounts(there, adjustment)
     return adjustment, [denial for edit in plan.edits for denial in _denials(edit, adjustment, final)]
 
 
