@@ -18,7 +18,7 @@ set -eu
 cd "$(dirname "$0")"
 
 usage() {
-  sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d'
+  sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0"
 }
 
 build() {

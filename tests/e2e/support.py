@@ -205,7 +205,7 @@ class Running:
             ).returncode
 
     def refused(self) -> str:
-        """The one line that a refused `create` says."""
+        """The one line that a refused `create` prints."""
         status = self.create()
         run(self.runtime, "delete", "--force", self.id, check=False)
         lines = self.output().splitlines()
@@ -221,11 +221,11 @@ class Running:
         run(self.runtime, "delete", "--force", self.id, check=False)
 
     def output(self) -> str:
-        """What the container's process printed so far."""
+        """The output of the container's process so far."""
         return (self.bundle.directory / "output").read_text()
 
     def wait_for(self, text: str) -> str:
-        """The output, once it holds `text`."""
+        """The output, once it contains `text`."""
         for _ in range(100):
             if text in self.output():
                 return self.output()
@@ -237,8 +237,16 @@ class Running:
         return run(self.runtime, "exec", *options, self.id, *command).stdout
 
     def environ(self) -> list[str]:
-        """The environment that the container's first process has."""
-        return self.exec("/bin/cat", "/proc/1/environ").rstrip("\0").split("\0")
+        """The environment of the container's process.
+
+        `runc start` can return before `runc init` executes that process: the environment of `runc init` does not count.
+        """
+        for _ in range(100):
+            environ = self.exec("/bin/cat", "/proc/1/environ").rstrip("\0").split("\0")
+            if not any(entry.startswith("_LIBCONTAINER_") for entry in environ):
+                return environ
+            time.sleep(0.05)
+        raise AssertionError("runc init did not execute the container's process")
 
     def mounts(self, below: str = "/etc") -> list[tuple[str, str, str]]:
         """(root, mount point, options) of the mounts that the container sees at or below a path, in order."""

@@ -33,7 +33,7 @@ metrics)
   exec socat "TCP$family-LISTEN:9465,fork,reuseaddr,max-children=16" "TCP4:127.0.0.1:$METRICS_PORT"
   ;;
 *)
-  sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d' >&2
+  sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" >&2
   exit 2
   ;;
 esac
