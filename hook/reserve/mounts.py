@@ -64,8 +64,13 @@ class Mount:
         return self.source, frozenset(self.options)
 
     def as_oci(self) -> "OciMount":
-        """The object for OCI's `mounts`."""
-        return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
+        """The object for OCI's `mounts`.
+
+        `rro` beside `ro`: crun makes a mount `ro` only after all mounts and devices are made, and an image's link could
+        have it make some of them in the node's directory until then.
+        """
+        options = [*self.options, "rro"] if {"ro", "rbind"} <= set(self.options) else list(self.options)
+        return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
 
     def as_line(self) -> "list[object]":
         """For the compiled policy; the arguments of the constructor."""
