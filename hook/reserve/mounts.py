@@ -66,11 +66,9 @@ class Mount:
     def as_oci(self) -> "OciMount":
         """The object for OCI's `mounts`.
 
-        `rro` beside `ro`: crun makes a mount `ro` only after all mounts and devices are made, and an image's link could
-        have it make some of them in the node's directory until then.
+        Not `rro`: crun 1.8.1 refuses it for a file. So a mount is made read-only all the way down by hook.linux.look.
         """
-        options = [*self.options, "rro"] if {"ro", "rbind"} <= set(self.options) else list(self.options)
-        return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
+        return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
 
     def as_line(self) -> "list[object]":
         """For the compiled policy; the arguments of the constructor."""

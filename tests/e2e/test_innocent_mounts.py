@@ -88,6 +88,7 @@ def test_privileged_container_starts(each: str, node: Node, bundle: Bundle) -> N
     bundle.spec["process"]["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), capabilities)
     for member in ("maskedPaths", "readonlyPaths", "seccomp"):
         bundle.spec["linux"].pop(member, None)
+    bundle.spec["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
     bundle.bind("/dev", "/dev", "rslave")
     terminal(bundle)
     starts(each, node, bundle)

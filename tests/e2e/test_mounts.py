@@ -371,8 +371,8 @@ def test_hook_of_another_stands_before_ours(each: str, node: Node, bundle: Bundl
     node.compile(DIRECTORY)
     script = bundle.directory / "hook"
     at = bundle.rootfs / "etc/ssl"
-    enter = f"nsenter -t $(tr -dc 'a-z0-9:,\"' | sed 's/.*\"pid\"://; s/[^0-9].*//') -m mount --bind {bundle.rootfs}/evil {at}"
-    script.write_text(f"#!/bin/sh\nexec {enter}\n")
+    number = "tr -dc 'a-z0-9:,\"' | sed 's/.*\"pid\"://; s/[^0-9].*//'"
+    script.write_text(f"#!/bin/sh\nexec nsenter -t $({number}) -m mount --bind {bundle.rootfs}/evil {at}\n")
     script.chmod(0o755)
     env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
     bundle.spec["hooks"] = {stage: [{"path": str(script), "args": ["hook"], "env": env}]}
