@@ -113,6 +113,8 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
         case.container_id = state.container_id
         if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
             raise Undecided(_ANOTHER_ROOT)
+        if state.bundle == "/":
+            state.bundle = _bundle_of_crun(state)
         case.where = state.bundle.rstrip("/") + "/config.json"
         spec = Spec(read_file(case.where, LIMIT), case.where)
         return identify(spec), spec
@@ -133,6 +135,19 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
         events.write(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
+
+
+def _bundle_of_crun(state: State) -> str:
+    """The bundle on the command line of the runtime, which is this process's parent.
+
+    crun (1.8.1, 1.21, 1.28) says "/" where a container has a user namespace and a device, and is in "/" by then.
+    """
+    from hook.adapters.cmdline import Invocation  # no other start pays for it
+
+    arguments = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape").split("\0")
+    invocation = Invocation(arguments[1:-1])
+    bundle = invocation.value("bundle") or ""
+    return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
 
 
 def _too_late(edit: Edit) -> Reason:

@@ -64,7 +64,10 @@ class Mount:
         return self.source, frozenset(self.options)
 
     def as_oci(self) -> "OciMount":
-        """The object for OCI's `mounts`."""
+        """The object for OCI's `mounts`.
+
+        Not `rro`: crun 1.8.1 refuses it for a file. So a mount is made read-only all the way down by hook.linux.look.
+        """
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
 
     def as_line(self) -> "list[object]":

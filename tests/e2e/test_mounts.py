@@ -329,3 +329,51 @@ def test_mount_point_with_a_character_that_ends_a_line(
     cwd(bundle)
     bundle.bind(volume(bundle, "data"), f"/mnt/{name}")
     holds(way, node, bundle)
+
+
+def test_three_hundred_mounts_and_a_hundred_reserved_ones(each: str, node: Node, bundle: Bundle) -> None:
+    mounts = ", ".join(f"{{hostPath: CA, mountPath: /r/{number}/ssl}}" for number in range(100))
+    node.compile(HEAD + f"    mounts: [{mounts}]\n".replace("hostPath: CA", f"hostPath: {node.ca}"))
+    pods = volume(bundle, "data")
+    for number in range(200):
+        bundle.bind(pods, f"/v/{number}")
+    with guarded("wrapper", each, node, bundle) as container:
+        assert container.exec("/bin/cat", "/r/99/ssl/certs/company.crt") == "company\n"
+    [event] = node.logged()
+    assert (event["event"], event["verified"]) == ("container.edited", "container")
+
+
+@pytest.mark.parametrize("propagation", ["shared", "slave", "private", "rshared"])
+def test_root_propagation_leaks_nothing_to_the_node(each: str, node: Node, bundle: Bundle, propagation: str) -> None:
+    node.compile(DIRECTORY)
+    bundle.spec["linux"]["rootfsPropagation"] = propagation
+    for adapter in ("wrapper", "createRuntime"):
+        with guarded(adapter, each, node, bundle) as container:
+            assert container.exec("/bin/cat", RESERVED) == "company\n"
+            assert f"{bundle.rootfs}/etc" not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_run_is_looked_at_as_create_is(each: str, node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY)
+    link(bundle, "/etc/ssl", "/proc/self/cwd")
+    cwd(bundle)
+    bundle.spec["process"]["args"] = ["/bin/cat", RESERVED]
+    bundle.save()
+    name = "run-" + node.directory.name
+    done = run(node.dispatcher(each), "run", "--bundle", str(bundle.directory), name, check=False)
+    assert done.returncode != 0
+    assert "evil" not in done.stdout
+
+
+@pytest.mark.parametrize("stage", ["createRuntime", "prestart"])
+def test_hook_of_another_stands_before_ours(each: str, node: Node, bundle: Bundle, stage: str) -> None:
+    """What it mounted over the reserved path is seen, and covered again."""
+    node.compile(DIRECTORY)
+    script = bundle.directory / "hook"
+    at = bundle.rootfs / "etc/ssl"
+    number = "tr -dc 'a-z0-9:,\"' | sed 's/.*\"pid\"://; s/[^0-9].*//'"
+    script.write_text(f"#!/bin/sh\nexec nsenter -t $({number}) -m mount --bind {bundle.rootfs}/evil {at}\n")
+    script.chmod(0o755)
+    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    bundle.spec["hooks"] = {stage: [{"path": str(script), "args": ["hook"], "env": env}]}
+    assert holds((each, "wrapper"), node, bundle) == "company\n"

@@ -1,0 +1,201 @@
+"""Containers that nobody can hold anything against start, with what is reserved, on every real runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from e2e.runtimes import EACH, Console, guarded, real_runtime
+from e2e.support import Bundle, Node, Running, run
+from e2e.test_mounts import DIRECTORY, FILE, HEAD, RESERVED, in_user_namespace, link, terminal
+
+ADAPTERS = ("wrapper", "createRuntime", "precreate")
+
+
+@pytest.fixture(params=EACH)
+def each(request: pytest.FixtureRequest, node: Node) -> str:
+    """Every real runtime's path."""
+    return real_runtime(request.param, node.directory)
+
+
+def starts(real: str, node: Node, bundle: Bundle, path: str = RESERVED, adapters: tuple[str, ...] = ADAPTERS) -> None:
+    """The container reads the node's file, behind each adapter, and the event says what was done."""
+    usual = json.dumps(bundle.spec)
+    for adapter in adapters:
+        bundle.spec = json.loads(usual)
+        node.events.unlink(missing_ok=True)
+        container = guarded(adapter, real, node, bundle)
+        if bundle.spec["process"]["terminal"]:
+            socket = bundle.directory / f"{adapter}.sock"
+            Console(socket)
+            container.create_options = ["--console-socket", str(socket)]
+        with container:
+            assert container.exec("/bin/cat", path) == "company\n", adapter
+            refused = run(container.runtime, "exec", container.id, "/bin/touch", path, check=False)
+            assert "Read-only" in refused.stderr
+        [event] = node.logged()
+        assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "container")
+
+
+POLICIES = pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
+
+
+@POLICIES
+@pytest.mark.parametrize("read_only", [False, True], ids=["", "read-only root"])
+@pytest.mark.parametrize("tty", [False, True], ids=["", "terminal"])
+def test_usual_pod_starts(each: str, node: Node, bundle: Bundle, policy: str, read_only: bool, tty: bool) -> None:
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    bundle.spec["root"]["readonly"] = read_only
+    for name in ("config", "secret", "scratch"):
+        (bundle.directory / name).mkdir()
+    bundle.bind(bundle.directory / "config", "/etc/app", "ro")
+    bundle.bind(bundle.directory / "secret", "/var/run/secrets/kubernetes.io/serviceaccount", "ro")
+    bundle.bind(bundle.directory / "scratch", "/tmp")
+    bundle.bind("/etc/hostname", "/etc/hostname", "ro")
+    bundle.bind("/etc/hosts", "/etc/hosts")
+    if tty:
+        terminal(bundle)
+    for place in ("etc/app", "var/run/secrets/kubernetes.io/serviceaccount"):
+        (bundle.rootfs / place).mkdir(parents=True)
+    for place in ("hosts", "hostname", "ssl/certs/company.crt"):
+        (bundle.rootfs / "etc" / place).write_text("")
+    starts(each, node, bundle)
+
+
+@POLICIES
+def test_pod_with_a_user_namespace_starts(each: str, node: Node, bundle: Bundle, policy: str) -> None:
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    (bundle.rootfs / "etc/ssl/certs/company.crt").write_text("")
+    in_user_namespace(bundle)
+    starts(each, node, bundle)
+
+
+def test_pod_with_a_user_namespace_and_a_device_starts(each: str, node: Node, bundle: Bundle) -> None:
+    """crun's state says the bundle "/" there."""
+    node.compile(DIRECTORY)
+    in_user_namespace(bundle)
+    bundle.spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 438}]
+    starts(each, node, bundle)
+
+
+def test_privileged_container_starts(each: str, node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY)
+    capabilities = ["CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_SYS_PTRACE", "CAP_NET_ADMIN"]
+    bundle.spec["process"]["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), capabilities)
+    for member in ("maskedPaths", "readonlyPaths", "seccomp"):
+        bundle.spec["linux"].pop(member, None)
+    bundle.spec["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
+    bundle.bind("/dev", "/dev", "rslave")
+    terminal(bundle)
+    starts(each, node, bundle)
+
+
+@POLICIES
+def test_image_without_the_path_starts(each: str, node: Node, bundle: Bundle, policy: str) -> None:
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    shutil.rmtree(bundle.rootfs / "etc")
+    for adapter in ADAPTERS:
+        starts(each, node, bundle, adapters=(adapter,))
+        shutil.rmtree(bundle.rootfs / "etc")
+
+
+IMAGES = {
+    "Fedora": ("/etc/ssl/certs", "../pki/tls/certs", "/etc/ssl/certs/company.crt"),
+    "a link to a file": ("/etc/ssl/certs/company.crt", "/usr/share/ca/bundle", "/etc/ssl/certs/company.crt"),
+    "Alpine": ("/etc/ssl/cert.pem", "certs/company.crt", "/etc/ssl/cert.pem"),
+    "Amazon": ("/etc/ssl/certs/company.crt", "../../pki/ca-trust/extracted/pem/tls-ca-bundle.pem", RESERVED),
+    "usr merged": ("/etc/ssl", "/usr/lib/ssl", RESERVED),
+    "two links": ("/etc/ssl/certs", "/etc/pki/tls/one", RESERVED),
+    "var run": ("/var/run", "/run", "/var/run/ca/company.crt"),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_image_whose_path_is_a_link_starts(each: str, node: Node, bundle: Bundle, name: str) -> None:
+    at, target, reserved = IMAGES[name]
+    node.compile(HEAD + f"    mounts: [{{hostPath: {node.ca}/certs/company.crt, mountPath: {reserved}}}]\n")
+    for place in ("etc/pki/tls/certs", "etc/pki/ca-trust/extracted/pem", "usr/share/ca", "usr/lib/ssl/certs", "run"):
+        (bundle.rootfs / place).mkdir(parents=True, exist_ok=True)
+    (bundle.rootfs / "var").mkdir()
+    (bundle.rootfs / "etc/pki/tls/one").symlink_to("certs")
+    for place in ("etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "usr/share/ca/bundle", RESERVED[1:]):
+        (bundle.rootfs / place).write_text("image\n")
+    link(bundle, at, target)
+    starts(each, node, bundle, reserved)
+
+
+def mounted(kind: str, node: Node, bundle: Bundle) -> list[str]:
+    """Put the node's directory of CA files on another file system; commands that undo it."""
+    ca, new = node.ca, node.directory / "new"
+    new.mkdir()
+    if kind == "symbolic link":
+        ca.rename(node.directory / "real")
+        ca.symlink_to(node.directory / "real")
+        return []
+    if kind == "tmpfs":
+        run("mount", "-t", "tmpfs", "tmpfs", str(new))
+    elif kind == "overlay":
+        lower, upper = node.directory / "base", node.directory / "tmpfs"
+        shutil.copytree(ca, lower)
+        upper.mkdir()
+        run("mount", "-t", "tmpfs", "tmpfs", str(upper))
+        (upper / "up").mkdir()
+        (upper / "work").mkdir()
+        options = f"lowerdir={lower},upperdir={upper}/up,workdir={upper}/work"
+        run("mount", "-t", "overlay", "-o", options, "overlay", str(new))
+        run("mount", "--bind", str(new), str(ca))
+        return [str(ca), str(new), str(upper)]
+    shutil.copytree(ca, new, dirs_exist_ok=True)
+    run("mount", "--bind", str(new), str(ca))
+    if kind == "submounts":
+        for name in ("a b", "c\\d"):
+            (ca / name).mkdir()
+            run("mount", "-t", "tmpfs", "tmpfs", str(ca / name))
+        return [str(ca / "a b"), str(ca / "c\\d"), str(ca)]
+    return [str(ca), str(new)] if kind == "tmpfs" else [str(ca)]
+
+
+@POLICIES
+@pytest.mark.parametrize("kind", ["symbolic link", "bind mount", "tmpfs", "overlay", "submounts"])
+def test_host_path_may_be(each: str, node: Node, bundle: Bundle, kind: str, policy: str) -> None:
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    undo = mounted(kind, node, bundle)
+    (bundle.rootfs / "etc/ssl/certs/company.crt").write_text("")
+    try:
+        starts(each, node, bundle)
+    finally:
+        for path in undo:
+            run("umount", "-l", path)
+
+
+def test_reserved_mount_in_a_reserved_mount_starts(each: str, node: Node, bundle: Bundle) -> None:
+    inner = f"{{hostPath: {node.ca}/certs/company.crt, mountPath: /etc/ssl/certs/other.crt}}"
+    node.compile(DIRECTORY.replace("mounts: [", f"mounts: [{inner}, "))
+    (node.ca / "certs/other.crt").write_text("")
+    starts(each, node, bundle, "/etc/ssl/certs/other.crt")
+
+
+def test_overlay_root_starts(each: str, node: Node, bundle: Bundle) -> None:
+    """As engines make it: the root is an overlay mount."""
+    node.compile(DIRECTORY)
+    base = bundle.directory / "base"
+    bundle.rootfs.rename(base)
+    bundle.rootfs.mkdir()
+    scratch = Path(bundle.directory / "tmpfs")
+    scratch.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", str(scratch))
+    for name in ("up", "work"):
+        (scratch / name).mkdir()
+    options = f"lowerdir={base},upperdir={scratch}/up,workdir={scratch}/work"
+    run("mount", "-t", "overlay", "-o", options, "overlay", str(bundle.rootfs))
+    try:
+        starts(each, node, bundle)
+    finally:
+        run("umount", "-l", str(bundle.rootfs))
+        run("umount", "-l", str(scratch))
+    assert os.listdir(bundle.rootfs) == []
+    assert Running
