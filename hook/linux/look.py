@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hook.container.paths import clean, is_below
 from hook.container.spec import Spec
@@ -171,7 +171,9 @@ class _View:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
         wanted = [option for option in _LASTING if option in edit.options()]
         tree = [mount] if not all(option in mount.options for option in wanted) else []
-        for row in self._below(mount):
+        below = self._below(mount.id, mount.point, self.inside)
+        self._check_complete(edit, mount, below, companions)
+        for row in below:
             at = self._at(row)
             if any(at == ok or is_below(at, ok) for ok in companions):
                 continue
@@ -181,6 +183,27 @@ class _View:
                 tree.append(row)
         for row in tree:
             self._set_options(row, wanted)
+
+    def _check_complete(self, edit: PlaceMount, mount: Row, below: list[Row], companions: set[str]) -> None:
+        """What the node has mounted below the source must be there: crun 1.8.1 leaves it out in a user namespace."""
+        if "rbind" not in edit.options():
+            return
+        fd = os.open(edit.source(), os.O_PATH | os.O_CLOEXEC)
+        try:
+            number, source = mount_id(fd), os.path.realpath(edit.source()).rstrip("/")
+        finally:
+            os.close(fd)
+        there = {(row.point, row.device, row.root) for row in below}
+        left_out: set[int] = set()  # rbind skips what is unbindable; the container's own tree came later
+        for row in self._below(number, source, self.table.values()):
+            if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.prefix}/"):
+                left_out.add(row.id)
+                continue
+            point = mount.point + row.point[len(source) :]
+            at = point.removeprefix(self.prefix)
+            allowed = any(at == ok or is_below(at, ok) for ok in companions)
+            if not allowed and (point, row.device, row.root) not in there:
+                raise NotSo(f"{row.point} of the node is missing in the reserved mount {edit.name}", can_place=True)
 
     def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
@@ -197,13 +220,13 @@ class _View:
         finally:
             os.close(fd)
 
-    def _below(self, mount: Row) -> list[Row]:
-        """All descendants of a mount."""
+    def _below(self, number: int, point: str, rows: Iterable[Row]) -> list[Row]:
+        """Those of some mounts that are descendants of mount `number`, at a path below `point`; parents first."""
         children: dict[int, list[Row]] = {}
-        for row in self.inside:
-            if row.point.startswith(mount.point + "/"):
+        for row in rows:
+            if row.point.startswith(point + "/"):
                 children.setdefault(row.parent, []).append(row)
-        found, todo = [], [mount.id]
+        found, todo = [], [number]
         while todo:
             more = children.pop(todo.pop(), [])
             found += more

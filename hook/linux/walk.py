@@ -136,6 +136,11 @@ class Row:
         return self._rest.split(" ", 1)[0].split(",")
 
     @property
+    def unbindable(self) -> bool:
+        """Whether `rbind` leaves it out."""
+        return "unbindable" in self._rest.partition(" - ")[0].split(" ")[1:]
+
+    @property
     def filesystem(self) -> str:
         """Its type."""
         fields = self._rest.split(" ")

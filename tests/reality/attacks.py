@@ -325,13 +325,17 @@ class Attacks:
                 {crio + "ImageName": "elsewhere/second-tag:1"},
                 {crio + "ImageName": "elsewhere/second-tag:1"},
             )
-            if crio + "ImageName" in forged:
-                engine["asked"] = engine["image"]
             if engine.get("type") == "sandbox":
                 forged = {crio + "Labels": '{"io.kubernetes.pod.namespace":"kube-system"}'}
-        else:
+        elif self.chance(0.4):
             return self.add(
                 "annotation", key="reassert/decision", value='{"version":1,"policy":"","env":{},"absent":[]}'
+            )
+        else:
+            kind = self.pick("sandbox", "container")
+            forged = self.pick(
+                {containerd + "container-type": kind, containerd + "sandbox-namespace": "kube-system"},
+                {crio + "ContainerType": kind, "io.kubernetes.pod.namespace": "kube-system"},
             )
         for key, value in forged.items():
             self.add("annotation", key=key, value=value)

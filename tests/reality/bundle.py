@@ -74,17 +74,22 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+BUNDLES = {"containerd": "k8s.io/{}", "podman": "{}/userdata", "cri-o": "{}/userdata", "docker": "moby/{}"}
+"""Where engines make a bundle: the last two directories."""
+
+
 class Bundle:
-    """The bundle of one start of a case. `close` removes it."""
+    """The bundle of one start of a case, in a directory where its volumes are too. `close` removes it."""
 
     def __init__(self, node: Node, case: Case, name: str) -> None:
         self.node = node
         self.case = case
         self.name = name
         self.directory = node.work / name
-        self.rootfs = self.directory / "rootfs"
+        self.path = self.directory / BUNDLES.get(case["engine"]["name"], "{}").format(name)
+        self.rootfs = self.path / "rootfs"
         self.volumes = self.directory / "volumes"
-        self.config = self.directory / "config.json"
+        self.config = self.path / "config.json"
         self.owner = MAPPED if features(case, "userns") else 0
         self.rootfs.mkdir(parents=True)
         self.volumes.mkdir()
@@ -225,7 +230,8 @@ class Bundle:
         """What the engine itself writes of who a container is."""
         engine, notes = self.case["engine"], spec["annotations"]
         run = os.environ.get("REALITY_RUN", "0")
-        spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/{self.name}"
+        prefix = {"cri-o": "crio-", "podman": "libpod-"}.get(engine["name"], "")
+        spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/{prefix}{self.name}"
         kind, namespace = engine.get("type", "container"), engine.get("namespace", "team-a")
         if engine["name"] == "containerd":
             prefix = "io.kubernetes.cri."
@@ -252,6 +258,7 @@ class Bundle:
                     **labels,
                     "io.container.manager": "cri-o",
                     "io.kubernetes.cri-o.ContainerType": kind,
+                    "io.kubernetes.cri-o.Image": "0f" * 32 if engine.get("by-id") else engine["image"],
                     "io.kubernetes.cri-o.ImageName": engine["image"],
                     "io.kubernetes.cri-o.Labels": json.dumps(labels),
                 }

@@ -15,7 +15,6 @@ from reality.bundle import Case
 from reality.policies import policy
 
 IMAGE = "registry.example/app:1"
-ENGINES = ("containerd", "containerd", "containerd", "cri-o", "cri-o", "podman", "docker", "docker", "none")
 
 
 def case(seed: int, number: int, policies_of: int = 4) -> Case:
@@ -42,6 +41,8 @@ def engine(random: Random) -> dict[str, Any]:
         one["image"] = random.choice((IMAGE, IMAGE, "elsewhere/app:2"))
         if random.random() < 0.1:
             one["type"] = "sandbox"
+    if name == "cri-o" and random.random() < 0.1:
+        one["by-id"] = True
     if name == "docker" and random.random() < 0.5:
         one["pod"] = True
     return one

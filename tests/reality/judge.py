@@ -10,8 +10,19 @@ from typing import Any
 
 from reality.bundle import Case, features
 from reality.look import View, host
-from reality.node import Node
-from reality.reading import clean, innocent, innocent_entry, read, within
+from reality.node import SCRATCH, Node
+from reality.reading import (
+    can_change_later,
+    clean,
+    forbidden_above,
+    innocent,
+    innocent_entry,
+    is_odd,
+    is_odd_exec,
+    keeps_all,
+    read,
+    within,
+)
 from reality.start import BARE, Outcome, Start
 
 
@@ -27,11 +38,6 @@ EXECS = ("runtime", "both")
 """Adapters that promise something about the env of `exec`."""
 
 
-def has_nul(case: Case) -> bool:
-    """Whether a case holds a NUL, which is always refused, by an empty policy too."""
-    return "\0" in str(case["features"]) or "\\x00" in str(case["features"])
-
-
 class Trial:
     """One case on one node."""
 
@@ -41,6 +47,7 @@ class Trial:
         self.runtime = runtime
         self.reserved = read(case)
         self.innocent = innocent(case)
+        self.keeps_all = keeps_all(case, self.reserved)
         self._bare: Outcome | None = None
 
     def through(self, adapter: str, name: str) -> tuple[str, list[Violation]]:
@@ -52,7 +59,7 @@ class Trial:
         found = self._crashes(outcome)
         if outcome.leaked and self.reserved.mounts:
             found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
-        changed = self.node.changed()
+        changed = [name for name in self.node.changed() if not self._is_writable(name)]
         if changed:
             found.append(Violation("node changed", ", ".join(changed)))
         if outcome.started:
@@ -63,6 +70,8 @@ class Trial:
             if adapter in EXECS:
                 found += self._wrong_execs(outcome, name)
             found += self._ignored_denials()
+            found += self._should_not_run(outcome, adapter)
+            found += self._changed(outcome, adapter, name)
             claims = self._false_claims(outcome)
             if found and claims:  # one find, not two
                 found = [Violation(one.kind, f"{one.detail}; the log says {claims[0].detail}") for one in found]
@@ -78,6 +87,11 @@ class Trial:
                 Violation("claims what never started", f"applied: true in the log; refused: {outcome.output[-300:]}")
             )
         return ("innocent refused" if self.innocent else "refused"), found
+
+    def _is_writable(self, name: str) -> bool:
+        """Whether a file of the node is in what the policy lends the container for writing."""
+        lent = [self.node.placed(one["hostPath"]) for one in self.reserved.mounts if one.get("readOnly") is False]
+        return any(within(str(self.node.files / name), os.path.realpath(source)) for source in lent)
 
     def _paths(self) -> list[str]:
         paths = []
@@ -101,7 +115,7 @@ class Trial:
     def _starts_alone(self, name: str) -> bool:
         """Whether the real runtime starts it without us."""
         if self._bare is None:
-            self._bare = Start(self.node, self.case, self.runtime, BARE, name + "-bare").run([])
+            self._bare = Start(self.node, self.case, self.runtime, BARE, name + "-bare").run(self._paths())
         return self._bare.started
 
     def _crashes(self, outcome: Outcome) -> list[Violation]:
@@ -141,6 +155,8 @@ class Trial:
             return []
         found = []
         for mount in self.reserved.mounts:
+            if can_change_later(self.case, mount):
+                continue
             if "hostPath" in mount:
                 found += self._wrong_mount(mount, view, when)
             else:
@@ -210,6 +226,39 @@ class Trial:
                 return [Violation("denial ignored", f"{feature['entry']} was set, {name} is reserved with Deny")]
         return []
 
+    def _should_not_run(self, outcome: Outcome, adapter: str) -> list[Violation]:
+        """What has to be refused in Enforce mode, whatever comes of it, and runs."""
+        if not self.reserved.enforced:
+            return []
+        found = []
+        if is_odd(self.case):
+            found.append(Violation("odd config.json started", str(features(self.case, "member", "env"))))
+        above = forbidden_above(self.case, self.reserved)
+        if above and self._must():
+            found.append(Violation("volume above started", above))
+        execs = outcome.execs if adapter in EXECS else []
+        odd = [one.feature for one in execs if one.status == 0 and is_odd_exec(one.feature)]
+        return found + [Violation("odd exec started", str(one)) for one in odd]
+
+    def _changed(self, outcome: Outcome, adapter: str, name: str) -> list[Violation]:
+        """Differences from the runtime alone, where nothing may be changed."""
+        if not self.keeps_all or features(self.case, "flip"):
+            return []
+        if not self._starts_alone(name):
+            return [Violation("changed", "the runtime alone does not start it")]
+        assert self._bare
+        assert self._bare.view
+        assert outcome.view
+        ours, alone = _comparable(outcome.view), _comparable(self._bare.view)
+        found = [f"{key}: {alone[key]}, now {ours[key]}" for key in alone if ours[key] != alone[key]]
+        for with_us, without in zip(outcome.execs, self._bare.execs, strict=True):
+            refusable = self.reserved.enforced and is_odd_exec(with_us.feature)
+            if not refusable and (with_us.status, with_us.env) != (without.status, without.env):
+                found.append(f"exec: {without.status} {without.env}, now {with_us.status} {with_us.env}")
+        if any(event.get("applied") for event in outcome.events):
+            found.append("the log says applied: true")
+        return [Violation("changed", "; ".join(found))] if found else []
+
     def _false_claims(self, outcome: Outcome) -> list[Violation]:
         """`applied: true` for an edit that the process does not have."""
         found = []
@@ -231,11 +280,18 @@ class Trial:
     def _needless_refusal(self, outcome: Outcome) -> list[Violation]:
         said = outcome.output[-400:] or str(outcome.events[-1:])[-400:]
         spec = self.case["policy"]["spec"]
-        if not spec["rules"]:
-            return [] if has_nul(self.case) else [Violation("refused with an empty policy", said)]
         if spec.get("mode") == "Audit":
-            return [] if has_nul(self.case) else [Violation("refused in Audit", said)]
+            return [Violation("refused in Audit", said)]
+        if self.keeps_all:
+            return [] if is_odd(self.case) else [Violation("refused where nothing is reserved", said)]
         return [Violation("innocent refused", said)] if self.innocent else []
+
+
+def _comparable(view: View) -> dict[str, Any]:
+    """What of a view does not differ from start to start."""
+    paths = {path: (one.error, one.kind, one.content, one.writable) for path, one in view.paths.items()}
+    mounts = sorted((one.point, one.options) for one in view.mounts if str(SCRATCH) not in one.point)
+    return {"env": view.env, "mounts": mounts, "paths": paths}
 
 
 @cache

@@ -96,6 +96,8 @@ def _mount(random: Random, paths: set[str]) -> dict[str, Any] | None:
         mount["options"] = random.choice(
             (["bind"], ["rbind", "rprivate", "nosuid", "nodev"], ["bind", "private", "noexec"])
         )
+    if random.random() < 0.3:
+        mount["volumesAbove"] = random.choice(("Allow", "Allow", "Refuse"))
     if not source.endswith(".pem") and random.random() < 0.45:
         mount["allowBelow"] = (
             [path + random.choice(("/certs", "/certs/extra", "/private"))]

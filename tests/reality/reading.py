@@ -6,6 +6,7 @@ Written from docs/policy.md alone; it shares no code with the program.
 from __future__ import annotations
 
 import fnmatch
+import json
 import posixpath
 import re
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def read(case: Case) -> Reserved:
     """What the policy wants of the container, by who the container really is."""
     spec = case["policy"]["spec"]
     reserved = Reserved(enforced=spec.get("mode", "Enforce") == "Enforce")
-    engine = case["engine"]
+    engine = {**case["engine"], "ambiguous": is_ambiguous(case)}
     if _excluded(spec.get("exclude", {}), engine):
         return reserved
     for rule in spec["rules"]:
@@ -93,6 +94,53 @@ def every_reserved(case: Case) -> Reserved:
     return read({**case, "policy": policy})
 
 
+def is_ambiguous(case: Case) -> bool:
+    """Whether annotations claim a pod and nothing shows which engine wrote them."""
+    claims = ("io.kubernetes.cri.", "io.kubernetes.cri-o.", "io.container.manager")
+    return case["engine"]["name"] == "none" and any(
+        one["key"].startswith(claims) for one in features(case, "annotation")
+    )
+
+
+def is_odd(case: Case) -> bool:
+    """Whether config.json holds what no engine writes: a NUL, or a member twice or in another spelling."""
+    rest = [one for one in case["features"] if one["kind"] != "exec"]
+    return bool(features(case, "member")) or "\\u0000" in json.dumps(rest)
+
+
+def is_odd_exec(one: Feature) -> bool:
+    """The same of a process file."""
+    return one["how"] in ("file", "pipe") and ("members" in one or "\0" in "".join(one["env"]))
+
+
+def keeps_all(case: Case, reserved: Reserved) -> bool:
+    """Whether nothing at all of the container may be changed: Audit, or nothing is reserved in it."""
+    if not reserved.enforced:
+        return True
+    forged = any(not one["key"].startswith("org.opencontainers.") for one in features(case, "annotation"))
+    unclear = forged or features(case, "cgroup-parent")
+    return not (reserved.env or reserved.patterns or reserved.mounts or unclear)
+
+
+def can_change_later(case: Case, mount: dict[str, Any]) -> bool:
+    """Whether the policy accepts that others take this mount away: they act before anybody looks at the process."""
+    return mount.get("volumesAbove") == "Allow" and bool(features(case, "flip", "sidecar"))
+
+
+def forbidden_above(case: Case, reserved: Reserved) -> str:
+    """A volume that config.json puts above a reserved mount without `volumesAbove: Allow`, or ""."""
+    covers = [clean(mount["mountPath"]) for mount in reserved.mounts]
+    for mount in reserved.mounts:
+        path = clean(mount["mountPath"])
+        if "hostPath" not in mount or mount.get("volumesAbove") == "Allow":
+            continue
+        for feature in features(case, "mount"):
+            above = clean(feature["destination"])
+            if within(path, above) and not any(within(above, cover) for cover in covers):
+                return f"{feature['destination']} above {path}"
+    return ""
+
+
 def _excluded(exclude: dict[str, Any], engine: dict[str, Any]) -> bool:
     named = engine["name"] in ("containerd", "cri-o")
     if named and _any(exclude.get("namespaces", []), engine.get("namespace", "team-a")):
@@ -107,6 +155,8 @@ def _excluded(exclude: dict[str, Any], engine: dict[str, Any]) -> bool:
 
 def _matches(match: dict[str, Any], engine: dict[str, Any]) -> bool:
     unknown = match.get("ifUnknown", "Enforce") == "Enforce"
+    if engine["ambiguous"]:
+        return True
     if "namespaces" in match:
         if engine["name"] in ("containerd", "cri-o"):
             if not _any(match["namespaces"], engine.get("namespace", "team-a")):
@@ -116,8 +166,9 @@ def _matches(match: dict[str, Any], engine: dict[str, Any]) -> bool:
         elif not unknown:
             return False
     if "images" in match:
-        if engine["name"] in ("containerd", "cri-o") and engine.get("type") != "sandbox":
-            return _any(match["images"], engine.get("asked", engine["image"]))
+        known = engine["name"] in ("containerd", "cri-o") and "by-id" not in engine
+        if known and engine.get("type") != "sandbox":
+            return _any(match["images"], engine["image"])
         return unknown
     return True
 
@@ -143,10 +194,11 @@ def innocent(case: Case) -> bool:
     """Whether nothing in a case is in the way of what is reserved, and the node has what the policy names.
 
     That is: no name in env and no mount, device, or file of the wrong kind of the image at, above or below what any
-    rule reserves; no link of the image there either, unless it leads to a directory of the image (as /etc/ssl/certs
-    does in Fedora's); a well-formed config.json with the annotations of the one engine that wrote it. A terminal, user
-    namespace, read-only or overlay root, another user or working directory, privilege, volumes elsewhere, any `exec`
-    that keeps to other names, any file name of the runtime: all innocent.
+    rule reserves, but for a volume above where `volumesAbove: Allow` lets it be; no link of the image there either,
+    unless it leads to a directory of the image (as /etc/ssl/certs does in Fedora's); a well-formed config.json with
+    the annotations of the one engine that wrote it. A terminal, user namespace, read-only or overlay root, another
+    user or working directory, privilege, volumes elsewhere, any `exec` that keeps to other names, any file name of the
+    runtime: all innocent.
     """
     reserved = every_reserved(case)
     paths = [clean(mount["mountPath"]) for mount in reserved.mounts]
@@ -167,6 +219,8 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
         return True  # the container's start is; the exec is asked by itself
     if kind == "mount":
         path = clean(one["destination"])
+        if _allowed_above(one, case, reserved):
+            return True
         return not _near(path, paths) and not any(within(path, above) for above in (*SPECIAL, "/bin")) and path != "/"
     if kind == "device":
         return not _near(clean(one["path"]), paths) and one["path"].startswith("/dev/x")
@@ -179,6 +233,27 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
     if kind == "whiteout":
         return not within("/bin/busybox", clean(one["path"]))
     return kind not in ("member", "cgroup-parent", "flip")
+
+
+def _allowed_above(one: Feature, case: Case, reserved: Reserved) -> bool:
+    """Whether a mount is a volume above reserved ones, all of which allow that, and has nothing there in the way."""
+    path = clean(one["destination"])
+    below = [mount for mount in reserved.mounts if within(clean(mount["mountPath"]), path)]
+    allowed = all(
+        mount.get("volumesAbove") == "Allow"
+        and "hostPath" in mount
+        and clean(mount["mountPath"]) != path
+        and mount["mountPath"] not in reserved.deny
+        for mount in below
+    )
+    others = [mount for mount in reserved.mounts if mount not in below]
+    if not below or not allowed or any(within(path, clean(mount["mountPath"])) for mount in others):
+        return False
+    if path == "/" or "ro" in one.get("options", []) or one["destination"].startswith("/proc/"):
+        return False
+    volume = one["source"].removeprefix("volume:")
+    operations = [step for made in features(case, "volume") if made["name"] == volume for step in made["ops"]]
+    return all(not _near(clean(path + step["path"]), [clean(m["mountPath"]) for m in below]) for step in operations)
 
 
 def innocent_entry(entry: str, reserved: Reserved) -> bool:

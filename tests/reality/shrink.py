@@ -41,7 +41,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         paths += [
             (*here, "mounts", at, key)
             for at in range(len(rule["mounts"]))
-            for key in ("allowBelow", "options", "readOnly")
+            for key in ("allowBelow", "options", "readOnly", "volumesAbove")
         ]
     for path in paths:
         yield from _without_part(case, path)

@@ -20,11 +20,17 @@ from reality.node import REASSERT, Done, Node
 from reality.reading import read
 
 ADAPTERS = ("runtime", "hook", "both", "precreate")
+
 BARE = "none"
 """The real runtime without us."""
 
 PATIENCE = 20
 """Seconds for a runtime's init to become the container's program, on a busy machine."""
+
+
+def calls(case: Case, adapter: str) -> bool:
+    """Whether the case's engine would call an adapter: precreate is podman's, and gets no bundle that shows another."""
+    return adapter != "precreate" or case["engine"]["name"] in ("podman", "none")
 
 
 @dataclass
@@ -110,7 +116,8 @@ class Start:
         if (
             self.adapter == "hook"
         ):  # it cannot set env; something before it did, as the NRI plugin and base_runtime_spec do
-            wanted = read(self.case).env
+            reserved = read(self.case)
+            wanted = reserved.env if reserved.enforced else {}
             bundle.spec["process"]["env"] += [f"{name}={value}" for name, value in wanted.items() if value is not None]
         bundle.write(self._hook() if self.adapter in ("hook", "both") else None)
         if self.adapter == "precreate":
@@ -120,7 +127,7 @@ class Start:
                 return done
             bundle.config.write_text(done.output)
         pid_file = bundle.directory / "pid"
-        arguments = ["create", "--bundle", str(bundle.directory), "--pid-file", str(pid_file)]
+        arguments = ["create", "--bundle", str(bundle.path), "--pid-file", str(pid_file)]
         console = _Console(bundle.directory / "console") if features(self.case, "tty") else None
         if console:
             arguments += ["--console-socket", str(console.path)]

@@ -14,6 +14,7 @@ from reality.generate import case as generated
 from reality.judge import Trial, Violation
 from reality.node import LIBC, Node
 from reality.shrink import like, shape, shrink
+from reality.start import calls
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -61,24 +62,27 @@ class Worker:
         """Try the job's case through each adapter."""
         result = Result(job.number, job.runtime)
         case = job.case or generated(job.seed, job.number)
+        trial = Trial(self.node, case, job.runtime)
         for adapter in job.adapters:
-            outcome, found = self._try(case, job.runtime, adapter)
+            if not calls(case, adapter):
+                continue
+            outcome, found = self._try(trial, adapter)
             result.outcomes[adapter] = outcome
             for kind in dict.fromkeys(violation.kind for violation in found):
                 detail = next(violation.detail for violation in found if violation.kind == kind)
                 result.finds.append(self._find(job, case, adapter, Violation(kind, detail)))
         return result
 
-    def _try(self, case: Case, runtime: str, adapter: str) -> tuple[str, list[Violation]]:
+    def _try(self, trial: Trial, adapter: str) -> tuple[str, list[Violation]]:
         self._count += 1
-        return Trial(self.node, case, runtime).through(adapter, f"{self._name}-{self._count}")
+        return trial.through(adapter, f"{self._name}-{self._count}")
 
     def _find(self, job: Job, case: Case, adapter: str, violation: Violation) -> dict[str, Any]:
         small, detail = case, violation.detail
         if job.shrink_seconds:
 
             def fails(candidate: Case) -> str:
-                found = self._try(candidate, job.runtime, adapter)[1]
+                found = self._try(Trial(self.node, candidate, job.runtime), adapter)[1]
                 return next((one.detail for one in found if one.kind == violation.kind), "")
 
             known = self._known.setdefault(violation.kind, [])
