@@ -65,9 +65,14 @@ def _runcs(base: str) -> str:
 
 
 def _cruns(base: str) -> str:
-    """Of crun's status; "" where there is none."""
+    """Of crun's status; "" where there is none.
+
+    crun (1.8.1, 1.21, 1.28) says "/" of a container with a user namespace and a device; its own copy of config.json
+    stands beside the status.
+    """
     status = _read_json(base + "/status")
-    return _bundle(status) if isinstance(status, dict) else ""
+    bundle = _bundle(status) if isinstance(status, dict) else ""
+    return base if bundle == "/" else bundle
 
 
 def _bundle(record: "dict[str, object]") -> str:
