@@ -65,9 +65,14 @@ def _from_state_json(base: str) -> str:
 
 
 def _from_status(base: str) -> str:
-    """The bundle in status of crun; "" if there is none."""
+    """The bundle in status of crun; "" if there is none.
+
+    crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device. Its own copy of
+    config.json is next to the status.
+    """
     status = _read_json(base + "/status")
-    return _bundle_member(status) if isinstance(status, dict) else ""
+    bundle = _bundle_member(status) if isinstance(status, dict) else ""
+    return base if bundle == "/" else bundle
 
 
 def _bundle_member(record: "dict[str, object]") -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,7 +77,7 @@ def seen(container: Running) -> str:
     run(container.runtime, "start", container.id)
     try:
         command = [container.runtime, "exec", container.id, "/bin/busybox", "head", "-c", "64", RESERVED]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20).stdout
+        return run(*command, check=False).stdout  # crun gives its stdin away: not /dev/null
     finally:
         run(container.runtime, "delete", "--force", container.id, check=False)
 
