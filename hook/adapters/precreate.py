@@ -18,7 +18,7 @@ STDIN = "the config.json on stdin"
 def precreate(options: Options, kinds: "frozenset[str]") -> None:
     """config.json from stdin to stdout (oci-hooks(5)). Raises Refused."""
     data = b""
-    result: list[bytes] = []
+    written = False
 
     def read() -> "tuple[Identity, Spec]":
         nonlocal data
@@ -27,8 +27,12 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
+        nonlocal written
         done = correct(case, options, decided, spec)
-        result.append(spec.render())
+        text = spec.render()
+        written = True
+        case.where = "stdout"
+        write_all(1, text)
         return done
 
     case = Case(ADAPTER, "", lambda: store.load(options.policy, options.store))
@@ -38,4 +42,5 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
         events.write(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
-    write_all(1, result[0] if result else data)
+    if not written:
+        write_all(1, data)

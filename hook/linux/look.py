@@ -55,6 +55,8 @@ def look(pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec) -> t
     the container must not start. Raises Undecided, OSError.
     """
     sources = {edit.name: os.stat(edit.source()) for edit in reserved if edit.mount}
+    if pid:
+        sources["/"] = os.stat(rootfs)
     found = _looked(pid, rootfs, reserved, spec, sources)
     missing = [edit for edit, problem in found if problem.can_place]
     denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
@@ -93,8 +95,9 @@ def _still(edit: PlaceMount, problem: NotSo) -> str:
 class _View:
     """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor in its mount namespace.
 
-    `sources`: what the node has where a reserved mount comes from. The namespace is a copy of the node's, so the node's
-    own mounts are in its table too: everywhere but at the container's root or below.
+    `sources`: what the node has where a reserved mount comes from, and, if that is known, as its root ("/"). The
+    namespace is a copy of the node's, so the node's own mounts are in its table too: everywhere but at the container's
+    root or below.
     """
 
     def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, os.stat_result]) -> None:
@@ -120,6 +123,8 @@ class _View:
 
     def problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
         """What is wrong with each reserved mount, of those with which something is."""
+        if not self._is_the_images():
+            return [(edit, NotSo(f"{edit.name}: another mount lies over the container's root")) for edit in reserved]
         found: list[tuple[PlaceMount, NotSo]] = []
         for edit in reserved:
             try:
@@ -129,6 +134,13 @@ class _View:
             except (Misled, OSError) as error:
                 found.append((edit, NotSo(f"{edit.name} in the image {_cannot(error)}")))
         return found or self._late(reserved)
+
+    def _is_the_images(self) -> bool:
+        """Whether the root is what the engine made for the container; a link to "/" can lead a volume over it."""
+        if "/" in self.sources:
+            return os.path.samestat(os.fstat(self.root), self.sources["/"])
+        stacked = {(row.device, row.root) for row in self.table.values() if row.point == self.prefix}
+        return len(stacked) == 1
 
     def _hold(self, edit: PlaceMount, reserved: Sequence[PlaceMount]) -> None:
         """Raises NotSo, Misled, OSError where the container would see something else."""

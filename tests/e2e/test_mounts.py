@@ -250,6 +250,16 @@ def test_volume_at_above_or_below_the_path_or_by_a_link(
     holds(way, node, bundle)
 
 
+def test_link_leads_a_volume_over_the_root(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """Whoever shares the volume could take everything away."""
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    link(bundle, "/top", "/")
+    pods = bundle.directory.parent / "pods"
+    shutil.copytree(bundle.rootfs, pods, symlinks=True)
+    bundle.bind(pods, "/top")
+    assert holds(way, node, bundle) == "refused"
+
+
 @pytest.mark.parametrize("target", ["../certs", "/etc/ssl", "/etc/ssl/certs", "/etc"])
 def test_allow_below_with_a_link_that_leads_a_second_volume_over_the_reserved_mount(
     way: tuple[str, str], node: Node, bundle: Bundle, target: str

@@ -1,0 +1,116 @@
+"""Where something fails that reassert does, the log holds one event, and it is true: for each adapter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
+from e2e.test_mounts import DIRECTORY, link
+
+ENV = POLICY[: POLICY.index("    mounts:")]
+
+
+@pytest.fixture(params=EACH)
+def each(request: pytest.FixtureRequest, node: Node) -> str:
+    """Every real runtime's path."""
+    return real_runtime(request.param, node.directory)
+
+
+def only_event(node: Node) -> tuple[str, bool, str]:
+    """Kind, whether it was applied, and what failed."""
+    [event] = node.logged()
+    [problem] = event.get("denials") or event["errors"]
+    return event["event"], event["applied"], problem["message"]
+
+
+def not_started(container: Running) -> None:
+    assert container.create() != 0
+    run(container.runtime, "delete", "--force", container.id, check=False)
+
+
+@pytest.mark.parametrize("policy", [ENV, DIRECTORY], ids=["env", "mounts"])
+@pytest.mark.parametrize("how", ["full disk", "read-only"])
+def test_wrapper_cannot_write_config_json(real: str, node: Node, directory: Path, policy: str, how: str) -> None:
+    node.compile(policy)
+    (directory / "bundle").mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(directory / "bundle"))
+    try:
+        bundle = Bundle(directory / "bundle/k8s.io/b")
+        if how == "read-only":
+            run("mount", "-o", "remount,ro", str(directory / "bundle"))
+        else:
+            with pytest.raises(OSError, match="No space"), open(directory / "bundle/full", "wb", 0) as full:
+                while True:
+                    full.write(b"x" * 512)
+        container = Running(node.dispatcher(real), bundle)
+        done = run(container.runtime, "create", "--bundle", str(bundle.directory), container.id, check=False)
+        assert done.returncode == 1
+    finally:
+        run("umount", "-l", str(directory / "bundle"))
+    kind, applied, message = only_event(node)
+    assert (kind, applied) == ("container.error", False)
+    assert ("Read-only file system" if how == "read-only" else "No space left on device") in message
+
+
+@pytest.mark.parametrize("policy", [ENV, DIRECTORY], ids=["env", "mounts"])
+@pytest.mark.parametrize("failure", ["Fail", "Ignore"])
+def test_precreate_cannot_write_its_output(node: Node, bundle: Bundle, policy: str, failure: str) -> None:
+    """podman takes nothing of a hook that failed; it goes on with what there is of one that did not."""
+    node.compile(policy.replace("spec:", f"spec:\n  failurePolicy: {failure}", 1))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [str(REASSERT), "hook", *node.options(), "precreate"],
+            input=bundle.config.read_bytes(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert (done.returncode != 0) == (failure == "Fail")
+    kind, applied, message = only_event(node)
+    assert (kind, applied) == ("container.error", False)
+    assert "stdout: No space left on device" in message
+
+
+ADAPTERS = ("wrapper", "createRuntime", "createContainer", "precreate")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_look_finds_what_cannot_be_made_true(each: str, node: Node, bundle: Bundle, adapter: str) -> None:
+    node.compile(DIRECTORY)
+    (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
+    link(bundle, "/etc/ssl", "/data")
+    (bundle.directory / "data").mkdir()
+    bundle.bind(bundle.directory / "data", "/data")
+    not_started(guarded(adapter, each, node, bundle))
+    kind, applied, message = only_event(node)
+    assert ((kind, applied) == ("container.denied", False) and "a volume above" in message) or "not the" in message
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_runtimes_own_mount_fails(each: str, node: Node, bundle: Bundle, adapter: str) -> None:
+    """No container, and nobody says that there is one: whoever hands the event on does not log it itself."""
+    node.compile(DIRECTORY)
+    bundle.bind("/does/not/exist", "/data")
+    not_started(guarded(adapter, each, node, bundle))
+    assert node.logged() == []
+
+
+@pytest.mark.parametrize("adapter", ["createRuntime", "createContainer"])
+def test_hook_cannot_make_the_place_for_a_mount(each: str, node: Node, bundle: Bundle, adapter: str) -> None:
+    """Here a file of the image stands where a directory is missing."""
+    node.compile(DIRECTORY.replace("/etc/ssl", "/etc/passwd/ssl"))
+    not_started(guarded(adapter, each, node, bundle))
+    assert only_event(node)[:2] == ("container.denied", False)
+    assert json.dumps(node.logged()).count("Not a directory") == 1
+
+
+def test_event_log_on_a_full_disk_stops_nobody(each: str, node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY)
+    node.events.parent.mkdir(exist_ok=True)
+    node.events.symlink_to("/dev/full")
+    with guarded("wrapper", each, node, bundle) as container:
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
