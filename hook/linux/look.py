@@ -5,12 +5,8 @@ namespace. Every path is walked as the container will walk it; the mount found a
 attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
 """
 
-from __future__ import annotations
-
 import errno
-import os
-import stat
-from collections.abc import Iterable, Sequence
+import posix
 
 from hook.container.paths import clean, is_below
 from hook.container.spec import Spec
@@ -21,11 +17,18 @@ from hook.linux.mountns import (
     mount_namespace_of,
     move_mount,
     open_in_root,
+    same_file,
     set_attributes,
 )
 from hook.linux.walk import Misled, Place, Row, mount_table, walk
 from hook.reserve.mounts import KIND, PlaceMount, volume_above
 from hook.reserve.outcome import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 """Options that hide something from somebody; mountinfo shows them. The times of last access do not matter."""
@@ -47,16 +50,16 @@ class NotSo(Exception):
         self.can_place = can_place
 
 
-def look(pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec) -> tuple[list[PlaceMount], list[Reason]]:
+def look(pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec) -> tuple[list[PlaceMount], list[Reason]]:
     """Look at the reserved mounts of a container, and place those that are missing.
 
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
     root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. Returns what was placed, and why
     the container must not start. Raises Undecided, OSError.
     """
-    sources = {edit.name: os.stat(edit.source()) for edit in reserved if edit.mount}
+    sources = {edit.name: posix.stat(edit.source()) for edit in reserved if edit.mount}
     if pid:
-        sources["/"] = os.stat(rootfs)
+        sources["/"] = posix.stat(rootfs)
     found = _looked(pid, rootfs, reserved, spec, sources)
     missing = [edit for edit, problem in found if problem.can_place]
     denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
@@ -66,11 +69,11 @@ def look(pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec) -> t
     try:
         for edit in missing:
             trees.append((edit, clone_source(edit.source(), edit.options())))
-            sources[edit.name] = os.fstat(trees[-1][1])
+            sources[edit.name] = posix.fstat(trees[-1][1])
         denials = _placed(pid, rootfs, trees, spec)
     finally:
         for _, tree in trees:
-            os.close(tree)
+            posix.close(tree)
     if not denials:
         found = _looked(pid, rootfs, reserved, spec, sources)
         denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in found]
@@ -78,14 +81,14 @@ def look(pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec) -> t
 
 
 def _looked(
-    pid: int, rootfs: str, reserved: Sequence[PlaceMount], spec: Spec, sources: dict[str, os.stat_result]
+    pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec, sources: dict[str, posix.stat_result]
 ) -> list[tuple[PlaceMount, NotSo]]:
     with mount_namespace_of(pid):
-        root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
             return _View(root, mount_table(pid), spec, sources).problems(reserved)
         finally:
-            os.close(root)
+            posix.close(root)
 
 
 def _still(edit: PlaceMount, problem: NotSo) -> str:
@@ -100,7 +103,7 @@ class _View:
     root or below.
     """
 
-    def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, os.stat_result]) -> None:
+    def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, posix.stat_result]) -> None:
         self.root = root
         self.table = table
         self.spec = spec
@@ -121,7 +124,7 @@ class _View:
         """Where a mount is, as the container will see it."""
         return row.point.removeprefix(self.prefix)
 
-    def problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
+    def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         """What is wrong with each reserved mount, of those with which something is."""
         if not self._is_the_images():
             return [(edit, NotSo(f"{edit.name}: another mount lies over the container's root")) for edit in reserved]
@@ -138,11 +141,11 @@ class _View:
     def _is_the_images(self) -> bool:
         """Whether the root is what the engine made for the container; a link to "/" can lead a volume over it."""
         if "/" in self.sources:
-            return os.path.samestat(os.fstat(self.root), self.sources["/"])
+            return same_file(posix.fstat(self.root), self.sources["/"])
         stacked = {(row.device, row.root) for row in self.table.values() if row.point == self.prefix}
         return len(stacked) == 1
 
-    def _hold(self, edit: PlaceMount, reserved: Sequence[PlaceMount]) -> None:
+    def _hold(self, edit: PlaceMount, reserved: "Sequence[PlaceMount]") -> None:
         """Raises NotSo, Misled, OSError where the container would see something else."""
         place = walk(self.root, edit.name)
         try:
@@ -154,9 +157,14 @@ class _View:
             if place.fd < 0:
                 raise NotSo(f"{edit.name} is missing in the container", can_place=True)
             row = self._row(mount_id(place.fd))
-            same = os.path.samestat(os.fstat(place.fd), self.sources[edit.name])
+            same = same_file(posix.fstat(place.fd), self.sources[edit.name])
             if row.point != self.prefix + place.path or not same:
                 raise NotSo(f"{edit.name} in the container is not {edit.source()} of the node", can_place=True)
+            under = self._row(row.parent)
+            while under.point == row.point and (under.device, under.root) == (row.device, row.root):
+                under = self._row(under.parent)  # an earlier copy, on which `look` placed this one
+            if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
+                raise NotSo(volume_above(self._at(under), edit.name))  # of a subPath its directory can be removed
             self.ours[row.id] = edit
             self._check_subtree(edit, row, self._companions(edit, place.path, reserved))
         finally:
@@ -196,15 +204,15 @@ class _View:
         for row in tree:
             self._set_options(row, wanted)
 
-    def _check_complete(self, edit: PlaceMount, mount: Row, below: list[Row], companions: set[str]) -> None:
+    def _check_complete(self, edit: PlaceMount, mount: Row, below: "list[Row]", companions: "set[str]") -> None:
         """What the node has mounted below the source must be there: crun 1.8.1 leaves it out in a user namespace."""
         if "rbind" not in edit.options():
             return
-        fd = os.open(edit.source(), os.O_PATH | os.O_CLOEXEC)
+        fd = posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC)
         try:
-            number, source = mount_id(fd), os.path.realpath(edit.source()).rstrip("/")
+            number, source = mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
         finally:
-            os.close(fd)
+            posix.close(fd)
         there = {(row.point, row.device, row.root) for row in below}
         left_out: set[int] = set()  # rbind skips what is unbindable; the container's own tree came later
         for row in self._below(number, source, self.table.values()):
@@ -219,6 +227,8 @@ class _View:
 
     def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
+        import os  # hardly a node mounts something below such a source
+
         point = os.path.realpath(edit.source()).rstrip("/") + path
         return any(r.point == point and r.device == row.device and r.root == row.root for r in self.table.values())
 
@@ -230,9 +240,9 @@ class _View:
             if mount_id(fd) == row.id:  # else another one hides it
                 set_attributes(fd, wanted, False, at)
         finally:
-            os.close(fd)
+            posix.close(fd)
 
-    def _below(self, number: int, point: str, rows: Iterable[Row]) -> list[Row]:
+    def _below(self, number: int, point: str, rows: "Iterable[Row]") -> "list[Row]":
         """Those of some mounts that are descendants of mount `number`, at a path below `point`; parents first."""
         children: dict[int, list[Row]] = {}
         for row in rows:
@@ -245,7 +255,7 @@ class _View:
             todo += [row.id for row in more]
         return found
 
-    def _companions(self, edit: PlaceMount, path: str, reserved: Sequence[PlaceMount]) -> set[str]:
+    def _companions(self, edit: PlaceMount, path: str, reserved: "Sequence[PlaceMount]") -> set[str]:
         """Where mounts may lie below an edit's, which is at `path`.
 
         Other reserved ones, and what `allowBelow` lets through. The latter exactly where its path says: a link in one
@@ -263,7 +273,7 @@ class _View:
                     found.add(place.path)
         return found
 
-    def _late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
+    def _late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one."""
         found: list[tuple[PlaceMount, NotSo]] = []
         for what, path in _made_late(self.spec):
@@ -334,7 +344,7 @@ def _placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Sp
     """Mount detached trees at their paths; reasons where the image has no place for one."""
     denials: list[Reason] = []
     with mount_namespace_of(pid):
-        root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
             for edit, tree in trees:
                 try:
@@ -342,7 +352,7 @@ def _placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Sp
                 except NotSo as problem:
                     denials.append(Reason(edit.rule, KIND, str(problem)))
         finally:
-            os.close(root)
+            posix.close(root)
     return denials
 
 
@@ -361,7 +371,7 @@ def _place(root: int, edit: PlaceMount, tree: int, spec: Spec) -> None:
             _mount(root, path, clone, what, make=False)
     finally:
         for _, clone in kept:
-            os.close(clone)
+            posix.close(clone)
 
 
 def _clone(root: int, path: str) -> int:
@@ -372,16 +382,16 @@ def _clone(root: int, path: str) -> int:
     try:
         return clone_tree(fd, path)
     finally:
-        os.close(fd)
+        posix.close(fd)
 
 
 def _mount(root: int, path: str, tree: int, complaint: str, make: bool = True) -> None:
     try:
-        target = _target(root, path, stat.S_ISDIR(os.fstat(tree).st_mode), make)
+        target = _target(root, path, posix.fstat(tree).st_mode & _S_IFMT == _S_IFDIR, make)
         try:
             move_mount(tree, target, path)
         finally:
-            os.close(target)
+            posix.close(target)
     except (Misled, OSError) as error:
         raise NotSo(f"{complaint}: {error.strerror if isinstance(error, OSError) else error}") from None
 
@@ -394,23 +404,23 @@ def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
     place = walk(root, path)
     try:
         if place.fd >= 0:
-            return os.dup(place.fd)
+            return posix.dup(place.fd)
         if not make:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        at = os.dup(place.parent)
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+        at = posix.dup(place.parent)
         for number, name in enumerate(place.missing, 1):
             parent, at = at, -1
             try:
                 if number < len(place.missing) or is_directory:
-                    os.mkdir(name, 0o755, dir_fd=parent)
+                    posix.mkdir(name, 0o755, dir_fd=parent)
                 else:
-                    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-                    os.close(os.open(name, flags, 0o644, dir_fd=parent))
-                at = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+                    flags = posix.O_CREAT | posix.O_EXCL | posix.O_WRONLY | posix.O_CLOEXEC
+                    posix.close(posix.open(name, flags, 0o644, dir_fd=parent))
+                at = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
             except OSError as error:
                 raise OSError(error.errno, f"{path} is missing and cannot be made: {error.strerror}") from None
             finally:
-                os.close(parent)
+                posix.close(parent)
         return at
     finally:
         place.close()

@@ -4,14 +4,10 @@ The new mount API (open_tree(2), mount_setattr(2), move_mount(2)) works on descr
 mounted, so a path that an image swaps meanwhile gains nothing (CVE-2024-0132 and its kin).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
-import os
+import posix
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from hook.base.errors import Undecided
 
@@ -20,7 +16,7 @@ _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 
 _CLONE_NEWNS = 0x20000
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
-_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x2, 0x10
 _STATX_MNT_ID, _STATX_SIZE, _STATX_MASK, _STATX_MNT_ID_AT = 0x1000, 256, 0, 144  # statx(2), struct statx
@@ -41,30 +37,46 @@ _MS_PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@contextmanager
-def mount_namespace_of(pid: int) -> Iterator[None]:
+class mount_namespace_of:  # noqa: N801  # it is used as a function
     """Be in the mount namespace of a process; 0: stay in this process's own. Raises Undecided, OSError.
 
     setns(2) also sets the working and the root directory to that namespace's root.
     """
-    if not pid:
-        yield
-        return
-    own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.own = -1
+
+    def __enter__(self) -> None:
+        if not self.pid:
+            return
+        own = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
         try:
-            if os.path.sameopenfile(fd, own):
-                raise Undecided("the container has no mount namespace of its own, and nothing is mounted in the node's")
-            _setns(fd)
-        finally:
-            os.close(fd)
-        try:
-            yield
-        finally:
-            _setns(own)
-    finally:
-        os.close(own)
+            fd = posix.open(f"/proc/{self.pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+            try:
+                if same_file(posix.fstat(fd), posix.fstat(own)):
+                    raise Undecided(
+                        "the container has no mount namespace of its own, and nothing is mounted in the node's"
+                    )
+                _setns(fd)
+            finally:
+                posix.close(fd)
+        except BaseException:
+            posix.close(own)
+            raise
+        self.own = own
+
+    def __exit__(self, *_: object) -> None:
+        if self.own >= 0:
+            try:
+                _setns(self.own)
+            finally:
+                posix.close(self.own)
+
+
+def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
+    """Whether both are of one inode of one device."""
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def mount_id(fd: int) -> int:
@@ -72,7 +84,7 @@ def mount_id(fd: int) -> int:
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
     if _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer) < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"statx: {os.strerror(code)}")
+        raise OSError(code, f"statx: {posix.strerror(code)}")
     mask = int.from_bytes(buffer.raw[_STATX_MASK : _STATX_MASK + 4], sys.byteorder)
     if not mask & _STATX_MNT_ID:
         raise Undecided("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
@@ -88,7 +100,7 @@ def clone_source(source: str, options: list[str]) -> int:
         clear = _ATIME if any(option in _ATIME_ANY for option in options) else 0
         set_attributes(tree, options, bool(recursive), source, clear, propagation)
     except BaseException:
-        os.close(tree)
+        posix.close(tree)
         raise
     return tree
 
@@ -118,7 +130,7 @@ def move_mount(tree: int, target: int, path: str) -> None:
 def open_in_root(root: int, path: str) -> int:
     """An O_PATH descriptor of an absolute path inside a container's root. Raises OSError."""
     how = (ctypes.c_uint64 * 3)(  # struct open_how
-        os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+        posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
     )
     return _call("openat2", path, _OPENAT2, root, path.lstrip("/") or ".", how, 24)
 
@@ -126,7 +138,7 @@ def open_in_root(root: int, path: str) -> int:
 def _setns(fd: int) -> None:
     if _libc.setns(fd, _CLONE_NEWNS) < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"cannot enter the mount namespace: {os.strerror(code)}")
+        raise OSError(code, f"cannot enter the mount namespace: {posix.strerror(code)}")
 
 
 def _call(name: str, path: str, number: int, *arguments: object) -> int:
@@ -144,5 +156,5 @@ def _call(name: str, path: str, number: int, *arguments: object) -> int:
         code = ctypes.get_errno()
         if code == errno.ENOSYS:
             raise Undecided(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
-        raise OSError(code, f"{name}: {os.strerror(code)}", path)
+        raise OSError(code, f"{name}: {posix.strerror(code)}", path)
     return result

@@ -3,18 +3,17 @@
 openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which mounts it went through.
 """
 
-from __future__ import annotations
-
 import errno
-import os
-import re
-import stat
-from pathlib import Path
+import posix
 
-from hook.base.system import SYMLINK_LIMIT
-from hook.container.paths import is_below
+from hook.base.system import SYMLINK_LIMIT, read_file
+from hook.container.paths import clean, is_below
 from hook.linux.mountns import mount_id
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
+
+_S_IFMT, _S_IFLNK = 0o170000, 0o120000
+_TABLE_LIMIT = 1 << 28
+"""Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
 
 
 class Misled(Exception):
@@ -30,7 +29,7 @@ class Place:
     those of them that are links.
     """
 
-    def __init__(self, fd: int, path: str, missing: list[str], parent: int, way: _Way) -> None:
+    def __init__(self, fd: int, path: str, missing: list[str], parent: int, way: "_Way") -> None:
         self.fd = fd
         self.path = path
         self.missing = missing
@@ -41,14 +40,14 @@ class Place:
     def close(self) -> None:
         """Give the descriptors back."""
         for fd in {self.fd, self.parent} - {-1}:
-            os.close(fd)
+            posix.close(fd)
 
 
 class _Way:
     """A walk so far: a stack of opened directories, the root first, and the last component."""
 
     def __init__(self, root: int) -> None:
-        self.stack: list[tuple[str, int]] = [("", os.dup(root))]
+        self.stack: list[tuple[str, int]] = [("", posix.dup(root))]
         self.crossed: list[tuple[int, str]] = []
         self.links: list[tuple[int, str]] = []
 
@@ -63,7 +62,7 @@ class _Way:
     def back(self, depth: int) -> None:
         """Leave the directories beyond a depth."""
         while len(self.stack) > depth:
-            os.close(self.stack.pop()[1])
+            posix.close(self.stack.pop()[1])
 
 
 def walk(root: int, path: str, everywhere: bool = False) -> Place:
@@ -86,20 +85,20 @@ def walk(root: int, path: str, everywhere: bool = False) -> Place:
             if not everywhere and any(here == tree or is_below(here, tree) for tree in BUILT_BY_THE_RUNTIME):
                 raise Misled(f"leads to {_written(here, pending)}, in a tree that the runtime builds")
             try:
-                fd = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+                fd = posix.open(part, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=directory)
             except FileNotFoundError:
-                return Place(-1, _written(here, pending), [part, *reversed(pending)], os.dup(directory), way)
-            if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                return Place(-1, _written(here, pending), [part, *reversed(pending)], posix.dup(directory), way)
+            if posix.fstat(fd).st_mode & _S_IFMT != _S_IFLNK:
                 way.stack.append((part, fd))
                 continue
             hops += 1
             target = _target(way, fd, here)
             if hops > SYMLINK_LIMIT:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                raise OSError(errno.ELOOP, posix.strerror(errno.ELOOP), path)
             if target.startswith("/"):
                 way.back(1)
             pending += _steps(target)
-        return Place(os.dup(way.stack[-1][1]), way.path(), [], -1, way)
+        return Place(posix.dup(way.stack[-1][1]), way.path(), [], -1, way)
     finally:
         way.back(0)
 
@@ -111,13 +110,13 @@ def _steps(path: str) -> list[str]:
 def _target(way: _Way, fd: int, here: str) -> str:
     try:
         way.links.append(way.cross(fd, here))
-        return os.readlink("", dir_fd=fd)
+        return posix.readlink("", dir_fd=fd)
     finally:
-        os.close(fd)
+        posix.close(fd)
 
 
 def _written(here: str, pending: list[str]) -> str:
-    return os.path.normpath("/".join([here, *reversed(pending)]))
+    return clean("/".join([here, *reversed(pending)]))
 
 
 class Row:
@@ -152,10 +151,12 @@ def mount_table(pid: int) -> dict[int, Row]:
 
     Only a newline ends a line: the kernel leaves other separators of str.splitlines in a mount point as they are.
     """
-    text = Path(f"/proc/{pid or 'self'}/mountinfo").read_bytes().decode("utf-8", "surrogateescape")
+    text = read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT).decode("utf-8", "surrogateescape")
     rows = [Row(line) for line in text.split("\n") if line]
     return {row.id: row for row in rows}
 
 
 def _plain(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field) if "\\" in field else field
+    """Without the octal escapes that proc(5) lists."""
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)

@@ -324,6 +324,31 @@ def test_sidecar_takes_the_mount_away_in_a_volume_above(
         assert run(container.runtime, "exec", container.id, "/bin/cat", RESERVED, check=False).stdout != "company\n"
 
 
+@pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
+def test_sidecar_takes_away_the_sub_path_on_which_the_mount_lies(
+    way: tuple[str, str], node: Node, bundle: Bundle, policy: str
+) -> None:
+    """A link of the image leads the volume's subPath to the reserved path, where the reserved mount covers it."""
+    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    pods = volume(bundle, "shared")
+    link(bundle, "/x", "/etc/ssl" if policy == DIRECTORY else RESERVED)
+    bundle.bind(pods / ("ssl" if policy == DIRECTORY else "certs/company.crt"), "/x")
+    container = guarded(way[1], way[0], node, bundle)
+    if container.create() != 0:
+        run(container.runtime, "delete", "--force", container.id, check=False)
+        return
+    with_start = run(container.runtime, "start", container.id)
+    assert with_start.returncode == 0
+    try:
+        if policy == DIRECTORY:
+            shutil.rmtree(pods / "ssl")
+        else:
+            (pods / "certs/company.crt").unlink()
+        assert container.exec("/bin/cat", RESERVED) == "company\n"
+    finally:
+        run(container.runtime, "delete", "--force", container.id, check=False)
+
+
 @pytest.mark.parametrize("name", ["a\rb", "a\u2028b", "a\x0bb", "a b", "a\\b", "a\\040b", "ünicode", "a\nb"])
 def test_mount_point_with_a_character_that_ends_a_line(
     way: tuple[str, str], node: Node, bundle: Bundle, name: str
