@@ -120,6 +120,8 @@ class _View:
 
     def problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
         """What is wrong with each reserved mount, of those with which something is."""
+        if self._is_covered():
+            return [(reserved[0], NotSo("a link of the image leads a mount to the container's root"))]
         found: list[tuple[PlaceMount, NotSo]] = []
         for edit in reserved:
             try:
@@ -129,6 +131,12 @@ class _View:
             except (Misled, OSError) as error:
                 found.append((edit, NotSo(f"{edit.name} in the image {_cannot(error)}")))
         return found or self._late(reserved)
+
+    def _is_covered(self) -> bool:
+        """Whether something else is mounted over the container's root. Runtimes bind a root on itself."""
+        top = self._row(self.own)
+        under = self.table.get(top.parent)
+        return bool(under and under.point == top.point and (under.device, under.root) != (top.device, top.root))
 
     def _hold(self, edit: PlaceMount, reserved: Sequence[PlaceMount]) -> None:
         """Raises NotSo, Misled, OSError where the container would see something else."""
