@@ -16,7 +16,8 @@ VALUE_LIMIT = 128 * 1024
 """Bytes of a `valueFrom.file`: Linux's MAX_ARG_STRLEN, beyond which no env entry can be."""
 
 
-_S_IFMT, _KINDS = 0o170000, {0o020000: "c", 0o060000: "b"}
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
+_KINDS = {0o020000: "c", 0o060000: "b"}
 
 
 def gather(policy: Policy, who: Identity, matches: "list[Match]") -> Facts:
@@ -51,7 +52,8 @@ def _read_value(facts: Facts, path: str) -> None:
 
 def _look_for(facts: Facts, source: str) -> None:
     try:
-        posix.stat(source)
+        if posix.stat(source).st_mode & _S_IFMT == _S_IFDIR:
+            facts.directories.add(source)
     except OSError:
         facts.absent_sources.add(source)
 

@@ -12,10 +12,10 @@ class Facts:
     """What the matching rules need to know of the node, gathered before the decision (`hook.gather.gather`).
 
     `files`: first line of each `valueFrom.file`, by path; an unreadable one is missing here and has its reason in
-    `unreadable`. `absent_sources`: hostPaths that do not exist. `allocations`: what device plugins allocated to the
-    container, or `allocation_problem`: why that cannot be known. `cdi_env`: values by env name that CDI specs of the
-    allocated devices set. `device_nodes`: of allocated host devices, in OCI's spelling without `path`; None for a
-    directory.
+    `unreadable`. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories.
+    `allocations`: what device plugins allocated to the container, or `allocation_problem`: why that cannot be known.
+    `cdi_env`: values by env name that CDI specs of the allocated devices set. `device_nodes`: of allocated host
+    devices, in OCI's spelling without `path`; None for a directory.
     """
 
     __slots__ = (
@@ -24,6 +24,7 @@ class Facts:
         "allocations",
         "cdi_env",
         "device_nodes",
+        "directories",
         "files",
         "unreadable",
     )
@@ -32,6 +33,7 @@ class Facts:
         self.files: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
         self.absent_sources: set[str] = set()
+        self.directories: set[str] = set()
         self.allocations: list[Allocation] = []
         self.allocation_problem = ""
         self.cdi_env: dict[str, list[str]] = {}
