@@ -236,7 +236,8 @@ class Trial:
         above = forbidden_above(self.case, self.reserved)
         if above and self._must():
             found.append(Violation("volume above started", above))
-        execs = outcome.execs if adapter in EXECS else []
+        keeps = adapter in EXECS and (self.reserved.env or self.reserved.patterns)
+        execs = outcome.execs if keeps else []
         odd = [one.feature for one in execs if one.status == 0 and is_odd_exec(one.feature)]
         return found + [Violation("odd exec started", str(one)) for one in odd]
 
