@@ -122,9 +122,10 @@ def keeps_all(case: Case, reserved: Reserved) -> bool:
     return not (reserved.env or reserved.patterns or reserved.mounts or unclear)
 
 
-def can_change_later(case: Case, mount: dict[str, Any]) -> bool:
-    """Whether the policy accepts that others take this mount away: they act before anybody looks at the process."""
-    return mount.get("volumesAbove") == "Allow" and bool(features(case, "flip", "sidecar"))
+def may_be_gone(case: Case, mount: dict[str, Any], later: bool) -> bool:
+    """Whether the policy lets others take this mount away, and they did; `later`: when the container runs already."""
+    others = [one for one in features(case, "sidecar") if later or one["when"] == "created"]
+    return mount.get("volumesAbove") == "Allow" and bool(others or features(case, "flip"))
 
 
 def forbidden_above(case: Case, reserved: Reserved) -> str:
@@ -251,6 +252,8 @@ def _allowed_above(one: Feature, case: Case, reserved: Reserved) -> bool:
         return False
     if path == "/" or "ro" in one.get("options", []) or one["destination"].startswith("/proc/"):
         return False
+    if one["source"] == "tmpfs" and features(case, "userns"):
+        return False  # a hook alone cannot make the mount point: the node's root has no id in such a tmpfs
     volume = one["source"].removeprefix("volume:")
     operations = [step for made in features(case, "volume") if made["name"] == volume for step in made["ops"]]
     return all(not _near(clean(path + step["path"]), [clean(m["mountPath"]) for m in below]) for step in operations)
