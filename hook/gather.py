@@ -15,7 +15,8 @@ from hook.reserve.env import FILE
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
-_S_IFMT, _DEVICE_TYPES = 0o170000, {0o020000: "c", 0o060000: "b"}
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
+_DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather(policy: Policy, identity: Identity, matches: "list[Match]") -> Facts:
@@ -49,7 +50,8 @@ def _read_value(facts: Facts, path: str) -> None:
 
 def _check_source(facts: Facts, source: str) -> None:
     try:
-        posix.stat(source)
+        if posix.stat(source).st_mode & _S_IFMT == _S_IFDIR:
+            facts.directories.add(source)
     except OSError:
         facts.absent_sources.add(source)
 

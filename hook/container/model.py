@@ -12,9 +12,10 @@ class Facts:
     """The node's data that the matching rules need, read before the decision (`hook.gather.gather`).
 
     `files`: the first line of each `valueFrom.file`, by path. `unreadable`: the error for each one that could not be
-    read. `absent_sources`: hostPaths that do not exist. `allocations`: the device plugins' allocations to the
-    container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the values that CDI specs of the allocated
-    devices set, by env name. `device_nodes`: OCI device objects without `path`, by host path; None for a directory.
+    read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
+    the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
+    values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
+    by host path; None for a directory.
     """
 
     __slots__ = (
@@ -23,6 +24,7 @@ class Facts:
         "allocations",
         "cdi_env",
         "device_nodes",
+        "directories",
         "files",
         "unreadable",
     )
@@ -31,6 +33,7 @@ class Facts:
         self.files: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
         self.absent_sources: set[str] = set()
+        self.directories: set[str] = set()
         self.allocations: list[Allocation] = []
         self.allocation_problem = ""
         self.cdi_env: dict[str, list[str]] = {}

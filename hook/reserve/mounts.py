@@ -63,12 +63,14 @@ class Mount:
         """What is wanted at the destination, comparable between rules."""
         return self.source, frozenset(self.options)
 
-    def as_oci(self) -> "OciMount":
+    def as_oci(self, is_directory: bool = False) -> "OciMount":
         """The object for OCI's `mounts`.
 
-        Not `rro`: crun 1.8.1 refuses it for a file. So a mount is made read-only all the way down by hook.linux.look.
+        A directory also gets `rro`: crun obeys `ro` only after it has made all devices and mount points, of which a
+        link in the image can lead some into the node's directory, but `rro` at once. crun 1.8.1 refuses it for a file.
         """
-        return {"destination": self.destination, "type": "bind", "source": self.source, "options": list(self.options)}
+        options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
+        return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
 
     def as_line(self) -> "list[object]":
         """For the compiled policy; the arguments of the constructor."""
@@ -200,7 +202,11 @@ def _compare(
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
     there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
-    placed = {path: _as_engine_wrote(path, mount, origin, there) for path, (_, mount, origin) in wanted.items()}
+    directories = container.facts.directories
+    placed = {
+        path: _as_engine_wrote(path, mount, origin, there, mount.source in directories)
+        for path, (_, mount, origin) in wanted.items()
+    }
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
     if any(mount.allow_below for mount in rules_mounts):
@@ -272,7 +278,9 @@ def _allocated(allocation: "Allocation", volumes_above: bool) -> "list[Mount]":
     return mounts
 
 
-def _as_engine_wrote(path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]") -> "OciMount | None":
+def _as_engine_wrote(
+    path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]", is_directory: bool
+) -> "OciMount | None":
     """The mount as OCI has it; an allocated one as the engine wrote it, where that says the same; None for absent."""
     if not mount.source:
         return None
@@ -281,7 +289,7 @@ def _as_engine_wrote(path: str, mount: Mount, origin: str, there: "list[tuple[st
             options = other.get("options") or []
             if isinstance(options, list) and _same_options(options, mount.options):
                 return other
-    return mount.as_oci()
+    return mount.as_oci(is_directory)
 
 
 def _same_options(one: "list[object]", other: "list[str]") -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.runtimes import guarded, real_runtime
 from e2e.support import Bundle, Node, run
-from e2e.test_mounts import DIRECTORY, WAYS, holds, in_user_namespace
+from e2e.test_mounts import DIRECTORY, WAYS, holds, in_user_namespace, link, seen, volume
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
@@ -18,6 +18,15 @@ def way(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
     """A real runtime's path, and an adapter in front of it."""
     name, adapter = request.param
     return real_runtime(name, node.directory), adapter
+
+
+@pytest.fixture
+def bundle(bundle: Bundle) -> Bundle:
+    """An image with its own file at the reserved path, and the attacker's directory in it."""
+    for place in ("etc/ssl/certs", "evil/certs", "evil/ssl/certs"):
+        (bundle.rootfs / place).mkdir(parents=True, exist_ok=True)
+        (bundle.rootfs / place / "company.crt").write_text("evil\n")
+    return bundle
 
 
 @pytest.fixture
@@ -52,3 +61,43 @@ def test_mounts_below_the_host_path_are_in_the_container(
         assert container.exec("/bin/sh", "-c", writes) == "refused\n"
         [event] = node.logged()
         assert (event["applied"], event["verified"]) == (True, "container")
+
+
+DEVICE = {"path": "/dev/net/tun", "type": "c", "major": 10, "minor": 200, "fileMode": 0o666}
+
+
+def files(node: Node) -> list[str]:
+    return sorted(str(path.relative_to(node.ca)) for path in node.ca.rglob("*"))
+
+
+def device(bundle: Bundle) -> None:
+    """At a path that a link of the image leads into the reserved directory."""
+    link(bundle, "/data", "/etc/ssl/certs")
+    bundle.spec["linux"]["devices"] = [{**DEVICE, "path": "/data/disk"}]
+
+
+def second_volume(bundle: Bundle) -> None:
+    """Where allowBelow lets a volume be, at a path that the node's directory does not have."""
+    bundle.bind(volume(bundle, "pods"), "/etc/ssl/private/deeper")
+
+
+MADE: dict[str, Callable[[Bundle], None]] = {
+    "link to dev": lambda bundle: link(bundle, "/etc/ssl", "/dev"),
+    "link to the root": lambda bundle: link(bundle, "/etc/ssl", "/"),
+    "device by a link": device,
+    "volume below": second_volume,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_no_runtime_makes_files_in_the_node_s_directory(
+    way: tuple[str, str], node: Node, bundle: Bundle, name: str
+) -> None:
+    """crun makes a bind mount read-only last of all, after devices, links in /dev and what later mounts need."""
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, allowBelow: [/etc/ssl/private]"))
+    (node.ca / "private").mkdir(exist_ok=True)
+    before = files(node)
+    MADE[name](bundle)
+    result = seen(guarded(way[1], way[0], node, bundle))
+    assert result in ("company\n", "refused")
+    assert files(node) == before

@@ -12,7 +12,6 @@ from reality.bundle import Case, features
 from reality.look import View, host
 from reality.node import SCRATCH, Node
 from reality.reading import (
-    can_change_later,
     clean,
     forbidden_above,
     innocent,
@@ -20,6 +19,7 @@ from reality.reading import (
     is_odd,
     is_odd_exec,
     keeps_all,
+    may_be_gone,
     read,
     within,
 )
@@ -33,6 +33,8 @@ class Violation:
     kind: str
     detail: str
 
+
+LATER = " after the sidecar"
 
 EXECS = ("runtime", "both")
 """Adapters that promise something about the env of `exec`."""
@@ -66,7 +68,7 @@ class Trial:
             assert outcome.view
             found += self._wrong(outcome.view, "")
             if outcome.later:
-                found += self._wrong_mounts(outcome.later, " after the sidecar")
+                found += self._wrong_mounts(outcome.later, LATER)
             if adapter in EXECS:
                 found += self._wrong_execs(outcome, name)
             found += self._ignored_denials()
@@ -155,7 +157,7 @@ class Trial:
             return []
         found = []
         for mount in self.reserved.mounts:
-            if can_change_later(self.case, mount):
+            if may_be_gone(self.case, mount, bool(when)):
                 continue
             if "hostPath" in mount:
                 found += self._wrong_mount(mount, view, when)
@@ -236,7 +238,8 @@ class Trial:
         above = forbidden_above(self.case, self.reserved)
         if above and self._must():
             found.append(Violation("volume above started", above))
-        execs = outcome.execs if adapter in EXECS else []
+        keeps = adapter in EXECS and (self.reserved.env or self.reserved.patterns)
+        execs = outcome.execs if keeps else []
         odd = [one.feature for one in execs if one.status == 0 and is_odd_exec(one.feature)]
         return found + [Violation("odd exec started", str(one)) for one in odd]
 
@@ -264,7 +267,7 @@ class Trial:
         found = []
         assert outcome.view
         view = outcome.later or outcome.view
-        wrong = [one.detail.partition(":")[0] for one in self._wrong(view, "")]
+        wrong = [one.detail.partition(":")[0] for one in self._wrong(view, LATER if outcome.later else "")]
         for event in outcome.events:
             for edit in event.get("edits", []) if event.get("applied") else []:
                 name = edit["name"]

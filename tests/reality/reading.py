@@ -122,9 +122,10 @@ def keeps_all(case: Case, reserved: Reserved) -> bool:
     return not (reserved.env or reserved.patterns or reserved.mounts or unclear)
 
 
-def can_change_later(case: Case, mount: dict[str, Any]) -> bool:
-    """Whether the policy accepts that others take this mount away: they act before anybody looks at the process."""
-    return mount.get("volumesAbove") == "Allow" and bool(features(case, "flip", "sidecar"))
+def may_be_gone(case: Case, mount: dict[str, Any], later: bool) -> bool:
+    """Whether the policy lets others take this mount away, and they did; `later`: when the container runs already."""
+    others = [one for one in features(case, "sidecar") if later or one["when"] == "created"]
+    return mount.get("volumesAbove") == "Allow" and bool(others or features(case, "flip"))
 
 
 def forbidden_above(case: Case, reserved: Reserved) -> str:
@@ -230,6 +231,11 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
         return not _near(clean(one["path"]), [path for path in paths if one["path"] != "/"])
     if kind == "annotation":
         return one["key"].startswith("org.opencontainers.")
+    if kind == "userns":  # the kernel refuses to bind a directory there without what is mounted below it
+        return not any(
+            "bind" in mount.get("options", []) and mount.get("hostPath", "").endswith(("/ca", "/linked"))
+            for mount in reserved.mounts
+        )
     if kind == "whiteout":
         return not within("/bin/busybox", clean(one["path"]))
     return kind not in ("member", "cgroup-parent", "flip")
@@ -251,6 +257,8 @@ def _allowed_above(one: Feature, case: Case, reserved: Reserved) -> bool:
         return False
     if path == "/" or "ro" in one.get("options", []) or one["destination"].startswith("/proc/"):
         return False
+    if one["source"] == "tmpfs" and features(case, "userns"):
+        return False  # a hook alone cannot make the mount point: the node's root has no id in such a tmpfs
     volume = one["source"].removeprefix("volume:")
     operations = [step for made in features(case, "volume") if made["name"] == volume for step in made["ops"]]
     return all(not _near(clean(path + step["path"]), [clean(m["mountPath"]) for m in below]) for step in operations)

@@ -52,7 +52,7 @@ def test_table_says_which_rules_apply_and_why(root_dir: Path, capsys: pytest.Cap
         "other no images registry.example/app:1 is not x/*",
         "company-ca env CA '/tmp/x', (no =) '/ca.pem'",
         "company-ca env BAD_1 'y' absent",
-        "company-ca mount /etc/ssl /etc/ssl/certs from /evil /etc (rbind,rprivate,ro)",
+        "company-ca mount /etc/ssl /etc/ssl/certs from /evil /etc (rbind,rprivate,ro,rro)",
         "result started corrected",
     ):
         assert line in lines

@@ -64,7 +64,7 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
                 continue
             exact = next((mount for mount in above if mount.destination == row.point), None)
             if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
-                ours[row.point] = exact.as_oci()
+                ours[row.point] = exact.as_oci(os.path.isdir(exact.source))
             elif exact or not any(_part_of(root, row.point, mount) for mount in above):
                 foreign.append(
                     {"destination": row.point, "type": "bind", "source": row.root, "options": list(row.options)}

@@ -57,7 +57,7 @@ EVIL = "bind evil 'in/etc ssl'"
 
 def seen(found: list[dict[str, Any]], top: Path) -> list[str]:
     """Whose each mount is: `ours` exactly as reserved."""
-    ours = {"type": "bind", "source": f"{top}/source", "options": ["rbind", "ro"]}
+    ours = {"type": "bind", "source": f"{top}/source", "options": ["rbind", "ro", "rro"]}
     return [f"{'ours' if ours.items() <= mount.items() else 'foreign'} {mount['destination']}" for mount in found]
 
 
