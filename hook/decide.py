@@ -1,6 +1,7 @@
 """One container at one adapter: load, identify, select, gather, plan; act; then one event that says what was done.
 
-Every adapter and `explain` go this way, and none has a step of its own. Part of the start path: builtins only.
+Every adapter and `explain` use this pipeline, and none has its own copy of a step. Part of the start path: builtins
+only.
 """
 
 from hook import events
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
     T = TypeVar("T", bound=Target)
 
 CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
-"""Where an adapter looked at the result: config.json as the runtime reads it, the container's own mount namespace, or
-nowhere, because it only asked another program for it."""
+"""Where an adapter verified the result: in config.json as the runtime reads it, in the container's own mount namespace,
+or nowhere, because the adapter only asked another program for the edits."""
 
 
 class Done:
-    """What an adapter did about a plan.
+    """What an adapter did to carry out a plan.
 
-    `verified`: where it looked at the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must not start
-    after all. `edits`: those that the event names, all of the plan's unless given. `handed_on`: somebody who looks
-    later writes the event. `draft`: the event that an adapter before this one handed on.
+    `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
+    not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.
+    `handed_on`: a later hook verifies the result and writes the event. `draft`: the event that an earlier adapter left
+    for this one to complete.
     """
 
     __slots__ = ("denials", "draft", "edits", "handed_on", "verified")
@@ -54,10 +56,10 @@ class Done:
 
 
 class Verdict:
-    """How it ended.
+    """The result for one container.
 
-    `refusal`: one line for the engine, or "". `event`: for the log, or None. `plan`: None where nobody could decide.
-    `reasons`: why Enforce mode would refuse the container.
+    `refusal`: one line for the engine, or "". `event`: the event for the log, or None. `plan`: None if no decision was
+    reached. `reasons`: why Enforce mode would refuse the container.
     """
 
     __slots__ = ("event", "plan", "reasons", "refusal")
@@ -76,10 +78,10 @@ class Verdict:
 
 
 class Case:
-    """One container in front of one adapter. `load`: how the policy in force is had.
+    """One container at one adapter. `load`: the function that returns the policy in force.
 
-    `where`: the file that an OSError without a path is about. `reads_node`: whether it is waiting for the policy or
-    for what `gather` reads of the node, which may hang.
+    `where`: the file that an OSError without a path is about. `reads_node`: whether the decision is reading the policy
+    or files of the node (`gather`); such a read may hang. `who`: the container's identity, None until it is known.
     """
 
     __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "reads_node", "where", "who")
@@ -95,7 +97,10 @@ class Case:
         self.who: Identity | None = None
 
     def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
-        """What the policy in force wants of a container. Raises Undecided; Unacceptable for what a pod can cause."""
+        """The plan for a container under the policy in force.
+
+        Raises Undecided; Unacceptable for what a pod author can cause.
+        """
         self.who = who
         self.reads_node = True
         self.policy = self.load()
@@ -111,16 +116,16 @@ class Case:
         act: "Callable[[Plan, T], Done]",
         kinds: "frozenset[str]" = ALL,
     ) -> Verdict:
-        """The whole way. Never raises.
+        """Run the whole pipeline for one container. Never raises.
 
-        `read`: who the container is and what it would start with. `act`: makes the plan true and looks at the result;
-        not called for a container that is refused anyway.
+        `read`: returns the container's identity and what it would start with. `act`: carries out the plan and verifies
+        the result; not called for a container that the plan refuses.
         """
         try:
             who, target = read()
             decided = self.decide(who, target, kinds)
             done = Done() if decided.refusal() else act(decided, target)
-        except Exception as error:  # whatever it is, the policy says what a container gets then
+        except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)
         reasons = decided.reasons() + done.denials
         refused = bool(reasons) and not decided.audit_only()
@@ -128,21 +133,22 @@ class Case:
         return Verdict(self._refusal(joined(reasons)) if refused else "", event, decided, reasons)
 
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
-        """The record of a decision and of what was done about it; None where there is nothing to say."""
+        """The event for a decision and for what was done; None if there was nothing to do or to report."""
         edits = decided.edits if done.edits is None else done.edits
         if not (edits or done.draft or done.denials or decided.denials or decided.errors or decided.policy.warning):
             return None
         return events.plan_event(self._fields(), decided, edits, done.denials, done.verified, done.draft)
 
     def failed(self, error: Exception) -> Verdict:
-        """Reassert itself could not decide or act: `failurePolicy` says what happens.
+        """The verdict when reassert could not decide or act: `failurePolicy` says whether the container starts.
 
-        But for what a pod, an image or a CLI user can cause: no `failurePolicy` lets that through.
+        An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce
+        mode: no `failurePolicy` lets it through.
         """
         text = describe(error)
         if isinstance(error, OSError) and self.where not in text:
             text = f"{self.where}: {text}"
-        if self.policy is None:  # it failed before anybody asked for the policy
+        if self.policy is None:  # it failed before the policy was loaded
             self.policy = self.load()
         audit = self.policy.mode == AUDIT
         if isinstance(error, CAUSED_BY_THE_CONTAINER):

@@ -1,6 +1,6 @@
 """plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only.
 
-Every adapter asks this one function and none has an opinion of its own.
+Every adapter calls this function, and none decides anything itself.
 """
 
 from hook.base.text import joined
@@ -22,12 +22,12 @@ ALL = frozenset(kind.KIND for kind in KINDS)
 
 
 class Plan:
-    """What is to be done about a container. Nobody changes it after `plan` returned it.
+    """The decision about one container. It is never changed after `plan` returned it.
 
-    `edits`: what differs from what the policy wants. `denials`: what the policy forbids. `errors`: what reassert could
-    not find out. `env`: the env that the container's every process gets. `mounts`: every reserved mount, also those
-    that need no edit. `excluded`: why the policy leaves the container alone, or "". `matches`: every candidate rule
-    with its conditions.
+    `edits`: the differences between the container and the policy. `denials`: what the policy forbids. `errors`: what
+    reassert could not find out. `env`: the reserved env, for every process of the container. `mounts`: every reserved
+    mount, also those that need no edit. `excluded`: why the policy does not apply to the container, or "". `matches`:
+    every candidate rule with its conditions.
     """
 
     __slots__ = ("_outcome", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")
@@ -44,7 +44,7 @@ class Plan:
         self.excluded = excluded
 
     def audit_only(self) -> bool:
-        """Whether to log what would be done, and do nothing."""
+        """Whether the policy is in Audit mode: the event says what would be done, and nothing is done."""
         return self.policy.mode == AUDIT
 
     def reasons(self) -> "tuple[Reason, ...]":
@@ -52,15 +52,15 @@ class Plan:
         return self.denials + (self.errors if self.policy.failure_policy == FAIL else ())
 
     def refusal(self) -> str:
-        """Why the container must not start, or "" where it may."""
+        """Why the container must not start, or "" if it may start."""
         return "" if self.audit_only() else joined(self.reasons())
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to do and nothing to say."""
+        """Whether the plan has no edits, no denials and no errors."""
         return not (self.edits or self.denials or self.errors)
 
     def apply(self, target: "Target") -> None:
-        """Make the edits."""
+        """Make the edits in `target`."""
         if self.edits:
             for kind in KINDS:
                 kind.apply(self._outcome, target)
@@ -69,20 +69,20 @@ class Plan:
 def plan(
     policy: Policy, container: Container, matches: "list[Match] | None" = None, kinds: "frozenset[str]" = ALL
 ) -> Plan:
-    """Decide. `matches` spares a second `select` to whoever had to know them to gather the container's facts.
+    """Decide about one container.
 
-    `kinds`: of ALL, those that the adapter is there for.
+    `matches`: the result of `select`, if the caller already has it. `kinds`: the kinds that the adapter enforces.
     """
     outcome = Outcome(Reserved({}, []))
-    who = container.identity
-    reason = excluded(policy, who)
+    identity = container.identity
+    reason = excluded(policy, identity)
     if reason:
         return Plan(policy, [], outcome, reason)
     if policy.missing:
         outcome.deny("", "", f"no node policy: {policy.missing}")
         return Plan(policy, [], outcome)
     if matches is None:
-        matches = select(policy, who)
+        matches = select(policy, identity)
     rules = [match.rule for match in matches if match.applies]
     problem = container.facts.allocation_problem
     for rule in rules:

@@ -1,8 +1,9 @@
-"""What the wrapper and precreate leave in config.json for the hook that looks at the container. Builtins only.
+"""How the wrapper and precreate hand a container over to the createRuntime hook, in config.json. Builtins only.
 
-They can only write text. Where mounts are reserved, the text is no proof: an image can lead a path elsewhere, and a
-runtime makes devices and consoles after the mounts. So they add a createRuntime hook, which looks into the container's
-mount namespace, puts back what is missing there, refuses what cannot be mended, and writes the event.
+The wrapper and precreate can only edit config.json. For reserved mounts that proves nothing: a symbolic link of the
+image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. So they add a
+createRuntime hook to config.json. The hook verifies the reserved mounts in the container's mount namespace, restores
+missing ones, refuses the container if it cannot, and writes the event.
 """
 
 import sys
@@ -19,14 +20,14 @@ from hook.reserve.env import Reserved
 
 STAGE = "createRuntime"
 FLAG = "handed-on"
-"""An option of `reassert hook`: the annotation is this program's own, and its event is to be completed."""
+"""An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
 
 SECONDS = 30
-"""How long a runtime waits for the hook; it may have to compile the policy first (hook.policy.store)."""
+"""How long a runtime waits for the hook. The hook may have to compile the policy first (hook.policy.store)."""
 
 
 def correct(case: Case, options: Options, decided: Plan, spec: Spec) -> Done:
-    """Make the edits in a spec, stamp the decision, and hand the look at mounts on to the hook."""
+    """Make the edits in a spec and add the decision's annotation. For reserved mounts, add the createRuntime hook."""
     if decided.audit_only():
         spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
         return Done()
@@ -35,15 +36,15 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec) -> Done:
     if decided.mounts:
         draft = _bounded(case.event(decided, Done(CONTAINER)))
         entry = _hook(options)
-        there = spec.hooks.get(STAGE)
-        others = [other for other in there if other != entry] if isinstance(there, list) else []
+        entries = spec.hooks.get(STAGE)
+        others = [other for other in entries if other != entry] if isinstance(entries, list) else []
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
     return Done(CONFIG, handed_on=bool(decided.mounts))
 
 
 def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":
-    """The event with no more of a pod's in it than will be logged: runtimes copy annotations into their state."""
+    """The event, shortened as for the log: it holds strings of a pod, and runtimes copy annotations to their state."""
     return parse(line(event)) if event else None
 
 
@@ -51,7 +52,7 @@ def _hook(options: Options) -> "dict[str, object]":
     """The OCI hook entry (runtime-spec, config.md, "POSIX-platform Hooks"). `env` is never empty: CVE-2025-23266."""
     command = own_command()
     env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-    if hasattr(sys, "_MEIPASS"):  # what spares PyInstaller's bootloader a second start, see emit/dispatcher.py
+    if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see emit/dispatcher.py
         env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
     arguments = ["hook", f"--{FLAG}", "--policy", options.policy, "--store", options.store]
     return {

@@ -1,8 +1,8 @@
-"""The OCI hook. Part of the start path: builtins only, but for the mount calls, which are loaded when needed.
+"""The OCI hook. Part of the start path: builtins only, except hook.linux, which is loaded when needed.
 
-A hook runs after the runtime has read config.json, so it cannot change env (runtime-spec, lifecycle step 2): it
-verifies env and refuses the container. Mounts it can put back, inside the container's mount namespace before
-pivot_root. `precreate`, podman's own stage, runs before the runtime and corrects both.
+A hook runs after the runtime has read config.json, so it cannot change env (runtime-spec, lifecycle step 2). It
+verifies env and refuses a container whose env is wrong. It can restore mounts: it enters the container's mount
+namespace before pivot_root. podman's own stage `precreate` runs before the runtime and corrects both env and mounts.
 """
 
 import posix
@@ -35,21 +35,21 @@ STATE = "the OCI state on stdin"
 USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
 
 Run as an OCI hook. STAGE is one of:
-  prestart, createRuntime, createContainer   OCI state on stdin; verify env, put the reserved mounts back
+  prestart, createRuntime, createContainer   OCI state on stdin; verify env, restore the reserved mounts
   poststop                                   OCI state on stdin; does nothing and succeeds
   precreate                                  podman's: config.json on stdin, the corrected one on stdout
 
-  --inject-env    only verify env, devices and annotations, and refuse a container whose are not what the policy wants
+  --inject-env    only verify env, devices and annotations, and refuse a container that differs from the policy in them
                   (a hook cannot set env; the runtime wrapper and the NRI plugin can)
-  --mount-ca      only put the reserved mounts back
+  --mount-ca      only restore the reserved mounts
   --policy FILE   absolute path of the node policy (default: /etc/reassert/policy.yaml)
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
 """
 
 _ANOTHER_ROOT = (
-    "a createContainer hook runs inside the container's user namespace, where nobody can tell which of the node's "
-    "files are root's; hook in at the stage createRuntime instead"
+    "a createContainer hook runs inside the container's user namespace, where reassert cannot tell which of the node's "
+    "files belong to root; configure the hook for the stage createRuntime instead"
 )
 
 
@@ -97,14 +97,14 @@ class State:
         fields = state if isinstance(state, dict) else {}
         bundle, pid = fields.get("bundle"), fields.get("pid", 0)
         if not isinstance(bundle, str) or not bundle.startswith("/") or not isinstance(pid, int):
-            raise Undecided(f"{STATE} has no absolute bundle and pid; this is to be run as an OCI hook")
+            raise Undecided(f"{STATE} has no absolute bundle and pid; this must be run as an OCI hook")
         self.container_id = str(fields.get("id", ""))
         self.bundle = bundle
         self.pid = pid
 
 
 def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
-    """Verify env, look at the mounts in the container, put back what is missing there. Raises Refused."""
+    """Verify env, verify the mounts in the container and restore missing ones. Raises Refused."""
     states: list[State] = []
 
     def read() -> "tuple[Identity, Spec]":
@@ -140,9 +140,10 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
 def _bundle_of_crun(state: State) -> str:
     """The bundle on the command line of the runtime, which is this process's parent.
 
-    crun (1.8.1, 1.21, 1.28) says "/" where a container has a user namespace and a device, and is in "/" by then.
+    The state of crun (1.8.1, 1.21, 1.28) has the bundle "/" if a container has a user namespace and a device. crun's
+    working directory is "/" by then, so it does not tell the bundle either.
     """
-    from hook.adapters.cmdline import Invocation  # no other start pays for it
+    from hook.adapters.cmdline import Invocation  # only such a start needs it
 
     arguments = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape").split("\0")
     invocation = Invocation(arguments[1:-1])
@@ -151,7 +152,7 @@ def _bundle_of_crun(state: State) -> str:
 
 
 def _too_late(edit: Edit) -> Reason:
-    """Every edit but that of a mount is a reason to refuse: nobody can make it any more."""
+    """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
     message = (
         f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
@@ -161,17 +162,17 @@ def _too_late(edit: Edit) -> Reason:
 
 
 def _is_harmless(edit: Edit) -> bool:
-    """Of a name that stands twice the process gets the last value only, in runc and in crun."""
+    """Whether the edit only removes duplicates: of an env name that occurs twice, runc and crun use the last value."""
     return isinstance(edit, SetEnv) and edit.value is not None and edit.before[-1:] == [edit.value]
 
 
 def _can_mount(edit: Edit) -> bool:
-    """Whether a hook can still make the edit: it can mount, but it cannot take another's mount away."""
+    """Whether a hook can make the edit: it can add a reserved mount, but it cannot remove a mount."""
     return isinstance(edit, PlaceMount) and edit.mount is not None
 
 
 def _pid(stage: str, state: State) -> int:
-    """The process in whose mount namespace to look, 0 where the hook is in it already. Raises Undecided."""
+    """A process in the container's mount namespace, 0 if the hook itself runs in it. Raises Undecided."""
     if stage == CREATE_CONTAINER:
         return 0
     if state.pid <= 0:
@@ -180,8 +181,8 @@ def _pid(stage: str, state: State) -> int:
 
 
 def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None") -> Done:
-    """Look into the container's mount namespace; `pid` 0: this process's own. Raises Undecided, OSError."""
-    from hook.linux.look import look  # ctypes: only a start with reserved mounts pays for it
+    """Verify and restore mounts in the mount namespace of `pid`; 0: this process's own. Raises Undecided, OSError."""
+    from hook.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
     root = spec.member("root")
     path = root.get("path") if isinstance(root, dict) else None

@@ -1,4 +1,4 @@
-"""podman's hook stage precreate: it runs before the runtime, so it corrects env too. Start path: builtins only."""
+"""podman's hook stage precreate: it runs before the runtime, so it can correct env. Start path: builtins only."""
 
 from hook import events
 from hook.adapters.handover import correct
@@ -16,7 +16,7 @@ STDIN = "the config.json on stdin"
 
 
 def precreate(options: Options, kinds: "frozenset[str]") -> None:
-    """config.json from stdin to stdout (oci-hooks(5)). Raises Refused."""
+    """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused."""
     data = b""
     written = False
 

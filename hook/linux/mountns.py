@@ -1,7 +1,7 @@
 """System calls for mounts: descriptors instead of paths. Linux 5.12 or later.
 
-The new mount API (open_tree(2), mount_setattr(2), move_mount(2)) works on descriptors: what was opened is what is
-mounted, so a path that an image swaps meanwhile gains nothing (CVE-2024-0132 and its kin).
+The new mount API (open_tree(2), mount_setattr(2), move_mount(2)) works on descriptors. The file that was opened is the
+one that is mounted, so a container that swaps a path in between gains nothing (CVE-2024-0132 and similar).
 """
 
 import ctypes
@@ -38,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class mount_namespace_of:  # noqa: N801  # it is used as a function
-    """Be in the mount namespace of a process; 0: stay in this process's own. Raises Undecided, OSError.
+    """Enter the mount namespace of a process, and return at the end; 0: stay in this one. Raises Undecided, OSError.
 
     setns(2) also sets the working and the root directory to that namespace's root.
     """
@@ -80,7 +80,7 @@ def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
 
 
 def mount_id(fd: int) -> int:
-    """The id of the mount that a descriptor is in, as in /proc/PID/mountinfo. Raises Undecided, OSError."""
+    """The id of the mount that holds a descriptor's file, as in /proc/PID/mountinfo. Raises Undecided, OSError."""
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
     if _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer) < 0:
         code = ctypes.get_errno()
@@ -92,7 +92,7 @@ def mount_id(fd: int) -> int:
 
 
 def clone_source(source: str, options: list[str]) -> int:
-    """A detached copy of a path's mount, with these mount(8) options already in force. Raises OSError, Undecided."""
+    """A detached bind mount of a path, with these mount(8) options already set. Raises OSError, Undecided."""
     recursive = _AT_RECURSIVE if "rbind" in options else 0
     tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)
     try:
@@ -106,7 +106,7 @@ def clone_source(source: str, options: list[str]) -> int:
 
 
 def clone_tree(fd: int, path: str) -> int:
-    """A detached copy of the mount at a descriptor, with those below it. `path`: for messages. Raises OSError."""
+    """A detached copy of the mount at a descriptor and of the mounts below it. `path`: for messages. Raises OSError."""
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
     return _call("open_tree", path, _OPEN_TREE, fd, "", flags)
 
@@ -114,7 +114,7 @@ def clone_tree(fd: int, path: str) -> int:
 def set_attributes(
     fd: int, options: list[str], recursive: bool, path: str, clear: int = 0, propagation: int = 0
 ) -> None:
-    """Give the mount at a descriptor these mount(8) options; `recursive`: and those below it. Raises OSError."""
+    """Set mount(8) options of the mount at a descriptor; `recursive`: and of the mounts below it. Raises OSError."""
     wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
     attributes = (ctypes.c_uint64 * 4)(wanted, clear, propagation, 0)  # struct mount_attr
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
@@ -122,13 +122,13 @@ def set_attributes(
 
 
 def move_mount(tree: int, target: int, path: str) -> None:
-    """Mount a detached copy on a descriptor. `path`: for messages. Raises OSError."""
+    """Attach a detached mount at the place of a descriptor. `path`: for messages. Raises OSError."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
     _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags)
 
 
 def open_in_root(root: int, path: str) -> int:
-    """An O_PATH descriptor of an absolute path inside a container's root. Raises OSError."""
+    """An O_PATH descriptor of an absolute path, resolved inside a container's root. Raises OSError."""
     how = (ctypes.c_uint64 * 3)(  # struct open_how
         posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
     )
@@ -142,7 +142,7 @@ def _setns(fd: int) -> None:
 
 
 def _call(name: str, path: str, number: int, *arguments: object) -> int:
-    """One system call; strings as paths, integers as longs. Raises OSError with the call's name and the path."""
+    """Make a system call: strings are paths, integers are longs. Raises OSError with the call's name and the path."""
     converted = [
         ctypes.c_long(a)
         if isinstance(a, int)

@@ -1,6 +1,6 @@
-"""A path inside a container, walked step by step as its processes will walk it, on descriptors.
+"""Resolves a path inside a container component by component, on descriptors, as the container's processes will do it.
 
-openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which mounts it went through.
+openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which mounts it passed through.
 """
 
 import errno
@@ -17,16 +17,17 @@ _TABLE_LIMIT = 1 << 28
 
 
 class Misled(Exception):
-    """The image leads a path to where nothing may be reserved."""
+    """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
 
 
 class Place:
-    """Where a path leads. Its descriptors are closed by `close`.
+    """The place that a path leads to. `close` closes its descriptors.
 
-    `fd`: of the last component, -1 where it is missing. `path`: without symbolic links, from the container's root;
-    what is missing is taken as it is written. `missing`: the components that are, `parent`: the directory before them.
-    `crossed`: (mount id, path) of every directory and symbolic link that the walk went through, in order. `links`:
-    those of them that are links.
+    `fd`: descriptor of the last component, -1 if a component is missing. `path`: the path from the container's root,
+    with symbolic links resolved; missing components are taken as they are written. `missing`: the components from the
+    first missing one on. `parent`: descriptor of the directory that holds the first missing component, else -1.
+    `crossed`: (mount id, path) of every directory and symbolic link that the walk passed through, in order. `links`:
+    the entries of `crossed` that are symbolic links.
     """
 
     def __init__(self, fd: int, path: str, missing: list[str], parent: int, way: "_Way") -> None:
@@ -38,13 +39,13 @@ class Place:
         self.links = way.links
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for fd in {self.fd, self.parent} - {-1}:
             posix.close(fd)
 
 
 class _Way:
-    """A walk so far: a stack of opened directories, the root first, and the last component."""
+    """The state of a walk: a stack of opened directories and at last the last component, the root first."""
 
     def __init__(self, root: int) -> None:
         self.stack: list[tuple[str, int]] = [("", posix.dup(root))]
@@ -55,20 +56,20 @@ class _Way:
         return "/".join(name for name, _ in self.stack) or "/"
 
     def cross(self, fd: int, path: str) -> tuple[int, str]:
-        """Note what the walk goes through."""
+        """Record a directory or symbolic link that the walk passes through."""
         self.crossed.append((mount_id(fd), path))
         return self.crossed[-1]
 
     def back(self, depth: int) -> None:
-        """Leave the directories beyond a depth."""
+        """Close and remove the directories beyond a depth."""
         while len(self.stack) > depth:
             posix.close(self.stack.pop()[1])
 
 
 def walk(root: int, path: str, everywhere: bool = False) -> Place:
-    """Walk an absolute path from a root. Raises Misled for one into /proc, /sys or /dev, OSError.
+    """Walk an absolute path from a root. Raises OSError; Misled for a path into /proc, /sys or /dev.
 
-    `everywhere`: into these too.
+    `everywhere`: walk into these trees too.
     """
     way = _Way(root)
     pending = _steps(path)
@@ -120,7 +121,7 @@ def _written(here: str, pending: list[str]) -> str:
 
 
 class Row:
-    """A line of /proc/PID/mountinfo (proc(5)). `point`: from that process's root."""
+    """A line of /proc/PID/mountinfo (proc(5)). `point`: the mount point, from that process's root."""
 
     __slots__ = ("_rest", "device", "id", "parent", "point", "root")
 
@@ -131,25 +132,25 @@ class Row:
 
     @property
     def options(self) -> list[str]:
-        """Of the mount, not of the file system."""
+        """Options of the mount, not of its file system."""
         return self._rest.split(" ", 1)[0].split(",")
 
     @property
     def unbindable(self) -> bool:
-        """Whether `rbind` leaves it out."""
+        """Whether the mount is unbindable: `rbind` does not copy it."""
         return "unbindable" in self._rest.partition(" - ")[0].split(" ")[1:]
 
     @property
     def filesystem(self) -> str:
-        """Its type."""
+        """Type of the file system."""
         fields = self._rest.split(" ")
         return fields[fields.index("-") + 1]
 
 
 def mount_table(pid: int) -> dict[int, Row]:
-    """The mounts of a process's namespace by id; 0: this process's own. Raises OSError.
+    """The mounts of a process's mount namespace by id; 0: of this process. Raises OSError.
 
-    Only a newline ends a line: the kernel leaves other separators of str.splitlines in a mount point as they are.
+    Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines.
     """
     text = read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT).decode("utf-8", "surrogateescape")
     rows = [Row(line) for line in text.split("\n") if line]

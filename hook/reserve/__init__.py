@@ -1,1 +1,1 @@
-"""What can be reserved, one file a kind: read from a rule, want, compare, apply, describe."""
+"""What can be reserved, one file for each kind: it reads the rule, compares, applies and describes."""

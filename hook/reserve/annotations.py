@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 KIND = "annotation"
 FIELD = "annotations"
-"""Of a rule: a list of `{name: PATTERN, absent: true}`."""
+"""The field of a rule: a list of `{name: PATTERN, absent: true}`."""
 
 
 class DropAnnotation(Edit):
-    """No annotation of that key: only a device plugin may set it. `before`: its value."""
+    """Removes an annotation that only a device plugin may set. `before`: its value."""
 
     __slots__ = ("before",)
     kind = KIND
@@ -25,20 +25,20 @@ class DropAnnotation(Edit):
         self.before = before
 
     def conflict(self) -> str:
-        """What the container asked for that this overrides."""
+        """What the container asked for that this edit overrides."""
         return f"annotation {self.name} must be absent and was set"
 
     def before_and_after(self) -> "tuple[object, object]":
-        """The value."""
+        """The value, and None: the annotation is removed."""
         return self.before, None
 
     def words(self) -> "tuple[str, str]":
-        """The value, quoted."""
+        """The quoted value, and "absent"."""
         return repr(self.before), "absent"
 
 
 def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
-    """Keys that only a device plugin may set, unless one did, with this very value."""
+    """Remove each annotation with a reserved key, unless a device plugin set this key to this value."""
     patterns = [(rule, str(entry["name"])) for rule in rules for entry in rule.plain.get(FIELD, [])]
     if not patterns or container.facts.allocation_problem:
         return
@@ -59,7 +59,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
 
 
 def apply(outcome: Outcome, target: "Target") -> None:
-    """Make it so."""
+    """Remove these annotations from `target`."""
     gone = {edit.name for edit in outcome.edits if edit.kind == KIND}
     if gone:
         target.annotations = {key: value for key, value in target.annotations.items() if key not in gone}

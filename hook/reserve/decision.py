@@ -1,8 +1,8 @@
 """The decision as an annotation of config.json. Part of the start path: builtins only.
 
-`exec` reads there what `create` decided, and the hook that looks at the container reads what is left to be logged.
-There is no state beside the bundle: what a container was promised lives and dies with it. `create` always replaces
-or removes the annotation, so a pod that brings one along gains nothing; nobody else may believe it.
+`exec` reads the reserved env that `create` decided. The createRuntime hook reads the event that it has to complete.
+Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
+removes the annotation, so a pod that sets it gains nothing. Only `exec` and that hook may trust the annotation.
 """
 
 from hook.base.errors import Undecided
@@ -15,9 +15,9 @@ ANNOTATION = "reassert/decision"
 def stamp(
     annotations: "dict[str, str]", reserved: Reserved, fingerprint: str, draft: "dict[str, object] | None" = None
 ) -> "dict[str, str]":
-    """The annotations with this decision in them and no other; without one where there is nothing to keep.
+    """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
 
-    `draft`: the event that the hook completes.
+    `draft`: the event that the createRuntime hook completes.
     """
     if not reserved and not draft and ANNOTATION not in annotations:
         return annotations
@@ -29,7 +29,7 @@ def stamp(
 
 
 def read(annotations: "dict[str, str]") -> "Reserved | None":
-    """The decision that was stamped, None where there is none. Raises Undecided if it is not one of ours."""
+    """The reserved env in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
     value = _parsed(annotations)
     if value is None:
         return None
@@ -40,7 +40,7 @@ def read(annotations: "dict[str, str]") -> "Reserved | None":
 
 
 def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
-    """The event that was handed on, None where there is none. Raises Undecided if it is not one of ours."""
+    """The event to complete, None if the annotation holds none. Raises Undecided if it cannot be read."""
     draft = (_parsed(annotations) or {}).get("event")
     return draft if isinstance(draft, dict) else None
 

@@ -17,9 +17,10 @@ PART = "devices"
 
 
 class PlaceDevice(Edit):
-    """An allocated device node, alone at its path, with the cgroup access that goes with it.
+    """An allocated device node as the only one at its path, with the cgroup access that was allocated.
 
-    `device`: the object for OCI's linux.devices. `access`: of `rwm`. `before`: the devices at that path.
+    `device`: the object for OCI's linux.devices. `access`: letters of `rwm`. `before`: the container's devices at that
+    path.
     """
 
     __slots__ = ("access", "before", "device")
@@ -36,7 +37,10 @@ class PlaceDevice(Edit):
         return all(device.get(key) == self.device[key] for key in ("type", "major", "minor"))
 
     def may_be_used(self, rules: "list[Device]") -> bool:
-        """Whether the cgroup rules, the later over the earlier (runtime-spec, Allowed Device list), give the access."""
+        """Whether the cgroup rules give the access. A later rule overrides earlier ones.
+
+        See runtime-spec, "Allowed Device list".
+        """
         granted: set[str] = set()
         for rule in rules:
             if rule.get("type", "a") in ("a", self.device["type"]) and all(
@@ -47,17 +51,17 @@ class PlaceDevice(Edit):
         return set(self.access) <= granted
 
     def conflict(self) -> str:
-        """What the container asked for that this overrides, or ""."""
+        """What the container asked for that this edit overrides, or ""."""
         if all(map(self.is_same_node, self.before)):
             return ""
         return f"device {self.name} is allocated and another node was put there"
 
     def before_and_after(self) -> "tuple[object, object]":
-        """OCI's objects."""
+        """OCI device objects."""
         return self.before, self.device
 
     def words(self) -> "tuple[str, str]":
-        """Type and numbers."""
+        """Type, major and minor number."""
         before = ", ".join(map(_words, self.before[:SHOWN]))
         return before or "-", _words(self.device)
 
@@ -67,7 +71,7 @@ def _words(device: "Device") -> str:
 
 
 def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
-    """What device plugins allocated to the container, and what of it the container has not."""
+    """Compare the devices that device plugins allocated with those of the container."""
     facts = container.facts
     wanted: dict[str, PlaceDevice] = {}
     for rule in rules:
@@ -78,7 +82,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
                     continue
                 node = facts.device_nodes.get(host)
                 if node is None:
-                    continue  # a directory of devices: the engine's to expand
+                    continue  # a directory of devices, which the engine expands
                 path = clean(inside)
                 device: Device = {"path": path, **node}
                 before = [d for d in container.devices if clean(str(d.get("path", ""))) == path]
@@ -96,7 +100,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
 
 
 def apply(outcome: Outcome, target: "Target") -> None:
-    """Make it so."""
+    """Make the allocated device the only one at its path in `target`, and add cgroup access if it is missing."""
     for edit in outcome.edits:
         if isinstance(edit, PlaceDevice):
             rest = [device for device in target.devices if clean(str(device.get("path", ""))) != edit.name]

@@ -1,4 +1,4 @@
-"""Reserved env: names with one value, or absent. Part of the start path: builtins only."""
+"""Reserved env: names that have one given value or are absent. Part of the start path: builtins only."""
 
 from hook.base.glob import glob_match, is_pattern, literal_start
 from hook.container.model import Container
@@ -16,14 +16,15 @@ KIND = "env"
 
 VALUE, FILE, ALLOCATED, ABSENT = "value", "file", "allocated", "absent"
 KEEP = "Keep"
-"""As the default of a `deviceAllocation`: leave the name as it is where no device plugin set it."""
+"""The `default` of a `deviceAllocation` that leaves the name unchanged if no device plugin set it."""
 
 
 class Env:
     """One reserved env name. `source` says what `text` is.
 
-    VALUE: the value. FILE: the path of a file whose first line is the value. ALLOCATED: the default where no device
-    plugin set the name, None for absent; with `keep` the name is left as it is. ABSENT: None; `name` may be a pattern.
+    VALUE: `text` is the value. FILE: `text` is the path of a file whose first line is the value. ALLOCATED: `text` is
+    the default if no device plugin set the name, None for absent; with `keep` the name is left unchanged instead.
+    ABSENT: `text` is None, and `name` may be a pattern.
     """
 
     __slots__ = ("keep", "name", "source", "text")
@@ -35,20 +36,20 @@ class Env:
         self.keep = keep
 
     def wanted(self) -> "tuple[object, ...]":
-        """What is wanted for the name, comparable between rules."""
+        """What the rule wants for the name, to be compared with what other rules want."""
         return self.source, self.text, self.keep
 
     def is_pattern(self) -> bool:
-        """Whether the name stands for many."""
+        """Whether `name` is a pattern of names that must be absent."""
         return self.source == ABSENT and is_pattern(self.name)
 
     def as_line(self) -> "list[object]":
-        """For the compiled policy; the arguments of the constructor."""
+        """The arguments of the constructor, as the compiled policy holds them."""
         return [self.name, self.source, self.text, self.keep]
 
 
 def from_policy(entry: "dict[str, Any]") -> Env:
-    """An entry of a rule's `env`, checked against the schema."""
+    """From an entry of a rule's `env` that was checked against the schema."""
     name, origin = str(entry["name"]), entry.get("valueFrom") or {}
     if "absent" in entry:
         return Env(name, ABSENT)
@@ -63,9 +64,10 @@ def from_policy(entry: "dict[str, Any]") -> Env:
 
 
 class SetEnv(Edit):
-    """Exactly one entry `name=value`, or none where `value` is None. `before`: values; None for an entry without `=`.
+    """Exactly one entry `name=value`, or none if `value` is None.
 
-    A bare `NAME` counts: crun's putenv(3) unsets the variable for it.
+    `before`: the values in the container, None for an entry `NAME` without `=`. Such an entry counts, since crun's
+    putenv(3) unsets the variable for it.
     """
 
     __slots__ = ("before", "value")
@@ -77,7 +79,7 @@ class SetEnv(Edit):
         self.before = before
 
     def conflict(self) -> str:
-        """What the container asked for that this overrides, or "". The value stays out of it."""
+        """What the container asked for that this edit overrides, or "". It never includes the value."""
         if self.value is None:
             return f"env {self.name} must be absent and was set" if self.before else ""
         if any(value != self.value for value in self.before):
@@ -85,19 +87,21 @@ class SetEnv(Edit):
         return ""
 
     def before_and_after(self) -> "tuple[object, object]":
-        """Values."""
+        """The values before, and the value after."""
         return self.before, self.value
 
     def words(self) -> "tuple[str, str]":
-        """Values, quoted."""
+        """The same values, quoted."""
         before = ", ".join("(no =)" if value is None else repr(value) for value in self.before[:SHOWN])
         return before or "-", "absent" if self.value is None else repr(self.value)
 
 
 class _Patterns:
-    """Patterns against many names, almost all of which match none: most are told apart in one call for all patterns.
+    """A fast test of names against patterns.
 
-    By how they begin (`*` at the end or in the middle), else by how they end, else (`*x*`) by what is in between.
+    Almost no name matches, and one call rules most names out for all patterns.
+
+    A pattern is tested by its literal start, if it has one, else by its literal end, else (`*x*`) by `glob_match`.
     """
 
     __slots__ = ("ends", "rest", "starts")
@@ -109,7 +113,7 @@ class _Patterns:
         self.rest = tuple([pattern for pattern in anywhere if not _literal_end(pattern)])
 
     def may_match(self, name: str) -> bool:
-        """False where no pattern matches."""
+        """False only if no pattern matches."""
         if name.startswith(self.starts) or name.endswith(self.ends):
             return True
         return bool(self.rest) and any(glob_match(pattern, name) for pattern in self.rest)
@@ -120,9 +124,10 @@ def _literal_end(pattern: str) -> str:
 
 
 class Reserved:
-    """Reserved env apart from any one process: `values` by name, None where it must be absent; `absent` patterns.
+    """Reserved env, for every process of a container.
 
-    It is decided at create time and travels on to `exec`. An exact name beats a pattern.
+    `values`: by name, None for a name that must be absent. `absent`: patterns of names that must be absent. An exact
+    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.reserve.decision).
     """
 
     __slots__ = ("_patterns", "absent", "values")
@@ -136,7 +141,7 @@ class Reserved:
         return bool(self.values or self.absent)
 
     def owner(self, name: str) -> str:
-        """The reserved name or pattern that an env name falls under, or ""."""
+        """The reserved name, or else the pattern, that an env name matches, or ""."""
         if name in self.values:
             return name
         if not self.absent:
@@ -152,16 +157,19 @@ class Reserved:
         return ""
 
     def differences(self, env: "list[str]") -> "list[SetEnv]":
-        """What has to change in a process's env, exact names first. Stops shortly beyond EDITS names of patterns."""
+        """The edits that a process's env needs, exact names first.
+
+        Soon after more than EDITS names matched patterns, it looks for no further names.
+        """
         before: dict[str, list[str | None]] = {name: [] for name in self.values}
         by_pattern: dict[str, list[str | None]] = {}
         for entry in env:
             name, equals, value = entry.partition("=")
-            found = before.get(name)
-            if found is None and self.absent and len(by_pattern) <= EDITS and self.owner(name):
-                found = by_pattern.setdefault(name, [])
-            if found is not None:
-                found.append(value if equals else None)
+            values = before.get(name)
+            if values is None and self.absent and len(by_pattern) <= EDITS and self.owner(name):
+                values = by_pattern.setdefault(name, [])
+            if values is not None:
+                values.append(value if equals else None)
         wrong = [
             SetEnv(name, value, before[name])
             for name, value in self.values.items()
@@ -170,7 +178,10 @@ class Reserved:
         return wrong + [SetEnv(name, None, values) for name, values in by_pattern.items()]
 
     def correct(self, env: "list[str]") -> "list[str]":
-        """The env as it has to be: each value where its name first stood, else at the end; all else in its order."""
+        """The corrected env.
+
+        Each reserved value replaces the first entry of its name, or is appended. All other entries keep their order.
+        """
         corrected: list[str] = []
         placed: set[str] = set()
         for entry in env:
@@ -187,7 +198,10 @@ class Reserved:
 
 
 def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
-    """What the rules reserve, and what of it the container has not. An exact name beats a pattern."""
+    """Collect the env that the rules reserve, and compare the container's env with it.
+
+    An exact name overrides a pattern.
+    """
     reserved = outcome.env
     owners: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -211,7 +225,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
         edit.origin = origins.get(edit.name, "") if edit.value is not None else ""
         if not exact and not outcome.count(KIND, edit.rule):
-            break  # of exact names the policy's author says how many there are
+            break  # exact names have no limit: the policy lists each of them
         outcome.edits.append(edit)
         asked = [name for name in denying if name == edit.name or (not exact and glob_match(name, edit.name))]
         if asked and edit.conflict():
@@ -219,7 +233,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
 
 
 def apply(outcome: Outcome, target: "Target") -> None:
-    """Make it so."""
+    """Correct the env of `target`."""
     if outcome.env:
         target.env = outcome.env.correct(target.env)
 
@@ -232,7 +246,7 @@ def _resolve(
     owners: "dict[str, str]",
     origins: "dict[str, str]",
 ) -> None:
-    """Reserve the value that one exact name has to have, found in the node's facts."""
+    """Reserve one exact name with its value: from the rule, from a file of the node or from an allocation."""
     facts, name, value = container.facts, env.name, env.text
     if env.source == FILE:
         path = str(env.text)
@@ -243,13 +257,13 @@ def _resolve(
         value = facts.files[path]
     elif env.source == ALLOCATED:
         if facts.allocation_problem:
-            return  # said once for the whole rule
+            return  # plan() adds this error once for the whole rule
         set_by = [allocation for allocation in facts.allocations if name in allocation.env]
         if set_by or name in facts.cdi_env:
             value = _allocated_value(name, set_by, container)
             if value is None:
                 names = " and ".join(str(allocation) for allocation in set_by)
-                outcome.deny(rule, KIND, f"{names} set env {name} differently, and neither value is there")
+                outcome.deny(rule, KIND, f"{names} set env {name} differently, and the container has neither value")
                 return
             origins[name] = "; ".join(str(allocation) for allocation in set_by) or "CDI"
         elif env.keep:
@@ -263,10 +277,11 @@ def _resolve(
 
 
 def _allocated_value(name: str, set_by: "list[Allocation]", container: Container) -> "str | None":
-    """The value that was allocated, None where two plugins disagree and the container has neither's.
+    """The allocated value. None if two plugins set different values and the container has neither.
 
-    containerd appends a CDI spec's env last, so one of its values that stands last is right. Of two plugins that
-    set one name kubelet takes either; the first value in process.env that is one of theirs tells which.
+    containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value
+    is right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
+    them tells which.
     """
     prefix = name + "="
     there = [

@@ -1,7 +1,7 @@
-"""Reserved mounts, compared as text: what config.json says. Part of the start path: builtins only.
+"""Reserved mounts, compared with the mounts in config.json. Part of the start path: builtins only.
 
-Where a path of an image leads, and what a runtime made of it, only the container's mount namespace tells: after the
-text is right, `hook.linux.look` looks there.
+config.json does not say where the image's symbolic links lead, nor what the runtime mounted. Once config.json is
+right, `hook.linux.look` verifies both in the container's mount namespace.
 """
 
 from hook.base.text import shortened
@@ -24,21 +24,22 @@ PART = "mounts"
 """The part of `deviceAllocations` that reserves a device plugin's mounts."""
 
 VOLUMES_ABOVE = "volumesAbove"
-"""Beside it: a container's mount above a device plugin's is let through."""
+"""The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
 
 BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
-"""Trees that no mount is put into: the runtime makes them, some of it after everything else; and a mount there could
-hand the container the node (CVE-2019-16884, runc)."""
+"""Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
+give the container control of the node (CVE-2019-16884, runc)."""
 
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")
 
 
 class Mount:
-    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` those of mount(8).
+    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
 
-    `source` "" reserves that nothing is mounted at the destination or below it. `skip_missing`: leave the mount out
-    where the node has no such source. `volumes_above`: a container's mount above the destination is let through.
+    `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
+    may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
+    `volumes_above`: the container may have a mount above the destination.
     """
 
     __slots__ = ("allow_below", "destination", "options", "skip_missing", "source", "volumes_above")
@@ -60,7 +61,7 @@ class Mount:
         self.volumes_above = volumes_above
 
     def wanted(self) -> "tuple[object, ...]":
-        """What is wanted at the destination, comparable between rules."""
+        """What the rule wants at the destination, to be compared with what other rules want."""
         return self.source, frozenset(self.options)
 
     def as_oci(self, is_directory: bool = False) -> "OciMount":
@@ -73,7 +74,7 @@ class Mount:
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
 
     def as_line(self) -> "list[object]":
-        """For the compiled policy; the arguments of the constructor."""
+        """The arguments of the constructor, as the compiled policy holds them."""
         return [
             self.source,
             self.destination,
@@ -85,7 +86,7 @@ class Mount:
 
 
 def from_policy(entry: "dict[str, Any]") -> Mount:
-    """An entry of a rule's `mounts`, checked against the schema: rbind, rprivate and ro unless it says otherwise."""
+    """From an entry of a rule's `mounts` that was checked against the schema. Defaults: rbind, rprivate and ro."""
     given = [str(option) for option in entry.get("options") or []]
     options = [option for option in given if option in _BIND] or ["rbind"]
     options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
@@ -102,11 +103,11 @@ def from_policy(entry: "dict[str, Any]") -> Mount:
 
 
 class PlaceMount(Edit):
-    """A reserved mount as the last thing mounted at its path, or nothing mounted there at all.
+    """A reserved mount as the last one mounted at its path, or no mount at the path.
 
-    `mount`: the OCI object, None where nothing may be mounted. `companions`: cleaned destinations that may come after
-    it, those of the plan's other reserved mounts and of what `allowBelow` lets through. Everything else at the path
-    or below it goes away. `before`: what goes away, and what stays above it because `volumes_above` allows that.
+    `mount`: the OCI object, None if nothing may be mounted. `companions`: cleaned destinations of mounts that may come
+    after it: the plan's other reserved mounts and the mounts that `allowBelow` allows. Every other mount at the path or
+    below it is removed. `before`: the mounts that are removed, and the mounts above it, which stay if `volumes_above`.
     """
 
     __slots__ = ("before", "companions", "mount", "volumes_above")
@@ -128,41 +129,42 @@ class PlaceMount(Edit):
         self.volumes_above = False
 
     def source(self) -> str:
-        """Path on the node; "" where nothing may be mounted."""
+        """The path on the node, "" if nothing may be mounted."""
         return str(self.mount["source"]) if self.mount else ""
 
     def options(self) -> "list[str]":
-        """Of mount(8)."""
+        """The mount(8) options."""
         options = self.mount.get("options") if self.mount else None
         return [str(option) for option in options] if isinstance(options, list) else []
 
     def displaces(self, path: str) -> bool:
-        """Whether a mount at a cleaned path has to go."""
+        """Whether a mount at a cleaned path has to be removed."""
         return path == self.name or (is_below(path, self.name) and path not in self.companions)
 
     def in_place(self, there: "list[tuple[str, OciMount]]", displaced: "list[int]") -> bool:
-        """Whether the text says so already. `there`: cleaned destinations and mounts; `displaced`: which have to go.
+        """Whether config.json needs no edit for this mount.
 
-        Nothing may come after it but its companions: any other path could be a link of the image that leads above it.
+        `there`: the container's cleaned destinations and mounts. `displaced`: indexes of those that have to be removed.
+        Only companions may come after the mount: another path could lead, by a link of the image, to a place above it.
         """
         if self.mount is None or len(displaced) != 1 or there[displaced[0]][1] != self.mount:
             return not displaced and self.mount is None
         return all(path in self.companions and not is_below(self.name, path) for path, _ in there[displaced[0] + 1 :])
 
     def conflict(self) -> str:
-        """What the container asked for that this overrides, or ""."""
+        """What the container asked for that this edit overrides, or ""."""
         if not self.before:
             return ""
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
         return f"mount {self.name} is reserved and {shortened(', '.join(others))} was mounted"
 
     def before_and_after(self) -> "tuple[object, object]":
-        """Destinations and sources; source and options."""
+        """Destinations and sources of the mounts before; source and options of the reserved mount."""
         before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before]
         return before, {"source": self.source(), "options": self.options()} if self.mount else None
 
     def words(self) -> "tuple[str, str]":
-        """Where from."""
+        """The same as text: destinations with their sources; source and options."""
         before = ", ".join(f"{m['destination']} from {m.get('source')}" for m in self.before[:SHOWN])
         if self.mount is None:
             return before or "-", "absent"
@@ -170,7 +172,7 @@ class PlaceMount(Edit):
 
 
 def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
-    """What the rules reserve, shallow before deep, and what of it the container has not."""
+    """Collect the mounts that the rules reserve, and compare the container's mounts with them: upper paths first."""
     reserved: list[tuple[Rule, Mount, str]] = []
     denying: dict[str, str] = {}
     for rule in rules:
@@ -193,7 +195,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
 def _compare(
     reserved: "list[tuple[Rule, Mount, str]]", denying: "dict[str, str]", container: Container, outcome: Outcome
 ) -> None:
-    """Hold what is reserved against the container's mounts. `denying`: by path, the rule that refuses a conflict."""
+    """Compare the container's mounts with the reserved ones. `denying`: by path, the rule that refuses a conflict."""
     wanted: dict[str, tuple[Rule, Mount, str]] = {}
     for rule, mount, origin in reserved:
         first = wanted.setdefault(mount.destination, (rule, mount, origin))
@@ -238,7 +240,7 @@ def _compare(
 
 
 def volume_above(volume: str, path: str) -> str:
-    """The reason against a volume above a reserved mount."""
+    """The reason to refuse a volume above a reserved mount."""
     return (
         f"mount {volume} is a volume above the reserved mount {path}; others who write to the volume could remove the "
         "reserved mount (volumesAbove: Allow permits it)"
@@ -246,7 +248,10 @@ def volume_above(volume: str, path: str) -> str:
 
 
 def apply(outcome: Outcome, target: "Target") -> None:
-    """Make it so: what has to go is gone, and reserved mounts come last, each before its companions below it."""
+    """Correct the mounts of `target`: remove those that have to go, and put reserved mounts last.
+
+    Each reserved mount comes before its companions below it.
+    """
     if not any(edit.kind == KIND for edit in outcome.edits):
         return
     names = [edit.name for edit in outcome.mounts]
@@ -267,7 +272,7 @@ def apply(outcome: Outcome, target: "Target") -> None:
 
 
 def _allocated(allocation: "Allocation", volumes_above: bool) -> "list[Mount]":
-    """As kubelet and the engines turn a plugin's mounts into OCI's."""
+    """A device plugin's mounts, with the options that kubelet and the engines give them in config.json."""
     mounts = []
     for source, destination, read_only in allocation.mounts:
         path = clean(destination)
@@ -281,7 +286,10 @@ def _allocated(allocation: "Allocation", volumes_above: bool) -> "list[Mount]":
 def _as_engine_wrote(
     path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]", is_directory: bool
 ) -> "OciMount | None":
-    """The mount as OCI has it; an allocated one as the engine wrote it, where that says the same; None for absent."""
+    """The OCI mount, None if nothing may be mounted.
+
+    An allocated mount that the engine already wrote, with the same meaning, is taken as the engine wrote it.
+    """
     if not mount.source:
         return None
     for at, other in there if origin else []:
@@ -293,12 +301,12 @@ def _as_engine_wrote(
 
 
 def _same_options(one: "list[object]", other: "list[str]") -> bool:
-    """Whether mount options mean the same: engines differ in their order, and docker leaves `rw` out."""
+    """Whether mount options mean the same: engines order them differently, and docker omits `rw`."""
     return [o for o in one if o not in other and o != "rw"] == [o for o in other if o not in one and o != "rw"] == []
 
 
 def _is_let_through(path: str, reserved: "list[Mount]") -> bool:
-    """Whether every reserved mount above the path allows it; one that says nothing of it is as good as a no."""
+    """Whether each reserved mount above the path allows it in `allowBelow`; one without `allowBelow` allows nothing."""
     above = [mount for mount in reserved if is_below(path, mount.destination)]
     return bool(above) and all(
         any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above

@@ -1,4 +1,4 @@
-"""What the reserved kinds hand to plan(): edits, and reasons against the container. Start path: builtins only."""
+"""What each reserved kind gives to plan(): edits, and reasons to refuse the container. Start path: builtins only."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hook.reserve.mounts import PlaceMount
 
     class Target(Protocol):
-        """What a container would start with; `hook.container.model.Container` says what each is."""
+        """What a container would start with; `hook.container.model.Container` describes each field."""
 
         env: list[str]
         mounts: list[dict[str, object]]
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 
 SHOWN = 64
-"""How many entries of what a container came with one edit describes. The rest is counted."""
+"""How many of the container's own entries one edit describes. The rest is only counted."""
 
 EDITS = 1000
-"""How many edits of one kind a container may need. Nobody's mistake needs more, and each costs time and memory."""
+"""How many edits of one kind a container may need: each costs time and memory, and no honest pod needs so many."""
 
 
 class Reason:
-    """Why a container must not start, or why nobody can tell. `rule`: whose, "" for no rule's. `kind`: "" for all."""
+    """Why a container must not start, or why reassert cannot tell.
+
+    `rule`: name of the rule, "" if no rule is the reason. `kind`: the reserved kind, "" for all.
+    """
 
     __slots__ = ("kind", "message", "rule")
 
@@ -38,15 +41,16 @@ class Reason:
         return f"rule {self.rule}: {self.message}" if self.rule else self.message
 
     def describe(self) -> "dict[str, object]":
-        """For events."""
+        """As events have it."""
         return {"rule": self.rule, "message": self.message}
 
 
 class Edit:
     """One difference between what a container would start with and what the policy wants.
 
-    `rule`: who wants it. `name`: of the env entry, mount path, device path or annotation. `before`: what the container
-    came with. `origin`: the allocation that the wanted value comes from, "" for the policy's own.
+    `rule`: name of the rule that wants the edit. `name`: env name, mount path, device path or annotation key. `before`:
+    what the container would start with. `origin`: the allocation that the wanted value comes from, "" if it comes from
+    the policy.
     """
 
     __slots__ = ("name", "origin", "rule")
@@ -58,19 +62,19 @@ class Edit:
         self.origin = origin
 
     def conflict(self) -> str:
-        """What the container asked for that this overrides, or ""; never the value itself."""
+        """What the container asked for that this edit overrides, or "". It never includes an env value."""
         raise NotImplementedError
 
     def before_and_after(self) -> "tuple[object, object]":
-        """What the container came with and what it gets, as JSON; None is absent."""
+        """What the container would have started with and what it gets, as JSON; None: absent."""
         raise NotImplementedError
 
     def words(self) -> "tuple[str, str]":
-        """The same for a table."""
+        """The same as text for a table."""
         raise NotImplementedError
 
     def describe(self) -> "dict[str, object]":
-        """For events."""
+        """As events have it."""
         before, after = self.before_and_after()
         described = {"rule": self.rule, "kind": self.kind, "name": self.name, "before": before, "after": after}
         if self.origin:
@@ -79,7 +83,7 @@ class Edit:
 
 
 class Outcome:
-    """What all kinds found. `env` and `mounts`: everything reserved of these, whether or not it needs an edit."""
+    """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit."""
 
     __slots__ = ("denials", "edits", "env", "errors", "mounts")
 
@@ -91,15 +95,15 @@ class Outcome:
         self.mounts: list[PlaceMount] = []
 
     def deny(self, rule: str, kind: str, message: str) -> None:
-        """The policy forbids it."""
+        """Add a reason to refuse the container: the policy forbids something that it has or lacks."""
         self.denials.append(Reason(rule, kind, message))
 
     def cannot_tell(self, rule: str, kind: str, message: str) -> None:
-        """Reassert could not find out; `failurePolicy` says what the container gets."""
+        """Add an error: reassert could not find something out. `failurePolicy` says whether the container starts."""
         self.errors.append(Reason(rule, kind, message))
 
     def count(self, kind: str, rule: str) -> bool:
-        """Whether one more edit of a kind is within the limit; beyond it the container is refused, once."""
+        """Whether one more edit of a kind is within EDITS; if not, adds one reason to refuse the container."""
         number = sum(edit.kind == kind for edit in self.edits) if len(self.edits) >= EDITS else 0
         if number >= EDITS and not any(d.kind == kind and d.message.startswith("more than") for d in self.denials):
             self.deny(rule, kind, f"more than {EDITS} {kind} entries of the container are reserved or must be absent")

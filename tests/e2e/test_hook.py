@@ -348,7 +348,7 @@ def test_inside_a_user_namespace_the_hook_refuses_and_names_the_right_stage(
     assert container.create() != 0
     run(real, "delete", "--force", container.id, check=False)
     if real.endswith("runc"):  # crun keeps a hook's words to itself, and the event log is not the namespace's to write
-        assert "hook in at the stage createRuntime instead" in container.output()
+        assert "configure the hook for the stage createRuntime instead" in container.output()
 
 
 def call(node: Node, stage: str, state: object, *flags: str) -> subprocess.CompletedProcess[str]:

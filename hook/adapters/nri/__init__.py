@@ -1,4 +1,5 @@
-"""The NRI plugin: the same decision, taken in a process that stays and that the container engine asks.
+"""The NRI plugin: a long-running process that the container engine asks about each container.
 
-NRI is containerd's and CRI-O's Node Resource Interface. Nothing here is on the start path (hook/start.py).
+NRI is the Node Resource Interface of containerd and CRI-O. The plugin decides as all adapters do (hook.decide). Nothing
+here is on the start path (hook/start.py).
 """

@@ -1,14 +1,15 @@
-"""From a Plan to an NRI ContainerAdjustment, and what the runtime will make of it. No I/O but for a look at hostPaths.
+"""Turns a Plan into an NRI ContainerAdjustment, and predicts its result. The only I/O: it resolves paths of the node.
 
-NRI cannot say everything that a policy can. Under its rules (containerd/nri, pkg/adaptation/result.go and
-pkg/runtime-tools/generate; the same from 0.6 to 0.9 but where said):
+NRI cannot express every edit. Its rules (containerd/nri, pkg/adaptation/result.go and pkg/runtime-tools/generate; the
+same from 0.6 to 0.9 unless a version is given):
 
-- env can be set, never removed: `-NAME` only takes back what another plugin set;
-- of a name that stands there twice only the first is replaced, then the last of each name wins;
-- a mount is replaced by the very text of its destination, the first of that text only; it is removed from 0.8 on;
-- mounts are sorted by depth, then by text, so what lies deeper lands on top.
+- env can be set, but not removed: `-NAME` only undoes what another plugin set;
+- of an env name that occurs twice only the first entry is replaced; then the last entry of each name is used;
+- a mount replaces the first mount whose destination is the same text, and no other;
+- a mount can be removed by the text of its destination, from 0.8 on;
+- mounts are sorted by depth, then by text, so a deeper mount comes later.
 
-So the result is computed here, held against the policy, and what NRI cannot bring about is a reason to refuse.
+So the result is computed here and compared with the policy. An edit that NRI cannot make is a reason to refuse.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ from hook.reserve.outcome import Edit, Reason
 Mount = dict[str, object]
 
 clean = lru_cache(256)(paths.clean)
-"""The same few destinations come with every container."""
+"""Cached, since most containers have the same few destinations."""
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 
 
 class Adjustment:
-    """What is asked of the runtime. `env` by name; `mounts` that are set; `removed`: destinations of mounts that go."""
+    """What the plugin asks the runtime for.
+
+    `env`: values by name. `mounts`: mounts to set. `removed`: destinations of mounts to remove. `devices`: devices to
+    add. `annotations`: keys to remove.
+    """
 
     def __init__(self) -> None:
         self.env: dict[str, str] = {}
@@ -47,7 +52,7 @@ class Adjustment:
         self.annotations: list[str] = []
 
     def response(self) -> Any:
-        """As NRI's CreateContainerResponse."""
+        """The adjustment as NRI's CreateContainerResponse."""
         response = messages.get("CreateContainerResponse")()
         made = response.adjust
         for name, value in self.env.items():
@@ -66,13 +71,16 @@ class Adjustment:
 
 
 def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Reason]]:
-    """What to ask for so that the plan comes true, and what of it will not. `removes_mounts`: NRI 0.8 or later."""
+    """The adjustment for a plan, and the reasons to refuse the container for edits that NRI cannot make.
+
+    `removes_mounts`: whether the runtime's NRI can remove mounts (0.8 or later).
+    """
     adjustment = Adjustment()
     if not plan.edits:
         return adjustment, []
     mounts: dict[str, Mount] = {}
     in_the_way = any(isinstance(edit, PlaceMount) and edit.before for edit in plan.edits)
-    there = container.mounts if in_the_way else []  # else whatever is there stays, and does not matter
+    there = container.mounts if in_the_way else []  # without a conflict no mount of the container matters
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
             if edit.value is not None and not edit.name.startswith("-"):
@@ -90,17 +98,17 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
 
 
 def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Reason]:
-    """Why an edit does not come true, if it does not. `final`: `predicted_mounts`."""
+    """Why NRI cannot make an edit; empty if it can. `final`: the result of `predicted_mounts`."""
     if isinstance(edit, SetEnv):
         return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
     if isinstance(edit, PlaceMount):
-        why = f"is in the way of the reserved {edit.name}, and NRI cannot take it away"
+        why = f"conflicts with the reserved mount {edit.name}, and NRI cannot remove it"
         left = mount_leftovers(edit, final, adjustment.mounts)
         return [Reason(edit.rule, "mount", f"mount {destination} {why}") for destination in left]
     message = ""
     if isinstance(edit, PlaceDevice):
         if any(device.get("path") != edit.name for device in edit.before):
-            message = f"device {edit.name} is there under another spelling"
+            message = f"the container has device {edit.name} under another spelling of its path"
         elif "m" in edit.access and edit.device["type"] == "c":
             message = f"NRI cannot give the mknod access that {edit.name} has"
     elif not isinstance(edit, DropAnnotation):
@@ -112,7 +120,10 @@ def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Rea
 
 
 def _env_holds(edit: SetEnv, set_at_all: bool) -> bool:
-    """What process.env will say (generate.AdjustEnv). `set_at_all`: whether any name is set; bare entries go then."""
+    """Whether process.env will be as the edit wants it (generate.AdjustEnv).
+
+    `set_at_all`: whether the adjustment sets any name; then NRI also removes entries without `=`.
+    """
     values = [value for value in edit.before if value is not None]
     if edit.value is None:
         return set_at_all and not values
@@ -123,9 +134,9 @@ def _env_denial(edit: SetEnv) -> Reason:
     if edit.value is None:
         return Reason(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
     name = edit.name
-    why = f"env {name} is there more than once, of which NRI replaces the first only"
+    why = f"env {name} occurs more than once, and NRI replaces only the first entry"
     if name.startswith("-"):
-        why = f"NRI cannot set env {name}, whose name it takes for a removal"
+        why = f"NRI cannot set env {name}: it takes a name that begins with - for a removal"
     return Reason(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
 
 
@@ -135,8 +146,11 @@ def _env_denial(edit: SetEnv) -> Reason:
 def _ask_for_mount(
     edit: PlaceMount, there: list[Mount], removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
 ) -> None:
-    """Ours at its path; what else is at it or below it goes, or is replaced by ours at the same text."""
-    own = str(edit.mount["destination"]) if edit.mount else ""  # an allocated one may be spelled as the engine wrote it
+    """Ask for the reserved mount, and for the removal of the container's mounts that conflict with it.
+
+    If NRI cannot remove mounts, each of them is replaced by the part of the reserved hostPath at the same place.
+    """
+    own = str(edit.mount["destination"]) if edit.mount else ""  # of an allocated mount: as the engine spells it
     if edit.mount:
         mounts[own] = edit.mount
     for mount in there:
@@ -152,9 +166,10 @@ def _ask_for_mount(
 
 
 def _part(source: str, below: str) -> str:
-    """The path of our own hostPath below it, "" where there is none or a symbolic link leads elsewhere.
+    """The path `below` the reserved hostPath; "" if it does not exist or a symbolic link is part of `below`.
 
-    `below` comes from the pod: without this look it would choose which link of the node's to follow.
+    `below` comes from the pod. Without this check a pod author could choose which symbolic link of the node is
+    followed.
     """
     path = source + below
     real = os.path.realpath(source) + below
@@ -162,14 +177,14 @@ def _part(source: str, below: str) -> str:
 
 
 def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]:
-    """The OCI mounts after the adjustment (generate.AdjustMounts)."""
+    """The OCI mounts that the runtime will have after the adjustment (generate.AdjustMounts)."""
     if not adjustment.mounts and not adjustment.removed:
         return list(mounts)
     gone = {str(mount["destination"]) for mount in adjustment.mounts}.union(adjustment.removed)
     final: list[Mount] = []
     for mount in mounts:
         if mount["destination"] in gone:
-            gone.discard(str(mount["destination"]))  # the first of a text, and no other
+            gone.discard(str(mount["destination"]))  # NRI replaces or removes only the first mount of the same text
         else:
             final.append(mount)
     return sorted(final + adjustment.mounts, key=_order)
@@ -186,12 +201,12 @@ def _place(destination: str) -> tuple[int, bytes]:
 
 
 def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) -> list[str]:
-    """Destinations that keep a reserved mount from being what it should be; its own where it is missing.
+    """Destinations of mounts that conflict with a reserved mount; its own destination if it is missing.
 
-    Unlike `PlaceMount.verify` this takes an unrelated mount after it, since NRI sorts them.
+    Unlike `PlaceMount.in_place` this accepts an unrelated mount after the reserved one, since NRI sorts mounts.
     """
     if mounts == [edit.mount]:
-        return []  # nothing of the container's is near, as a rule
+        return []  # the usual case: no mount of the container conflicts
     wanted = {mount["destination"]: mount for mount in ([*ours, edit.mount] if edit.mount else ours)}
     wrong: list[str] = []
     for mount in mounts:
@@ -209,7 +224,7 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
 
 
 def _same(one: Mount, other: Mount) -> bool:
-    """The same but for the order of options."""
+    """Whether two mounts are the same, apart from the order of options."""
     if one["destination"] != other.get("destination") or one.get("source") != other.get("source"):
         return False
     return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))
@@ -221,19 +236,19 @@ def _options(mount: Mount) -> list[str]:
 
 
 def still_wrong(plan: Plan, container: Container) -> list[Edit]:
-    """Of a running container's plan, the edits that NRI's own order and spelling do not explain: drift."""
-    found: list[Edit] = []
+    """The edits of a running container's plan that are drift: NRI's order and spelling do not explain them."""
+    drift: list[Edit] = []
     for edit in plan.edits:
         if isinstance(edit, PlaceMount):
             if mount_leftovers(edit, container.mounts, _own_parts(edit, container)):
-                found.append(edit)
+                drift.append(edit)
         elif not (isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}):
-            found.append(edit)
-    return found
+            drift.append(edit)
+    return drift
 
 
 def _own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
-    """Parts of our own hostPath that an earlier answer put in the place of a pod's mounts."""
+    """Parts of the reserved hostPath that an earlier adjustment mounted in place of a pod's mounts."""
     if not edit.mount:
         return []
     parts = []

@@ -1,4 +1,4 @@
-"""One container that a runtime asks about: from NRI's words to the decision and back."""
+"""The decision about one container that a runtime asks about: reads NRI's request and makes the reply."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from hook.plan import Plan
 from hook.policy.model import Policy
 
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
-"""Labels that kubelet and containerd put beside the pod's own."""
+"""Prefixes of labels that kubelet and containerd add to the pod's own."""
 
 _TYPE = "io.kubernetes.container.type"
 _IMAGE = "io.kubernetes.cri.image-name"
-"""containerd's first name of the image's id, which it writes over what a pod may have brought."""
+"""The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
 _RUNNING = (2, 3)
 """CONTAINER_PAUSED, CONTAINER_RUNNING."""
 
 
 def identify(pod: Any, container: Any, engine: str) -> Identity:
-    """Who the container is. Names and UID are the runtime's own record of what kubelet asked for.
+    """The container's identity.
 
-    The image is what hook.container.identity believes of the engine's annotations. The type is kubelet's
-    annotation on the container; where a pod's own annotations travel into the spec it could be the pod's, so it is
-    believed only if the pod has none of that name (NRI lists all annotations of a pod).
+    Names and UID are the runtime's own record of what kubelet asked for. The image comes from the annotation that
+    hook.container.identity trusts too. The type is kubelet's annotation on the container. Some engines copy a pod's own
+    annotations into the spec, so the type is trusted only if the pod has no annotation of that name (NRI lists all
+    annotations of a pod).
     """
     notes = container.annotations
     kind = notes.get(_TYPE, "") if _TYPE not in pod.annotations else ""
@@ -51,10 +52,11 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
 
 
 class Reply(NamedTuple):
-    """What a runtime is told about one container.
+    """The reply to the runtime about one container.
 
-    `payload`: bytes of a CreateContainerResponse; `refusal`: why there is none, or "". `tell` logs and counts it, to be
-    called once it has been sent: what nobody was told is not to stand in a log as done.
+    `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `tell`: writes the
+    event and counts the container. It is called only after the reply was sent, so the log never says that an edit was
+    made that the runtime was not asked for.
     """
 
     payload: bytes
@@ -63,7 +65,7 @@ class Reply(NamedTuple):
 
 
 class Decider:
-    """Answers for one runtime. `engine`: its name; `removes_mounts`: whether its NRI can."""
+    """Decides for one runtime. `engine`: the runtime's name. `removes_mounts`: whether its NRI can remove mounts."""
 
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
@@ -83,7 +85,7 @@ class Decider:
 
         def act(decided: Plan, asked: Asked) -> Done:
             nonlocal payload
-            if decided.reasons():  # in Audit mode: the container would not start anyway
+            if decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
                 return Done(NOWHERE)
             case.reads_node = True
             adjustment, denials = adjust(decided, case.container, self.removes_mounts)
@@ -132,10 +134,11 @@ class Decider:
             self.report.container(verdict.event)
 
     def too_late(self, container_id: str) -> Reply:
-        """The answer for a request whose decision takes too long. Asks nothing of the node, which may hang.
+        """The reply to a request whose decision takes too long. It reads no file of the node: such a read may hang.
 
-        A file of the node that hangs is nothing that the pod did, so `failurePolicy` decides. Whatever else takes its
-        time was asked for by the pod's author, and no policy lets that through.
+        If the decision was reading the policy or the node's files, the pod did not cause the delay, so `failurePolicy`
+        decides. Any other delay was caused by the pod's author: Enforce mode refuses the container with any
+        `failurePolicy`.
         """
         late = Case(ADAPTER, container_id, lambda: self.resident.last)
         case = self._deciding.get(container_id)
@@ -147,12 +150,12 @@ class Decider:
         return self._reply(late, late.failed(why), failure="deadline")
 
     def unread(self, why: str) -> Reply:
-        """The answer for a container of whom the runtime says more than is read; its size is its author's doing."""
+        """The reply for a container whose request is too large to be read; the pod's author caused that size."""
         case = Case(ADAPTER, "", lambda: self.resident.last)
         return self._reply(case, case.failed(TooLarge(why)))
 
     def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
-        """Report how running containers differ from what the policy wants; how many do. Changes nothing."""
+        """Report how running containers differ from the policy, and return how many do. Changes nothing."""
         by_id = {pod.id: pod for pod in pods}
         drifted = 0
         for container in containers:
@@ -164,7 +167,7 @@ class Decider:
                 decided = case.decide(who, Asked(container))
                 wrong = still_wrong(decided, case.container)
                 event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
-            except Exception as error:  # one that cannot be read must not hide the others
+            except Exception as error:  # one unreadable container must not hide the others
                 self.report.metrics.error("decision")
                 self.report.container(case.failed(error).event or {})
                 continue
@@ -180,7 +183,7 @@ class Decider:
 
 
 class Asked:
-    """What a container would start with, in OCI's spelling, as NRI tells it. Raises Unacceptable, TooLarge."""
+    """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
 
     def __init__(self, container: Any) -> None:
         _check_size(container)
@@ -198,7 +201,7 @@ class Asked:
 
 
 def _check_size(container: Any) -> None:
-    """No more than a config.json may have (hook.container.spec). Nothing is copied before that is known."""
+    """Apply the limit of entries in a config.json (hook.container.spec), before anything is copied. Raises TooLarge."""
     linux = container.linux
     objects = len(container.mounts) + len(linux.devices) + len(linux.resources.devices)
     if 4 * objects + len(container.env) + len(container.args) + len(container.annotations) > ENTRIES:
@@ -213,15 +216,15 @@ def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object
     ]
     rules: list[dict[str, object]] = []
     for rule in linux.resources.devices:
-        found: dict[str, object] = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
+        entry: dict[str, object] = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
         for key in ("major", "minor"):
             if rule.HasField(key):
-                found[key] = getattr(rule, key).value
-        rules.append(found)
+                entry[key] = getattr(rule, key).value
+        rules.append(entry)
     return devices, rules
 
 
 def removes_mounts(engine: str, version: str) -> bool:
-    """Whether the runtime passes the removal of a mount on: containerd does from 2.0 on; of others it is not known."""
+    """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
     major = version.lstrip("v").partition(".")[0]
     return engine == "containerd" and major.isdigit() and int(major) >= 2

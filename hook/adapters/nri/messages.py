@@ -1,4 +1,4 @@
-"""NRI's and ttrpc's messages, made of nri.proto when the plugin starts: `messages.get("KeyValue")`."""
+"""The classes of NRI's and ttrpc's messages, made from nri.proto when the plugin starts: `messages.get("KeyValue")`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _CLASSES = load(Path(__file__).with_name("nri.proto"))
 
 
 def get(name: str) -> Any:
-    """The class of a message."""
+    """The class of the message with this name."""
     return _CLASSES[name]

@@ -1,4 +1,4 @@
-"""What the plugin counts, for Prometheus (`hook.adapters.nri.scrape`)."""
+"""The plugin's metrics for Prometheus (`hook.adapters.nri.scrape` serves them)."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any
 from hook.policy.model import Policy
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
-"""Seconds of a decision; the runtime waits 2."""
+"""Buckets of the histogram of decision times, in seconds. The runtime waits 2 seconds."""
 
 
 class NoMetrics:
-    """Nobody asked for metrics: counts nothing and imports nothing."""
+    """Used without --metrics: counts nothing and does not import prometheus_client."""
 
     def container(self, outcome: str, seconds: float) -> None:
-        """A container was asked about. `outcome`: adjusted, unchanged, refused, audited or failed."""
+        """Count a container that a runtime asked about. `outcome`: adjusted, unchanged, refused, audited or failed."""
 
     def probe(self, outcome: str) -> None:
-        """A container of `node verify` or `node install` was asked about; no other counter has it."""
+        """Count a container that `node verify` or `node install` started; no other metric counts it."""
 
     def edit(self, rule: str, kind: str) -> None:
-        """An edit was asked for."""
+        """Count an edit that the runtime was asked for or that Audit mode logged."""
 
     def refusal(self, rule: str) -> None:
-        """A container was refused, or would be but for Audit; "" where it is no rule's doing."""
+        """Count a reason to refuse a container, in Audit mode too. `rule`: "" if no rule caused it."""
 
     def drift(self, rule: str, kind: str) -> None:
-        """A running container is not as a rule wants it."""
+        """Count a difference between a running container and what a rule wants."""
 
     def drifted(self, containers: int) -> None:
-        """How many running containers were not, when they were last looked at."""
+        """Set how many running containers differed from the policy when they were last compared."""
 
     def error(self, kind: str) -> None:
-        """Something went wrong: decision, deadline, violation, connection or log."""
+        """Count a failure of reassert itself. `kind`: decision, deadline, violation, connection or log."""
 
     def connected(self, yes: bool) -> None:
-        """Whether a runtime is there."""
+        """Set whether a runtime is connected; counts the connection if it is."""
 
     def policy(self, policy: Policy, loaded_at: float) -> None:
-        """Which policy is in force."""
+        """Set which policy is in force. `loaded_at`: when the plugin loaded it."""
 
 
 class Metrics(NoMetrics):
-    """The real ones. `text` is what a scrape gets."""
+    """Used with --metrics. `text` is the reply to a scrape."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # 3 MB for those who ask
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # 3 MB, only with --metrics
 
         self._registry = registry = CollectorRegistry()
 

@@ -1,7 +1,7 @@
 """NRI's connection multiplexer: several byte streams in frames over one socket. No I/O here.
 
 A frame is the stream's number and the payload's length (u32 each, big-endian), then the payload (containerd/nri,
-pkg/net/multiplex). Frames cut the streams anywhere; what they carry is put together again by `hook.adapters.nri.ttrpc`.
+pkg/net/multiplex). A frame may end anywhere in a message; `hook.adapters.nri.ttrpc` reassembles the messages.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import struct
 from hook.base.errors import ReassertError
 
 PLUGIN, RUNTIME = 1, 2
-"""Streams: on the first the runtime calls the plugin, on the second the plugin calls the runtime."""
+"""Numbers of the streams: on PLUGIN the runtime calls the plugin, on RUNTIME the plugin calls the runtime."""
 
 FRAME_LIMIT = 4096
-"""Bytes of a payload that we send: what a runtime reads at once. A larger one makes it close the connection."""
+"""Bytes of the largest payload that the plugin sends. A runtime closes the connection at a larger one."""
 
 INCOMING_LIMIT = 10 + 64 * 1024 * 1024
-"""Bytes of a payload that we take: the largest message (`ttrpc`), which a runtime may send in a single frame."""
+"""Bytes of the largest payload that the plugin accepts: the largest message (`ttrpc`) may come in one frame."""
 
 _HEADER = struct.Struct(">II")
 
 
 class Violation(ReassertError):
-    """What came over the connection is not NRI; there is nothing to do but to close it."""
+    """The runtime sent bytes that are not valid NRI. The plugin closes the connection."""
 
 
 def frames(stream: int, data: bytes) -> bytes:
@@ -36,7 +36,7 @@ def frames(stream: int, data: bytes) -> bytes:
 
 
 class Demux:
-    """Takes what the socket gives, in pieces of any size, and gives back payloads, a large one in pieces as well."""
+    """Splits the bytes from the socket into payloads. A payload that arrives in pieces is returned in pieces."""
 
     def __init__(self) -> None:
         self._header = bytearray()
@@ -44,13 +44,13 @@ class Demux:
         self._left = 0
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """What there is of payloads, each with its stream, in order. Raises Violation."""
-        found = []
+        """The payloads, or pieces of them, that these bytes hold, in order, each with its stream. Raises Violation."""
+        pieces = []
         at = 0
         while at < len(data):
             if self._left:
                 piece = data[at : at + self._left]
-                found.append((self._stream, piece))
+                pieces.append((self._stream, piece))
                 self._left -= len(piece)
                 at += len(piece)
                 continue
@@ -62,4 +62,4 @@ class Demux:
                 self._header.clear()
                 if self._left > INCOMING_LIMIT:
                     raise Violation(f"a frame of {self._left} bytes; the limit is {INCOMING_LIMIT}")
-        return found
+        return pieces

@@ -1,8 +1,9 @@
 """One connection to a runtime: registration, then its requests, each answered before the runtime's deadline.
 
-A runtime drops a plugin that is late once, and then starts every container without it. So a request that takes long
-(a file system that hangs, a policy that is compiled) neither holds up the others nor runs into the deadline: another
-thread takes over the reading, and in the end the answer is an error, which refuses the one container.
+A runtime disconnects a plugin that misses the deadline once, and then starts every container without it. A request can
+take long, for example while a file system hangs or a policy is compiled. Then another thread reads the next requests.
+If the deadline comes close, a further thread answers with an error, which refuses only this container; the failure
+policy or Audit mode may let it start.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ CREATE_CONTAINER_EVENT = 1 << (4 - 1)
 
 TICK = 0.1
 RELIEF = 0.2
-"""Seconds after which another thread reads on."""
+"""Seconds that a request may take before another thread reads the next requests."""
 
 REGISTRATION = 8.0
-"""Seconds within which a runtime has to configure us; its own limit is 5."""
+"""Seconds within which a runtime has to configure the plugin; the runtime's own limit is 5."""
 
 DEADLINE = 1.5
-"""Seconds within which we answer; the runtime's default limit is 2."""
+"""Seconds within which the plugin answers; the runtime's default limit is 2."""
 
 THREADS = 64
-"""Requests that may be stuck at once. With more, nobody reads on and the runtime's limit decides."""
+"""Requests that may be stuck at once. With more, no thread reads requests, so the runtime's own limit applies."""
 
 LIST_LIMIT = 32 * 1024 * 1024
-"""Bytes of a list of running containers that is looked at. It comes in parts, and all of them are kept until then."""
+"""Bytes of the largest list of running containers that is compared. Its parts are kept until the last one has come."""
 
 _EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
-"""Calls that we never asked for and answer with nothing."""
+"""Calls that the plugin does not subscribe to. It answers them with an empty message."""
 
 _LATER = (
     *("RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox"),
     *("PostCreateContainer", "StartContainer", "PostStartContainer", "PostUpdateContainer", "RemoveContainer"),
     "ValidateContainerAdjustment",
 )
-"""Calls that NRI gained after 0.9 (0.12, api.proto); told UNIMPLEMENTED, a runtime takes us for an older plugin."""
+"""Calls that NRI added after 0.9 (0.12, api.proto). A runtime that gets UNIMPLEMENTED assumes an older plugin."""
 
 
 class Job:
-    """A request that is being answered: once, by whoever is first."""
+    """A request in progress. The first thread that claims it answers it, and no other does."""
 
     def __init__(self, stream: int, method: str, limit: float) -> None:
         self.stream = stream
@@ -64,16 +65,16 @@ class Job:
         self._answered = threading.Lock()
 
     def claim(self) -> bool:
-        """Whether nobody has answered yet; from now on somebody has."""
+        """Claim the right to answer. False if another thread has it already."""
         return self._answered.acquire(blocking=False)
 
     def answered(self) -> bool:
-        """Whether somebody has."""
+        """Whether a thread has claimed the answer."""
         return self._answered.locked()
 
 
 class Plugin:
-    """The plugin on one connection. `run` returns when the connection ends, however it ends."""
+    """The plugin on one connection. `run` returns when the connection ends, for any reason."""
 
     def __init__(self, connection: socket.socket, decider: Decider, name: str, index: str) -> None:
         self._socket = connection
@@ -124,7 +125,7 @@ class Plugin:
         self._reader.start()
 
     def _look_after(self) -> None:
-        """Relieve a reader that is stuck over a request, and answer requests whose time is up."""
+        """Replace a reader that is stuck in a request, and answer requests whose deadline has passed."""
         now = time.monotonic()
         with self._lock:
             job = self._job
@@ -139,7 +140,7 @@ class Plugin:
             threading.Thread(target=self._answer_late, args=(job,), name="late", daemon=True).start()
 
     def _answer_late(self, job: Job) -> None:
-        """Answer in the place of the thread that is stuck, in one of its own: a log or a socket may hang as well."""
+        """Answer in place of the stuck thread. Runs in its own thread, since the log or the socket may hang too."""
         try:
             if job.method == "CreateContainer":
                 answered = self._reply(job, self._decider.too_late(job.container))
@@ -151,10 +152,10 @@ class Plugin:
             self._end(describe(error))
 
     def _read(self) -> None:
-        """Take request after request, until another thread does."""
-        me = threading.current_thread()
+        """Read and serve requests until another thread replaces this one as the reader."""
+        this = threading.current_thread()
         try:
-            while self._reader is me and not self._closed.is_set():
+            while self._reader is this and not self._closed.is_set():
                 taken = self._next()
                 if taken is None:
                     self._end("the runtime closed the connection")
@@ -164,7 +165,7 @@ class Plugin:
             self._violated(str(error))
         except OSError as error:
             self._end(describe(error))
-        except Exception as error:  # our own fault: the connection goes, the process stays
+        except Exception as error:  # a bug in reassert: close the connection, keep the process
             self._violated(describe(error))
 
     def _next(self) -> tuple[int, ttrpc.Message] | None:
@@ -174,7 +175,7 @@ class Plugin:
                 return None
             for stream, payload in self._demux.feed(data):
                 assembler = self._streams.get(stream)
-                if assembler is not None:  # others are not ours; the runtime ignores such frames too
+                if assembler is not None:  # frames of other streams are ignored, as the runtime does
                     self._waiting.extend((stream, message) for message in assembler.feed(payload))
         return self._waiting.popleft()
 
@@ -196,7 +197,7 @@ class Plugin:
             with self._lock:
                 if self._job is job:
                     self._job = None
-                if job in self._stuck:  # with all THREADS stuck it is both
+                if job in self._stuck:  # with THREADS stuck, a job can be both
                     self._stuck.remove(job)
 
     def _send(self, stream: int, data: bytes) -> None:
@@ -221,12 +222,14 @@ class Plugin:
         elif request.method in _EMPTY:
             self._answer(job, messages.get("Empty"))
         elif request.method in _LATER:
-            self._send(PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert never asked for this"))
+            self._send(
+                PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert did not subscribe to this call")
+            )
         else:
             raise Violation(f"a call of the unknown method {request.method!r}")
 
     def _serve_unread(self, job: Job, size: int) -> None:
-        """A request of which only the head was read: a container is refused, as containerd 2.x does by itself."""
+        """Answer a request that is too large to be read: a container is refused, as containerd 2.x does itself."""
         why = f"a message of {size} bytes; the limit is {ttrpc.MESSAGE_LIMIT}"
         if job.method == "CreateContainer":
             self._reply(job, self._decider.unread(why))
@@ -236,11 +239,11 @@ class Plugin:
 
     def _leave_unread(self, method: str, why: str) -> None:
         self._report.metrics.error("decision")
-        self._report.plugin(UNREAD, "warning", f"{method} is answered without having been looked at: {why}")
+        self._report.plugin(UNREAD, "warning", f"{method} was answered unread: {why}")
         self._pods, self._containers, self._listed = [], [], 0
 
     def _reply(self, job: Job, reply: Reply) -> bool:
-        """Answer for a container, unless somebody has, and only then tell of it."""
+        """Answer for a container, unless another thread has; then log and count it."""
         if reply.refusal:
             data = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
         else:
@@ -249,7 +252,7 @@ class Plugin:
             return False
         try:
             reply.tell()
-        except Exception as error:  # no reason to leave the runtime
+        except Exception as error:  # no reason to disconnect from the runtime
             self._report.metrics.error("log")
             say(f"no event for {job.container}: {describe(error)}")
         return True
@@ -262,24 +265,24 @@ class Plugin:
         return self._send_once(job, data)
 
     def _send_once(self, job: Job, data: bytes) -> bool:
-        """Whether it was still wanted."""
-        wanted = job.claim()
-        if wanted:
+        """Send the answer unless another thread has answered; whether it was sent."""
+        claimed = job.claim()
+        if claimed:
             self._send(PLUGIN, data)
-        return wanted
+        return claimed
 
     def _configure(self, request: Any) -> Any:
         self._decider.engine = request.runtime_name
         self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
         self.on_configure(request.config)
-        who = f"{request.runtime_name} {request.runtime_version}"
-        self._report.plugin(CONNECTED, "info", f"registered with {who} as {self._index}-{self._name}")
+        runtime = f"{request.runtime_name} {request.runtime_version}"
+        self._report.plugin(CONNECTED, "info", f"registered with {runtime} as {self._index}-{self._name}")
         self._report.metrics.connected(True)
         self.configured.set()
         return messages.get("ConfigureResponse")(events=CREATE_CONTAINER_EVENT)
 
     def _synchronize(self, request: Any) -> Any:
-        """Answer at once and look at the containers afterwards; a large node's come in several requests."""
+        """Answer at once, and compare the containers afterwards. A long list comes in several requests."""
         self._listed += request.ByteSize()
         if self._listed <= LIST_LIMIT:
             self._pods += request.pods
@@ -290,9 +293,9 @@ class Plugin:
             self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {LIST_LIMIT}")
             return messages.get("SynchronizeResponse")()
         if not request.more:
-            found = (self._pods, self._containers)
+            running = (self._pods, self._containers)
             self._pods, self._containers, self._listed = [], [], 0
-            threading.Thread(target=self._decider.look_at_running, args=found, name="drift", daemon=True).start()
+            threading.Thread(target=self._decider.look_at_running, args=running, name="drift", daemon=True).start()
         return messages.get("SynchronizeResponse")(more=request.more)
 
     # -- the end
@@ -303,13 +306,13 @@ class Plugin:
         self._end("", logged=True)
 
     def _end(self, message: str, logged: bool = False) -> None:
-        """Once, whoever notices first."""
+        """End the connection and write one event. Only the first call has an effect."""
         if not self._ending.acquire(blocking=False):
             return
         if not logged:
             self._report.plugin(DISCONNECTED, "warning", message)
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # before `run` closes it, or who reads from it would go on
+            self._socket.shutdown(socket.SHUT_RDWR)  # before `run` closes it: wakes the reading thread
         except OSError:
             pass
         self._closed.set()

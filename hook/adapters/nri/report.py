@@ -1,4 +1,4 @@
-"""What the plugin says: JSON lines to standard output, the same events to the node's event log, and metrics."""
+"""Where the plugin reports: events as JSON lines to standard output and to the node's event log, and metrics."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RELIEVED, UNREAD = "nri.slow", "nri.unread"
 POLICY = "policy.loaded"
 
 _BACKLOG = 1000
-"""Lines that wait for a standard output that nobody reads; what comes after is dropped there, never in the log."""
+"""Lines kept for a standard output that is not read. Further lines are dropped there, but never in the event log."""
 
 _PAUSE = 0.05
-"""Seconds between two looks at what is to be printed."""
+"""Seconds between two writes to standard output."""
 
 
 class Report:
-    """Where events go. `events`: path of the node's event log."""
+    """Writes events and holds the metrics. `events`: path of the node's event log."""
 
     def __init__(self, events: str, metrics: NoMetrics) -> None:
         self.events = events
@@ -39,16 +39,16 @@ class Report:
         threading.Thread(target=self._print, name="log", daemon=True).start()
 
     def container(self, event: dict[str, Any]) -> None:
-        """An event about a container (hook.events): to the event log and to standard output."""
-        self.line(line(event))  # not by way of structlog, which takes longer than that
+        """Write an event about a container (hook.events)."""
+        self.line(line(event))  # without structlog, which is slower
 
     def plugin(self, event: str, level: str, message: str, **more: object) -> None:
-        """An event about the plugin itself."""
+        """Write an event about the plugin itself."""
         now = timestamp(time.time_ns())
         self._log.info(event, timestamp=now, adapter=ADAPTER, level=level, message=message, **more)
 
     def line(self, text: str) -> None:
-        """An event as it is to be written."""
+        """Write one line to the event log and, in the background, to standard output."""
         events.append(self.events, text)
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")
@@ -56,9 +56,9 @@ class Report:
             self.metrics.error("log")
 
     def _print(self) -> None:
-        """In a thread of its own: a pipe that nobody empties must not hold up a container.
+        """Write lines to standard output, in a thread of its own: a full pipe must not delay a container.
 
-        Not woken for each line, or it would fight the thread that decides for the interpreter at every system call.
+        The thread polls. If it were woken for each line, it would compete with the deciding thread for the interpreter.
         """
         while True:
             time.sleep(_PAUSE)
@@ -66,7 +66,7 @@ class Report:
             if not lines:
                 continue
             try:
-                if sys.stdout:  # None where descriptor 1 was closed when we were started
+                if sys.stdout:  # None if descriptor 1 was closed when the plugin started
                     sys.stdout.write("".join(lines))
                     sys.stdout.flush()
             except (OSError, ValueError):
@@ -75,14 +75,14 @@ class Report:
                 self._lines.popleft()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Give standard output a moment to take what was said."""
+        """Wait up to `seconds` until standard output has taken all lines."""
         deadline = time.monotonic() + seconds
         while self._lines and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
 class _Lines:
-    """What structlog writes to."""
+    """The logger that structlog writes to."""
 
     def __init__(self, report: Report) -> None:
         self.info = report.line

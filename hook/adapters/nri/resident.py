@@ -1,4 +1,4 @@
-"""The policy in force, for a process that stays: a stat(2) per container, compiled in the background after a change."""
+"""The policy in force, for a long-running process: a stat(2) per container, a background compile after a change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from hook.policy import store
 from hook.policy.model import NoPolicy, Policy
 
 PATIENCE = 1.0
-"""Seconds that a container waits for a changed policy to be compiled before it gets the one before."""
+"""Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""
 
 RETRY = 5.0
-"""Seconds after which a policy that could not be had is asked for again, though its source is unchanged."""
+"""Seconds after which a policy that could not be loaded is loaded again, though its source is unchanged."""
 
 
 class Resident:
-    """The last good policy of one source. `last`: as it was when somebody last looked; `loaded_at`: when it came."""
+    """The last good policy of one source.
+
+    `last`: the policy of the last load, without a new look at the source. `loaded_at`: when this policy was loaded.
+    """
 
     def __init__(self, source: str, directory: str) -> None:
         self.source = source
@@ -32,7 +35,7 @@ class Resident:
         self.loaded_at = 0.0
 
     def get(self, patience: float = PATIENCE) -> Policy:
-        """The policy in force. Waits for one that changed, but not for ever."""
+        """The policy in force. If the source changed, waits up to `patience` seconds for the new policy."""
         if self._state != self._look() or (self._retry_at and time.monotonic() > self._retry_at):
             with self._lock:
                 if not self._refreshing:
@@ -47,7 +50,7 @@ class Resident:
         return self.last
 
     def _look(self) -> object:
-        """What tells one state of the source from another. Who may write it is looked at when it changed."""
+        """A key that changes with the source. `store.load` checks owner and permissions after a change."""
         try:
             return store.file_key(os.stat(self.source))
         except OSError as error:
@@ -58,7 +61,7 @@ class Resident:
             while True:
                 state = self._look()
                 policy = store.load(self.source, self._store)
-                if policy.missing and self.loaded_at and not self.last.missing:  # the store is gone or not readable
+                if policy.missing and self.loaded_at and not self.last.missing:  # the store is missing or unreadable
                     policy = self.last.held(policy.missing)
                 self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
                 if policy.fingerprint != self.last.fingerprint or not self.loaded_at:

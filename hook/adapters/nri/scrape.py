@@ -1,4 +1,4 @@
-"""The metrics over HTTP, on a loopback port or a unix socket. Loaded only where somebody asks for it."""
+"""Serves the metrics over HTTP, on a loopback port or a unix socket. Loaded only with --metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hook.adapters.nri.metrics import Metrics
 from hook.base.errors import Usage
 
 CONNECTIONS = 8
-"""At once; more are closed unheard."""
+"""How many connections are served at once. Further ones are closed without a reply."""
 
 
 def serve(metrics: Metrics, address: str) -> None:
@@ -25,16 +25,16 @@ def serve(metrics: Metrics, address: str) -> None:
         timeout = 5
 
         def do_GET(self) -> None:
-            found = self.path.partition("?")[0] in ("/", "/metrics")
-            kind, text = metrics.text() if found else ("text/plain", b"try /metrics\n")
-            self.send_response(200 if found else 404)
+            known = self.path.partition("?")[0] in ("/", "/metrics")
+            kind, text = metrics.text() if known else ("text/plain", b"try /metrics\n")
+            self.send_response(200 if known else 404)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
 
         def log_message(self, *_: object) -> None:
-            """A scrape is no event."""
+            """Log nothing for a scrape."""
 
         def address_string(self) -> str:
             return "client"
@@ -47,7 +47,7 @@ def serve(metrics: Metrics, address: str) -> None:
 
 
 class _Bounded(socketserver.ThreadingMixIn):
-    """A thread for each of a few connections: who opens thousands must not take the plugin's descriptors."""
+    """A thread for each connection, up to CONNECTIONS: no client can use up the plugin's file descriptors."""
 
     daemon_threads = True
     request_queue_size = 16
@@ -67,7 +67,7 @@ class _Bounded(socketserver.ThreadingMixIn):
             raise
 
     def handle_error(self, *_: object) -> None:
-        """A client that went away in the middle is no event."""
+        """Log nothing for a client that disconnected early."""
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -93,8 +93,8 @@ def _server(address: str, handler: type[BaseHTTPRequestHandler]) -> socketserver
         path = address[len("unix:") :]
         if os.path.lexists(path):
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
-                raise Usage(f"--metrics {address}: {path} is there and is no socket")
-            os.unlink(path)  # of a plugin before us
+                raise Usage(f"--metrics {address}: {path} exists and is not a socket")
+            os.unlink(path)  # left by an earlier plugin process
         mask = os.umask(0o177)
         try:
             return _Unix(path, handler)

@@ -1,4 +1,4 @@
-"""`reassert nri`: stays connected to the runtime's NRI socket, or serves the one that the runtime started it with."""
+"""`reassert nri`: stays connected to the runtime's NRI socket, or serves the socket that a runtime started it with."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ NAME = "reassert"
 INDEX = "10"
 
 FIRST_PAUSE, ABSENT_PAUSE, LONGEST_PAUSE = 0.05, 0.2, 1.0
-"""Seconds between two attempts to connect; at most ABSENT_PAUSE while nobody listens, which costs next to nothing.
+"""Seconds between two attempts to connect; at most ABSENT_PAUSE while no runtime listens: such an attempt is cheap.
 
-Until we are back every container that needs us is refused.
+Pauses are short, since a node on which the plugin is required refuses containers until the plugin is connected again.
 """
 
 LASTING = 1.0
-"""Seconds after which a connection that ends was a good one."""
+"""Seconds after which a connection counts as good: when it ends, the pauses start at FIRST_PAUSE again."""
 
 COMPILE_PATIENCE = 25.0
 
 _SUN_PATH = 107
-"""Bytes that the path of a socket may have (unix(7))."""
+"""The longest path of a socket, in bytes (unix(7))."""
 
 
 def main(chosen: argparse.Namespace) -> int:
-    """Serve for ever; for a single connection where the runtime started us. Raises Usage, OSError."""
+    """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError."""
     index = chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX)
     if not (len(index) == 2 and index.isascii() and index.isdigit()):
         raise Usage(f"--plugin-index takes two digits, not {index!r}")
@@ -51,10 +51,10 @@ def main(chosen: argparse.Namespace) -> int:
     given = os.environ.get("NRI_PLUGIN_SOCKET", "")
     descriptor = _descriptor(given) if given else -1
     os.chdir("/")
-    sys.setswitchinterval(0.0005)  # who prints gives way to who answers; python's own is 5 ms
+    sys.setswitchinterval(0.0005)  # the printing thread yields sooner; Python's default is 5 ms
     metrics: NoMetrics = NoMetrics()
     if chosen.metrics:
-        from hook.adapters.nri.scrape import serve  # http.server: 3 MB for those who ask
+        from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
 
         counting = Metrics()
         serve(counting, chosen.metrics)
@@ -66,19 +66,19 @@ def main(chosen: argparse.Namespace) -> int:
 
 
 def _descriptor(given: str) -> int:
-    """The socket that a runtime left open for us. Raises Usage."""
+    """The socket that a runtime opened for the plugin. Raises Usage."""
     try:
         if stat.S_ISSOCK(os.fstat(int(given)).st_mode):
             return int(given)
     except (ValueError, OverflowError, OSError):
         pass
     raise Usage(
-        f"NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; a runtime that starts us sets it to 3"
+        f"NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; a runtime that starts reassert sets it to 3"
     )
 
 
 class Service:
-    """The life of the process: connections, the policy's source, systemd."""
+    """The plugin's process: it manages connections, the policy's source and notifications to systemd."""
 
     def __init__(self, chosen: argparse.Namespace, index: str, report: Report) -> None:
         self._chosen = chosen
@@ -95,7 +95,7 @@ class Service:
         os._exit(0)
 
     def launched(self, descriptor: int) -> int:
-        """Serve the socket that the runtime left open for us; done when it closes it."""
+        """Serve the socket that the runtime opened for the plugin, until the runtime closes it."""
         name = os.environ.get("NRI_PLUGIN_NAME", NAME)
         os.set_inheritable(descriptor, False)
         with socket.socket(fileno=descriptor) as connection:
@@ -104,7 +104,7 @@ class Service:
         return 0
 
     def connect_for_ever(self) -> int:
-        """Connect, serve, and begin again whenever the connection ends."""
+        """Connect and serve; connect again whenever the connection ends."""
         self._take_up_policy()
         pause, silent = FIRST_PAUSE, ""
         while True:
@@ -115,7 +115,7 @@ class Service:
             except OSError as error:
                 if connection:
                     connection.close()
-                if describe(error) != silent:  # once, not every second of a runtime's absence
+                if describe(error) != silent:  # one event, not one for each attempt
                     silent = describe(error)
                     self._report.metrics.error("connection")
                     self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
@@ -133,7 +133,7 @@ class Service:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _serve(self, connection: socket.socket, name: str) -> bool:
-        """Serve one connection; whether the runtime took us in."""
+        """Serve one connection; returns whether the runtime configured the plugin."""
         plugin = Plugin(connection, self._decider, name, self._index)
         plugin.on_configure = self._configured
         plugin.on_tick = self._notifier.tick
@@ -141,7 +141,7 @@ class Service:
         return plugin.configured.is_set()
 
     def _configured(self, text: str) -> None:
-        """The runtime has taken us in, and may have brought a policy from its own configuration directory."""
+        """Apply the runtime's configuration. `text`: a policy from its configuration directory, or ""."""
         if text.strip():
             path = f"{self._chosen.store}/nri-{self._index}.yaml"
             self._keep(path, text.encode())
@@ -153,7 +153,7 @@ class Service:
         self._notifier.ready()
 
     def _keep(self, path: str, text: bytes) -> None:
-        """A file of ours with the runtime's text: checked, compiled and held back like any policy."""
+        """Write the runtime's policy to a file in the store: it is checked, compiled and held back like any other."""
         make_directory(self._chosen.store, 0o700)
         try:
             with open(path, "rb") as file:
@@ -177,7 +177,7 @@ class Service:
 
 
 class Notifier:
-    """systemd's notification socket (sd_notify(3)), if there is one."""
+    """systemd's notification socket (sd_notify(3)). Without NOTIFY_SOCKET it does nothing."""
 
     def __init__(self) -> None:
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
@@ -187,7 +187,7 @@ class Notifier:
         self._ready = False
 
     def say(self, text: str) -> None:
-        """Send one message; nobody listening is no error."""
+        """Send one message; a missing or closed socket is not an error for the plugin."""
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
@@ -198,12 +198,12 @@ class Notifier:
             print(printable(f"reassert: {self._address}: {describe(error)}"), file=sys.stderr)
 
     def ready(self) -> None:
-        """The runtime asks us from now on."""
+        """Tell systemd that the runtime is connected."""
         self.say("STATUS=connected" if self._ready else "READY=1\nSTATUS=connected")
         self._ready = True
 
     def tick(self, healthy: Any) -> None:
-        """Pet the watchdog while requests are read."""
+        """Notify systemd's watchdog while the plugin can read requests (`healthy`)."""
         now = time.monotonic()
         if self._interval and healthy and now >= self._next:
             self._next = now + self._interval

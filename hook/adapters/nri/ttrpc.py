@@ -1,4 +1,4 @@
-"""ttrpc, containerd's small gRPC without HTTP/2: messages on a byte stream. No I/O here.
+"""ttrpc, containerd's gRPC without HTTP/2: messages on a byte stream. No I/O here.
 
 A message is its length, its stream id (u32 each, big-endian), its type and flags (u8 each), then a protobuf message
 (containerd/ttrpc, PROTOCOL.md). Only unary calls; NRI has no others.
@@ -17,20 +17,21 @@ from hook.base.text import message
 
 REQUEST, RESPONSE = 1, 2
 UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
-"""Status codes, gRPC's."""
+"""gRPC status codes."""
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
-"""Bytes of a message that is read (ttrpc, messageLengthMax)."""
+"""Bytes of the largest message that is read whole (ttrpc, messageLengthMax)."""
 
 SKIP_LIMIT = 64 * 1024 * 1024
-"""Bytes of a message of which we read the head alone: containerd 1.7 sends more than ttrpc allows, about a container of
-much env and about many containers. To leave for that would be what a pod's author wants."""
+"""Bytes of the largest message of which the plugin reads only the head. containerd 1.7 sends more than ttrpc allows
+for a container with much env and for many containers. Disconnecting there would let a pod author switch enforcement
+off."""
 
 _HEAD = 1024
-"""Bytes that hold a request's service and method, which come first."""
+"""Bytes of the head: a request's service and method come first and fit into it."""
 
 ANSWER_LIMIT = 512 * 1024
-"""Bytes of an answer: a runtime queues 256 frames of a connection and closes it when there are more."""
+"""Bytes of the largest answer: a runtime queues 256 frames of a connection and closes it if there are more."""
 
 _HEADER = struct.Struct(">IIBB")
 _Request: Any = messages.get("Request")
@@ -40,7 +41,7 @@ _Response: Any = messages.get("Response")
 class Message(NamedTuple):
     """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type.
 
-    `skipped`: its size if that is beyond MESSAGE_LIMIT; the payload is the beginning then.
+    `skipped`: 0, or the size of a message beyond MESSAGE_LIMIT; `payload` holds only its head then.
     """
 
     stream: int
@@ -50,7 +51,7 @@ class Message(NamedTuple):
 
 
 class Assembler:
-    """Takes a connection's payloads, cut anywhere, and gives back whole messages."""
+    """Joins a stream's payloads, which may end anywhere in a message, into whole messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -58,10 +59,10 @@ class Assembler:
         self._left = 0
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete by now. Raises Violation."""
+        """The messages that these bytes complete. Raises Violation."""
         rest = self._rest
         rest += data
-        found = []
+        complete = []
         at = 0
         while True:
             if self._skipping:
@@ -70,7 +71,7 @@ class Assembler:
                 self._left -= step
                 if self._left:
                     break
-                found.append(self._skipping)
+                complete.append(self._skipping)
                 self._skipping = None
             if len(rest) - at < _HEADER.size:
                 break
@@ -86,15 +87,15 @@ class Assembler:
             message = Message(stream, kind, bytes(rest[at + _HEADER.size : end]))
             at = end
             if wanted == size:
-                found.append(message)
+                complete.append(message)
             else:
                 self._skipping, self._left = message._replace(skipped=size), size - wanted
         del rest[:at]
-        return found
+        return complete
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """A protobuf message of a class. Raises Violation for bytes that are none."""
+    """A protobuf message of the class `kind`. Raises Violation if the bytes do not decode."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -102,14 +103,14 @@ def parse(kind: Any, data: bytes) -> Any:
 
 
 def read_request(message: Message) -> Any:
-    """The Request in a message. Raises Violation."""
+    """The Request in a message; of a skipped one, service and method. Raises Violation."""
     if message.kind != REQUEST or message.stream % 2 == 0:
         raise Violation(f"a message of type {message.kind} on stream {message.stream} where a request belongs")
     return parse(_Request, _head(message.payload) if message.skipped else message.payload)
 
 
 def _head(payload: bytes) -> bytes:
-    """Service and method of a Request, strings of less than 128 bytes, as they are encoded. Raises Violation."""
+    """The encoded service and method of a Request, each shorter than 128 bytes. Raises Violation."""
     at = 0
     for tag in (0x0A, 0x12):
         if payload[at] != tag or payload[at + 1] > 127:
@@ -130,13 +131,13 @@ def _encode(stream: int, kind: int, payload: bytes) -> bytes:
 
 
 def call(stream: int, service: str, method: str, argument: Any) -> bytes:
-    """A request, ready for its stream."""
+    """An encoded request."""
     request = _Request(service=service, method=method, payload=argument.SerializeToString())
     return _encode(stream, REQUEST, request.SerializeToString())
 
 
 def serialize(result: Any) -> bytes:
-    """A result's bytes, for `answer`. Raises Violation for more than a runtime takes."""
+    """A result's bytes, for `answer`. Raises Violation beyond ANSWER_LIMIT."""
     payload: bytes = result.SerializeToString()
     if len(payload) > ANSWER_LIMIT:
         raise Violation(f"an answer of {len(payload)} bytes; the limit is {ANSWER_LIMIT}")
@@ -144,11 +145,11 @@ def serialize(result: Any) -> bytes:
 
 
 def answer(stream: int, payload: bytes) -> bytes:
-    """The response to a request, with the serialized result."""
+    """The encoded response to a request, with the serialized result."""
     return _encode(stream, RESPONSE, _Response(payload=payload).SerializeToString())
 
 
 def refusal(stream: int, code: int, text: str) -> bytes:
-    """The response to a request that failed. The runtime passes the text on to whoever reads it in a terminal."""
+    """The encoded response to a request that failed. Users of the runtime may read the text in a terminal."""
     status = messages.get("Status")(code=code, message=message(text))
     return _encode(stream, RESPONSE, _Response(status=status).SerializeToString())

@@ -74,7 +74,7 @@ def test_of_two_resources_the_one_that_kubelet_took_counts(start_pod: StartPod, 
         if name == "c":
             with pytest.raises(CriError, match=r"GPU-4 and \S*mig MIG-1 set env") as error:
                 created.start()
-            assert f"set env {VISIBLE} differently, and neither value is there" in str(error.value)
+            assert f"set env {VISIBLE} differently, and the container has neither value" in str(error.value)
             continue
         created.start()
         assert visible(created) == sent[0]

@@ -47,7 +47,7 @@ def test_what_nri_cannot_do_for_a_device_is_a_refusal(
     with pytest.raises(CriError, match="NRI cannot give the mknod access that /dev/gpu0 has"):
         pod.create(name="mknod", env=[(VISIBLE, "GPU-4")])
     kubelet.allocate(pod, "spelled", "GPU-5", **gpu_answer(gpu_node))
-    with pytest.raises(CriError, match="device /dev/gpu0 is there under another spelling"):
+    with pytest.raises(CriError, match="the container has device /dev/gpu0 under another spelling"):
         pod.create(name="spelled", env=[(VISIBLE, "GPU-4")], devices=[("/dev/zero", "/dev//gpu0")])
 
 

@@ -38,8 +38,8 @@ def test_it_is_closed_with_ours_even_without_base_runtime_spec(
     pod = start_pod("bare")
     with pytest.raises(CriError) as error:
         pod.create(image=HOSTILE, env=ENV)
-    assert "reassert: refused default/p/c: rule company-ca: env REQUESTS_CA_BUNDLE is there mor" in str(error.value)
-    assert f"rule gpu: env {VISIBLE} is there more than once" in str(error.value)
+    assert "reassert: refused default/p/c: rule company-ca: env REQUESTS_CA_BUNDLE occurs more" in str(error.value)
+    assert f"rule gpu: env {VISIBLE} occurs more than once" in str(error.value)
     [event] = [event for event in node.logged() if event["event"] == "container.denied"]
     assert (event["applied"], event["level"]) == (False, "error")
     container = pod.run(name="once", image=PLAIN, env=[(VISIBLE, "all")])

@@ -125,7 +125,8 @@ def test_two_resources_that_differ_and_neither_value_there_is_refused(root_dir: 
     node = Node(root_dir, GPU)
     node.allocate(*TWO)
     assert node.decide(spec(env=env)).refusal() == (
-        "rule gpu: example.com/gpu 1 and example.com/mig 2 set env VISIBLE differently, and neither value is there"
+        "rule gpu: example.com/gpu 1 and example.com/mig 2 set env VISIBLE differently, "
+        "and the container has neither value"
     )
 
 

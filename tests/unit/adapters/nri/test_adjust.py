@@ -107,7 +107,7 @@ def test_a_mount_below_goes_where_nri_can_remove_it(ca: Path) -> None:
 def test_where_it_cannot_and_we_have_no_such_part_the_container_is_refused(ca: Path, below: str) -> None:
     """Nor may a pod choose which of the node's symbolic links are followed."""
     _, [denial] = mounts_after([below], ca, False)
-    assert denial == f"mount {below} is in the way of the reserved /etc/ssl, and NRI cannot take it away"
+    assert denial == f"mount {below} conflicts with the reserved mount /etc/ssl, and NRI cannot remove it"
 
 
 def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:

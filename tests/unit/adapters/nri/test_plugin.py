@@ -324,7 +324,7 @@ def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path
         assert (answer.status.code, answer.payload) == (0, b"")
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
-        assert "Synchronize is answered without having been looked at: a message of 45" in event["message"]
+        assert "Synchronize was answered unread: a message of 45" in event["message"]
         assert plugin.metric("reassert_errors_total", kind="decision") == 1
 
 

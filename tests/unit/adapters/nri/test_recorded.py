@@ -59,7 +59,7 @@ def test_the_recorded_container_is_refused_for_its_duplicates_and_adjusted_witho
 ) -> None:
     create = REQUEST.FromString(calls(recorded)["CreateContainer"])
     with running(root_dir, document(GPU)) as plugin:
-        assert "there more than once" in plugin.peer.call("CreateContainer", create).status.message
+        assert "occurs more than once" in plugin.peer.call("CreateContainer", create).status.message
         del create.container.env[-4:-1]
         create.container.env.append("NVIDIA_VISIBLE_DEVICES=all")
         create.container.env[:] = dict.fromkeys(create.container.env)

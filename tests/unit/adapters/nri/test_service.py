@@ -176,7 +176,7 @@ def test_metrics_take_no_file_away(root_dir: Path) -> None:
         done = reassert("nri", "--metrics", f"unix:{path}")
         assert (done.returncode, done.stderr) == (
             2,
-            f"reassert: --metrics unix:{path}: {path} is there and is no socket\n",
+            f"reassert: --metrics unix:{path}: {path} exists and is not a socket\n",
         )
     assert file.read_text() == "precious"
     assert link.is_symlink()
