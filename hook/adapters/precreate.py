@@ -27,7 +27,7 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        done = correct(case, options, decided, spec)
+        done = correct(case, options, decided, spec, "/")
         result.append(spec.render())
         return done
 
