@@ -12,11 +12,14 @@ from hook.adapters.options import Options
 from hook.base.child import own_command
 from hook.base.excerpt import line
 from hook.base.jsontext import parse
+from hook.base.system import is_link
+from hook.container.paths import clean
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
 from hook.plan import Plan
 from hook.reserve import decision
 from hook.reserve.env import Reserved
+from hook.reserve.outcome import Reason
 
 STAGE = "createRuntime"
 FLAG = "handed-on"
@@ -26,11 +29,17 @@ SECONDS = 30
 """How long a runtime waits for the hook. The hook may have to compile the policy first (hook.policy.store)."""
 
 
-def correct(case: Case, options: Options, decided: Plan, spec: Spec) -> Done:
-    """Make the edits in a spec and add the decision's annotation. For reserved mounts, add the createRuntime hook."""
+def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str) -> Done:
+    """Make the edits in a spec and add the decision's annotation. For reserved mounts, add the createRuntime hook.
+
+    `bundle`: the directory from which a relative root.path counts.
+    """
     if decided.audit_only():
         spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
         return Done()
+    denials = _devices_astray(decided, spec, bundle)
+    if denials:
+        return Done(CONFIG, denials)
     decided.apply(spec)
     draft = None
     if decided.mounts:
@@ -41,6 +50,23 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec) -> Done:
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
     return Done(CONFIG, handed_on=bool(decided.mounts))
+
+
+def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
+    """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
+    root = spec.member("root")
+    path = root.get("path") if isinstance(root, dict) else None
+    if not isinstance(path, str) or not any(edit.mount for edit in decided.mounts):
+        return []
+    rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
+    paths = [str(device.get("path", "")) for device in spec.devices]
+    # runc takes `..` out of the text, crun follows links before it
+    directories = {way.rpartition("/")[0] or "/" for at in paths for way in (at, clean(at))}
+    if directories <= {"/dev"} and not is_link(rootfs + "/dev"):
+        return []  # as almost always; the rest of the check loads ctypes
+    from hook.linux.early import astray
+
+    return astray(rootfs, sorted({*directories, "/dev"}), decided.mounts, spec)
 
 
 def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":

@@ -28,7 +28,7 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
 
     def act(decided: Plan, spec: Spec) -> Done:
         nonlocal written
-        done = correct(case, options, decided, spec)
+        done = correct(case, options, decided, spec, "/")
         text = spec.render()
         written = True
         case.where = "stdout"

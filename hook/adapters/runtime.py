@@ -92,7 +92,9 @@ def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        done = correct(case, options, decided, spec)
+        done = correct(case, options, decided, spec, invocation.value("bundle") or posix.getcwd())
+        if done.denials:
+            return done
         if spec.changed():
             replace_file(config, spec.render())
             if done.verified and decided.env.differences(Spec(read_file(config, LIMIT), config).env):

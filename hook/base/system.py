@@ -25,6 +25,14 @@ def is_file(status: posix.stat_result) -> bool:
     return status.st_mode & _S_IFMT == _S_IFREG
 
 
+def is_link(path: str) -> bool:
+    """Whether a path is a symbolic link."""
+    try:
+        return posix.lstat(path).st_mode & _S_IFMT == _S_IFLNK
+    except OSError:
+        return False
+
+
 def _ownership_problem(path: str, status: posix.stat_result) -> str:
     """Why a user other than root can change the file, or ""."""
     if status.st_uid != 0:

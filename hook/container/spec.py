@@ -30,7 +30,9 @@ def _names(text: str) -> "dict[str, str]":
 _ROOT = _names("process mounts annotations linux root hooks")
 _PROCESS = _names("env args cwd terminal user")
 _MOUNT = _names("destination type source options uidMappings gidMappings")
-_LINUX = _names("devices resources cgroupsPath namespaces uidMappings gidMappings rootfsPropagation")
+_LINUX = _names(
+    "devices resources cgroupsPath namespaces uidMappings gidMappings rootfsPropagation maskedPaths readonlyPaths"
+)
 _RESOURCES = _names("devices")
 _DEVICE = _names("path type major minor fileMode uid gid")
 _DEVICE_RULE = _names("allow type major minor access")

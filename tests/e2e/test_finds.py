@@ -101,3 +101,64 @@ def test_no_runtime_makes_files_in_the_node_s_directory(
     result = seen(guarded(way[1], way[0], node, bundle))
     assert result in ("company\n", "refused")
     assert files(node) == before
+
+
+BEFORE_THE_RUNTIME = [way for way in WAYS if way[1] in ("wrapper", "precreate")]
+
+
+@pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
+@pytest.mark.parametrize(
+    "made", ["dev is a link", "device through a link", "device through a link in a volume", "dots"]
+)
+def test_no_link_lets_the_runtime_make_devices_in_the_nodes_directory(
+    way: tuple[str, str], node: Node, bundle: Bundle, made: str
+) -> None:
+    """crun makes a mount read-only only after it has made the devices. `holds` looks at the node's directory."""
+    node.compile(DIRECTORY)
+    bundle.spec["root"]["path"] = str(bundle.rootfs)  # as podman has it: precreate is told no bundle
+    if made == "dev is a link":
+        link(bundle, "dev", "/etc/ssl/certs")
+        holds(way, node, bundle)
+        return
+    path = "/evil/certs/disk"
+    if made == "dots":
+        link(bundle, "opt", "/etc/ssl/certs")
+        path = "/opt/../certs/disk"
+    elif made == "device through a link":
+        link(bundle, "evil", "/etc/ssl")
+    else:
+        pods = bundle.directory.parent / "volume"
+        pods.mkdir()
+        (pods / "evil").symlink_to("/etc/ssl")
+        bundle.bind(pods, "/volume")
+        path = "/volume" + path
+    bundle.spec["linux"]["devices"] = [{"path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}]
+    result = holds(way, node, bundle)
+    assert result == "refused" or made == "dots"
+
+
+@pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
+@pytest.mark.parametrize("path", ["/opt/disk", "/dev/disk", "/var/run/disk", "/volume/disk", "/dev/dri/card0"])
+def test_block_volume_elsewhere_starts(way: tuple[str, str], node: Node, bundle: Bundle, path: str) -> None:
+    """The same paths where nothing leads into a reserved mount."""
+    node.compile(DIRECTORY)
+    bundle.spec["root"]["path"] = str(bundle.rootfs)
+    (bundle.rootfs / "var").mkdir()
+    (bundle.rootfs / "run").mkdir()
+    link(bundle, "var/run", "/run")
+    (bundle.directory.parent / "volume").mkdir()
+    bundle.bind(bundle.directory.parent / "volume", "/volume")
+    if path.startswith("/dev/"):
+        bundle.bind(bundle.directory.parent / "volume", "/volume/nested")
+    bundle.spec["linux"]["devices"] = [{"path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}]
+    assert holds(way, node, bundle) == "company\n"
+
+
+@pytest.mark.parametrize("member", ["MaskedPaths", "readonlypaths"])
+def test_paths_of_the_runtime_in_another_spelling_are_refused(
+    node: Node, bundle: Bundle, real: str, member: str
+) -> None:
+    """runc, in Go, read them, and the look at the container did not: a reserved mount could be masked unseen."""
+    node.compile(DIRECTORY)
+    bundle.spec["linux"][member] = ["/etc/ssl/certs"]
+    assert holds((real, "wrapper"), node, bundle) == "refused"

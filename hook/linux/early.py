@@ -1,0 +1,81 @@
+"""Whether the runtime would make a device inside a reserved mount. Looked at before the runtime runs.
+
+Runtimes make devices after the mounts of config.json and before createRuntime hooks. crun makes a mount read-only only
+after those, so a link of the image could let it make device nodes in the node's own directory (hook.linux.look comes
+too late for that).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from hook.container.paths import clean, is_below, parents
+from hook.container.spec import Spec
+from hook.linux.walk import Misled, walk
+from hook.reserve.mounts import KIND, PlaceMount
+from hook.reserve.outcome import Reason
+
+_DIRECTORIES = 1000
+"""Maximum number of directories with devices. Each is walked to."""
+
+_EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
+"""File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""
+
+
+def astray(rootfs: str, directories: Sequence[str], reserved: Sequence[PlaceMount], spec: Spec) -> list[Reason]:
+    """Why devices in some directories of the container must not be made. Raises OSError where there is no `rootfs`."""
+    if len(directories) > _DIRECTORIES:
+        return [Reason("", KIND, f"devices are in more than {_DIRECTORIES} directories of the container")]
+    root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ours = {edit.name: edit.rule for edit in reserved if edit.mount}
+        for name, rule in list(ours.items()):
+            ours.setdefault(_walked(root, name)[0], rule)
+        volumes, unknown = _volumes(root, spec, set(ours))
+        found = []
+        for directory in directories:
+            path, through = _walked(root, directory)
+            at = next((name for name in ours if path == name or is_below(path, name)), "")
+            volume = next((v for v in volumes if any(way == v or is_below(way, v) for way in through)), "")
+            if at:
+                found.append(Reason(ours[at], KIND, f"{directory}, in which devices are made, leads into {at}"))
+                continue
+            if path != "/dev" and not path.startswith("/dev/"):
+                volume = volume or unknown
+            if volume:
+                message = f"{directory}, in which devices are made, may be in the volume {volume}"
+                found.append(Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount"))
+        return found
+    finally:
+        os.close(root)
+
+
+def _walked(root: int, path: str) -> tuple[str, set[str]]:
+    """Where a path leads by the image's links, and the directories in which a name of it was looked up."""
+    try:
+        place = walk(root, path, everywhere=True)
+    except (Misled, OSError):  # the runtime has no way there either
+        return path, set()
+    place.close()
+    return place.path, {way for _, way in place.crossed}.union(parents(place.path))
+
+
+def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str]:
+    """Where volumes are in which somebody can make links; and one that a link of another volume may lead anywhere.
+
+    The latter does not count for directories in /dev: pods with a volume in a volume and devices there are usual.
+    """
+    found: list[str] = []
+    unknown = ""
+    for mount in spec.mounts:
+        at = clean(str(mount["destination"]))
+        options = mount.get("options")
+        is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
+        if at in ours or mount.get("source") == "/dev" or (mount.get("type") in _EMPTY and not is_bind):
+            continue
+        path, through = _walked(root, at)
+        if any(way == volume or is_below(way, volume) for way in through for volume in found):
+            unknown = at
+        found.append(path)
+    return found, unknown
