@@ -111,7 +111,7 @@ def test_what_is_no_config_is_refused_in_one_line(node: Node, text: str) -> None
 def test_in_audit_mode_it_passes_as_it_is(node: Node, text: str) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
     assert precreate(node, text)[0] == text
-    assert node.logged()[-1]["event"] == "container.denied"
+    assert node.logged()[-1]["event"] == "container.would-deny"
 
 
 @pytest.mark.parametrize("text", ["garbage", '{"process": {"env": {}}}'])
