@@ -396,8 +396,8 @@ def test_run_is_looked_at_as_create_is(each: str, node: Node, bundle: Bundle) ->
 
 
 @pytest.mark.parametrize("stage", ["createRuntime", "prestart"])
-def test_hook_of_another_stands_before_ours(each: str, node: Node, bundle: Bundle, stage: str) -> None:
-    """What it mounted over the reserved path is seen. What lies below ours could be removed, so it is refused."""
+def test_hook_of_another_mounts_over_the_path(each: str, node: Node, bundle: Bundle, stage: str) -> None:
+    """What covered it could be taken away with what it covers, so the container does not start."""
     node.compile(DIRECTORY)
     script = bundle.directory / "hook"
     at = bundle.rootfs / "etc/ssl"
