@@ -128,10 +128,7 @@ class Bundle:
         base = [{"op": "dir", "path": path} for path in ("bin", "etc", "proc", "sys", "dev", "tmp", "usr", "run")]
         base.append({"op": "file", "path": "etc/passwd", "text": "root:x:0:0::/:/bin/sh\n"})
         make(image, base + features(self.case, "image"), self.owner)
-        os.chown(image, self.owner, self.owner)
-        for path, directories, _ in os.walk(image):
-            for name in directories:
-                os.chown(os.path.join(path, name), self.owner, self.owner, follow_symlinks=False)
+        self._own_directories(image)
         program = image / "bin/busybox"
         if not program.exists():
             os.link(self.node.directory / "busybox", program)
@@ -145,9 +142,16 @@ class Bundle:
                 ],
                 self.owner,
             )
+            self._own_directories(layer)
             data = f"lowerdir={layer}:{image},upperdir={self.directory}/upper,workdir={self.directory}/overlay-work"
             mount("overlay", self.rootfs, "overlay", 0, data)
             self._overlay = True
+
+    def _own_directories(self, top: Path) -> None:
+        os.chown(top, self.owner, self.owner)
+        for path, directories, _ in os.walk(top):
+            for name in directories:
+                os.chown(os.path.join(path, name), self.owner, self.owner, follow_symlinks=False)
 
     def _spec(self) -> dict[str, Any]:
         case = self.case

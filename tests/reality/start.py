@@ -86,6 +86,8 @@ class Start:
             self.env["XDG_RUNTIME_DIR"] = str(node.directory / "xdg")
             (node.directory / "xdg").mkdir(exist_ok=True)
         self.pid = 0
+        self.console: _Console | None = None
+        """Held while the container lives: a hang-up would end it before its program runs."""
 
     def run(self, paths: list[str]) -> Outcome:
         """Start it and look at `paths`."""
@@ -110,6 +112,8 @@ class Start:
             return outcome
         finally:
             self._end()
+            if self.console:
+                self.console.close()
             bundle.close()
 
     def _create(self, bundle: Bundle) -> Done:
@@ -128,13 +132,11 @@ class Start:
             bundle.config.write_text(done.output)
         pid_file = bundle.directory / "pid"
         arguments = ["create", "--bundle", str(bundle.path), "--pid-file", str(pid_file)]
-        console = _Console(bundle.directory / "console") if features(self.case, "tty") else None
-        if console:
-            arguments += ["--console-socket", str(console.path)]
+        if features(self.case, "tty"):
+            self.console = _Console(bundle.directory / "console")
+            arguments += ["--console-socket", str(self.console.path)]
         with _Flip(bundle, features(self.case, "flip")):
             done = self._run(*arguments, self.id)
-        if console:
-            console.close()
         if pid_file.exists():
             self.pid = int(pid_file.read_text() or 0)
         return done
