@@ -29,6 +29,8 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
     def act(decided: Plan, spec: Spec) -> Done:
         nonlocal written
         done = correct(case, options, decided, spec, "/")
+        if done.denials:
+            return done
         text = spec.render()
         written = True
         case.where = "stdout"

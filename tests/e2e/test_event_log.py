@@ -33,25 +33,25 @@ def start(wrapper: str, bundle: Bundle, env: list[str]) -> list[str]:
 
 
 def test_a_start_cannot_fill_the_log(node: Node, wrapper: str, bundle: Bundle) -> None:
-    """25 MB of DEL, which stands in a config.json as one byte and in a log as six."""
-    assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=" + "\x7f" * 25_000_000])
+    """7 MB of DEL, which stands in a config.json as one byte and in a log as six."""
+    assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=" + "\x7f" * 7_000_000])
     assert node.events.stat().st_size < 4096
     (event,) = node.logged()
     assert event["edits"][0]["before"] == ["\x7f" * 256 + "…"]
     (cut,) = event["truncated"]
-    assert (cut["at"], cut["bytes"], len(cut["sha256"])) == ("/edits/0/before/0", 25_000_000, 16)
+    assert (cut["at"], cut["bytes"], len(cut["sha256"])) == ("/edits/0/before/0", 7_000_000, 16)
 
 
 def test_two_thousand_names_that_must_be_absent(node: Node, bundle: Bundle) -> None:
     names = [f"N_{number}" for number in range(2000)]
     rules = json.dumps([{"name": "r", "env": [{"name": name, "absent": True} for name in names]}])
     node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {{rules: {rules}}}\n")
-    environ = start(node.dispatcher(RUNC), bundle, [f"{name}=" + "\x1b" * 1000 for name in names])
+    environ = start(node.dispatcher(RUNC), bundle, [f"{name}=" + "\x1b" * 600 for name in names])
     assert not [entry for entry in environ if entry.startswith("N_")]
     assert node.events.stat().st_size <= 64 << 10
     (event,) = node.logged()
     assert len(event["edits"]) + event["omitted"]["/edits"] == 2000
-    assert {cut["bytes"] for cut in event["truncated"]} == {1000}
+    assert {cut["bytes"] for cut in event["truncated"]} == {600}
 
 
 def test_the_log_rotates_by_itself(node: Node, wrapper: str, bundle: Bundle) -> None:

@@ -189,7 +189,9 @@ class Trial:
         """Mounts below a reserved one which nobody allowed."""
         allowed = [clean(path) for path in mount.get("allowBelow", [])]
         allowed += [clean(one["mountPath"]) for one in self.reserved.mounts if one is not mount]
-        family = view.below(mount["mountPath"])
+        others = [view.paths.get(one["mountPath"]) for one in self.reserved.mounts if one is not mount]
+        led = {other.mount for other in others if other}  # by a link of the image, to where no path above says
+        family = [one for one in view.below(mount["mountPath"]) if one.id not in led]
         return [one for one in family if not any(within(clean(one.point), path) for path in allowed if path)]
 
     def _mounted_though_absent(self, mount: dict[str, Any], view: View, when: str) -> list[Violation]:

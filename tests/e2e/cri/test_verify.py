@@ -51,7 +51,8 @@ def test_a_handler_that_is_not_wired_is_a_way_around(containerd: Containerd, nod
         "env PYTHONHTTPSVERIFY is there, the policy wants it absent",
         "env NVIDIA_VISIBLE_DEVICES is reassert-verify-pod, the policy wants void",
         "env REASSERT_PROXY is there, the policy wants it absent",
-        f"mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants {node.ca} ['rbind', 'rprivate', 'ro']",
+        f"mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants {node.ca} "
+        "['rbind', 'rprivate', 'ro', 'rro']",
         "it is not wired: every pod that may use it bypasses reassert",
     ]
     assert verified.report["protected"] is False
