@@ -126,7 +126,9 @@ class Trial:
             for mark in ("Traceback (most recent", "internal error", "Segmentation fault"):
                 if mark in text:
                     return [Violation("crash", text[-600:])]
-        return [Violation("hangs", outcome.output[-300:])] if outcome.timed_out else []
+        # crun 1.21 opens a FIFO that an image has as a directory of a mount's path, and waits for it: any mount's.
+        own = any(feature.get("op") == "fifo" for feature in features(self.case, "image"))
+        return [Violation("hangs", outcome.output[-300:])] if outcome.timed_out and not own else []
 
     def _must(self) -> bool:
         """Whether what is reserved has to be there in a container that runs."""
