@@ -5,6 +5,7 @@ Every adapter and `explain` go this way, and none has a step of its own. Part of
 
 from hook import events
 from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.base.system import read_file
 from hook.base.text import joined
 from hook.container.identity import Identity
 from hook.container.model import Container
@@ -78,15 +79,23 @@ class Verdict:
 class Case:
     """One container in front of one adapter. `load`: how the policy in force is had.
 
-    `where`: the file that an OSError without a path is about.
+    `read`: how a file of kubelet's is read, of at most so many bytes. `where`: the file that an
+    OSError without a path is about.
     """
 
-    __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "where", "who")
+    __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "read", "where", "who")
 
-    def __init__(self, adapter: str, container_id: str, load: "Callable[[], Policy]") -> None:
+    def __init__(
+        self,
+        adapter: str,
+        container_id: str,
+        load: "Callable[[], Policy]",
+        read: "Callable[[str, int], bytes]" = read_file,
+    ) -> None:
         self.adapter = adapter
         self.container_id = container_id
         self.load = load
+        self.read = read
         self.where = ""
         self.clock = events.Clock()
         self.policy: Policy | None = None
@@ -97,7 +106,7 @@ class Case:
         self.who = who
         self.policy = self.load()
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches)
+        facts = gather(self.policy, who, matches, self.read)
         self.container = Container(
             who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
         )

@@ -12,6 +12,10 @@ from hook.policy.model import Policy
 from hook.reserve import devices, mounts
 from hook.reserve.env import FILE
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 VALUE_LIMIT = 128 * 1024
 """Bytes of a `valueFrom.file`: Linux's MAX_ARG_STRLEN, beyond which no env entry can be."""
 
@@ -19,11 +23,13 @@ VALUE_LIMIT = 128 * 1024
 _S_IFMT, _KINDS = 0o170000, {0o020000: "c", 0o060000: "b"}
 
 
-def gather(policy: Policy, who: Identity, matches: "list[Match]") -> Facts:
-    """Read what the rules that apply ask for: files, hostPaths, and kubelet's device checkpoint."""
+def gather(
+    policy: Policy, who: Identity, matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
+) -> Facts:
+    """Read what the rules that apply ask for: files, hostPaths, and, with `read`, kubelet's device checkpoint."""
     facts = Facts()
     if any(match.applies and match.rule.uses_allocations() for match in matches):
-        _gather_allocations(facts, policy, who)
+        _gather_allocations(facts, policy, who, read)
     for match in matches:
         if not match.applies:
             continue
@@ -77,7 +83,7 @@ def _look_at_device(facts: Facts, path: str) -> None:
     }
 
 
-def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
+def _gather_allocations(facts: Facts, policy: Policy, who: Identity, read: "Callable[[str, int], bytes]") -> None:
     """No checkpoint and no entry mean that nothing was allocated; one that cannot be read means that nobody knows.
 
     Raises Unacceptable where annotations that a pod, an image or a user wrote are why nobody knows.
@@ -99,7 +105,7 @@ def _gather_allocations(facts: Facts, policy: Policy, who: Identity) -> None:
 
     path = checkpoint_path(policy.kubelet_root)
     try:
-        facts.allocations = allocations(read_file(path, LIMIT), who.uid, who.container)
+        facts.allocations = allocations(read(path, LIMIT), who.uid, who.container)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
             from hook.container.cdi import env_of_devices

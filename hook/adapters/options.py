@@ -9,13 +9,15 @@ class Options:
     """Where things are, from an adapter's command line; every path absolute.
 
     `rest`: the arguments after `--`, None without one. `operands`: arguments that are no options.
+    `hook`: what a container's hook entry is to call; "": this program.
     """
 
-    __slots__ = ("events", "flags", "operands", "policy", "real", "rest", "store")
+    __slots__ = ("events", "flags", "hook", "operands", "policy", "real", "rest", "store")
 
     def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
         """`paths` and `flags`: what this adapter takes beyond --policy, --store and --events. Raises Usage."""
         self.real = ""
+        self.hook = ""
         self.policy = store.SOURCE
         self.store = store.STORE
         self.events = events.EVENTS

@@ -8,25 +8,24 @@ import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does
 import posix
 import time
 
-from hook import events
+from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
 from hook.adapters.options import Options
 from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
 from hook.base.jsontext import encode
-from hook.base.system import append_line, read_file, replace_file, say, timestamp
+from hook.base.system import say, timestamp
 from hook.base.text import message
 from hook.container.identity import Identity, identify
-from hook.container.spec import LIMIT, Spec
+from hook.container.spec import Spec
 from hook.decide import Case, Done, Verdict
 from hook.plan import Plan
-from hook.policy import store
 
 ADAPTER = "runtime"
 EXEC_REFUSED = 255
 """Exit status of an exec that did not happen: runc's. Engines take others for the process's own."""
 
-USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] -- ARGUMENTS…
+USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
 
 Correct the container that ARGUMENTS (of runc or crun) would start, then become the real runtime.
 
@@ -34,6 +33,7 @@ Correct the container that ARGUMENTS (of runc or crun) would start, then become 
   --policy FILE   node policy, absolute (default: /etc/reassert/policy.yaml)
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
+  --hook FILE     what containers' hook entries call instead of this program (see reassert dispatcher --hook)
 """
 
 
@@ -43,7 +43,7 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         posix.write(1, USAGE.encode())
         return 0
     try:
-        options = Options(arguments, ("real",))
+        options = Options(arguments, ("real", "hook"))
         if not options.real:
             raise Usage("--real is missing")
         if options.rest is None:
@@ -52,17 +52,27 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         say(f"{error}; see reassert runtime --help")
         return 2
     invocation = Invocation(options.rest)
+    caller = Caller(environment)
     try:
-        passed_on = options.rest
-        if not invocation.starts_nothing():
-            handle = _HANDLERS.get(invocation.verb)
-            if handle is None:
-                raise Refused(f"{invocation.verb} starts a process, and reassert has no way to correct it")
-            passed_on = handle(options, invocation, environment)
-        return _become(options.real, passed_on, environment)
+        return _become(options.real, passed_on(options, invocation, caller), environment)
     except Refused as error:
-        _tell_engine(invocation, str(error))
-        return EXEC_REFUSED if invocation.verb == "exec" else 1
+        return refuse(invocation, str(error), caller)
+
+
+def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct what the real runtime would start; the arguments with which to go on to it. Raises Refused."""
+    if invocation.starts_nothing():
+        return invocation.arguments
+    handle = _HANDLERS.get(invocation.verb)
+    if handle is None:
+        raise Refused(f"{invocation.verb} starts a process, and reassert has no way to correct it")
+    return handle(options, invocation, caller)
+
+
+def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:
+    """Tell the engine; returns the exit status that it is to see."""
+    _tell_engine(invocation, refusal, caller)
+    return EXEC_REFUSED if invocation.verb == "exec" else 1
 
 
 def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -78,7 +88,7 @@ def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]"
         raise Refused(f"cannot run the real runtime {real}: {describe(error)}") from None
 
 
-def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -> "list[str]":
+def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct config.json; the arguments stay as they are. Raises Refused."""
     config = _config_path(invocation)
     try:
@@ -87,27 +97,27 @@ def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -
         return invocation.arguments  # the real runtime says best what is missing
 
     def read() -> "tuple[Identity, Spec]":
-        spec = Spec(read_file(config, LIMIT), config)
+        spec = Spec(caller.config(config), config)
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
         done = correct(case, options, decided, spec)
         if spec.changed():
-            replace_file(config, spec.render())
-            if decided.env.differences(Spec(read_file(config, LIMIT), config).env):
+            caller.replace(config, spec.render())
+            if decided.env.differences(Spec(caller.config(config), config).env):
                 raise Undecided(f"{config} was written and does not hold what was written")
         return done
 
-    case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint)
     case.where = config
-    _tell(options, case.settle(read, act))
+    _tell(options, case.settle(read, act), caller)
     return invocation.arguments
 
 
-def _tell(options: Options, verdict: Verdict) -> None:
+def _tell(options: Options, verdict: Verdict, caller: Caller) -> None:
     """Write the event. Raises Refused."""
     if verdict.event:
-        events.write(options.events, verdict.event)
+        caller.log_event(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
 
@@ -119,15 +129,15 @@ def _config_path(invocation: Invocation) -> str:
     return given or bundle.rstrip("/") + "/config.json"
 
 
-def _exec(options: Options, invocation: Invocation, environment: "dict[bytes, bytes]") -> "list[str]":
+def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """The arguments with which to exec; in Audit mode those that came if they cannot be corrected. Raises Refused."""
     from hook.adapters.exec import correct_exec  # no create pays for it
 
     try:
-        return correct_exec(invocation, options.real, environment)
+        return correct_exec(invocation, options.real, caller)
     except Unacceptable as error:
-        case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
-        _tell(options, case.failed(error))
+        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options))
+        _tell(options, case.failed(error), caller)
         return invocation.arguments
 
 
@@ -135,14 +145,14 @@ _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exe
 """How each of EDITING_VERBS is corrected. A verb that is missing here is refused."""
 
 
-def _tell_engine(invocation: Invocation, refusal: str) -> None:
+def _tell_engine(invocation: Invocation, refusal: str, caller: Caller) -> None:
     """One line on stderr, and in the runtime's --log in its --log-format, where engines look for the reason.
 
     Engines decode it and print it to whoever asked for the container, so it is made printable here.
     """
     told = message(refusal.replace("\n", " "))
     line = "reassert: " + told
-    say(told)
+    caller.say(told)
     log = invocation.global_value("log") or ""
     path = log.removeprefix("file:")
     if not path or path.startswith(("journald:", "syslog:")):
@@ -153,6 +163,6 @@ def _tell_engine(invocation: Invocation, refusal: str) -> None:
     else:
         text = f"time={encode(now)} level=error msg={encode(line)}"
     try:
-        append_line(path, text.encode("utf-8", "backslashreplace"), 0o644)
+        caller.append(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        say(f"cannot write {path}: {describe(error)}")
+        caller.say(f"cannot write {path}: {describe(error)}")

@@ -10,6 +10,10 @@ import time
 from hook.base.errors import ReassertError, TooLarge, Undecided
 from hook.base.text import message
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SYMLINK_LIMIT = 40
 """Hops after which a path counts as a loop; Linux's own limit, see path_resolution(7)."""
 
@@ -117,11 +121,14 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[posix.write(fd, view) :]
 
 
-def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
+def replace_file(
+    path: str, data: bytes, mode: int = 0o600, before_rename: "Callable[[str], None] | None" = None
+) -> None:
     """Put `data` at `path` at once: a temporary file beside it, fsync, rename.
 
     An existing file's owner and mode are kept; a new one gets `mode`. Whoever reads sees the old bytes or the
-    new ones. On an error the old file is untouched and the temporary one is gone. Raises OSError.
+    new ones. On an error the old file is untouched and the temporary one is gone. `before_rename`: is told the
+    temporary file's path, and may raise. Raises OSError.
     """
     directory, _, name = path.rpartition("/")
     temporary = f"{directory or '.'}/.{name}.reassert-{posix.getpid()}-{time.monotonic_ns()}"
@@ -143,6 +150,8 @@ def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
             posix.fsync(fd)
         finally:
             posix.close(fd)
+        if before_rename:
+            before_rename(temporary)
         posix.rename(temporary, path)
     except BaseException:
         try:

@@ -42,8 +42,8 @@ def file_key(status: posix.stat_result) -> "list[int]":
 
 def load(source: str = SOURCE, store: str = STORE) -> Policy:
     """The policy in force for an absolute source path; compiles it if it changed. Never raises for bad input."""
-    problem, key = _look(source)
-    stored = _stored(source, store)
+    problem, key = look(source)
+    stored = read_store(source, store)
     if not problem and (stored is None or not stored.knows(key)):
         stored, problem = _recompiled(source, store, key, stored)
     if stored is None:
@@ -51,7 +51,7 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
     return stored.policy(source, key, problem)
 
 
-def _look(source: str) -> "tuple[str, list[int]]":
+def look(source: str) -> "tuple[str, list[int]]":
     """Why the source cannot be used as it is, or "", and its key."""
     try:
         status = trusted(source)
@@ -96,7 +96,8 @@ class Stored:
         return Policy(source, self._header, self._lines, warning)
 
 
-def _stored(source: str, store: str) -> "Stored | None":
+def read_store(source: str, store: str) -> "Stored | None":
+    """What was compiled of a source; None where this version finds nothing that it can use."""
     path = store_path(source, store)
     try:
         trusted(path)
@@ -110,7 +111,7 @@ def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None")
     deadline = time.monotonic() + COMPILE_SECONDS
     lock = _lock(store, deadline)
     try:
-        stored = _stored(source, store) if lock >= 0 else None
+        stored = read_store(source, store) if lock >= 0 else None
         if stored is not None and stored.knows(key):
             return stored, ""
         return Stored(decode(ask(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
