@@ -20,6 +20,9 @@ from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid, Problem
 
+AGENT_SOCKET = "/run/reassert/agent/agent.sock"
+"""Where the agent listens unless the command line says otherwise."""
+
 _DESCRIPTION = "Put back, before a container exists, the env and CA mounts that a node reserves."
 _NODE = "Wire reassert into this node's container engine, prove that it works there, and undo it."
 _ADAPTERS = """adapters (called by engines, each with its own --help):
@@ -114,12 +117,9 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
     explain.set_defaults(run=_explain)
 
-    wrapper = commands.add_parser("dispatcher", help="print the script `reassert-runc` that an engine is pointed at")
-    wrapper.add_argument("--real", required=True, metavar="PATH", help="the real OCI runtime, absolute")
-    wrapper.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
-    wrapper.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
-    _where(wrapper)
-    wrapper.set_defaults(run=_dispatcher)
+    _dispatcher_options(
+        commands.add_parser("dispatcher", help="print the script `reassert-runc` that an engine is pointed at")
+    )
 
     node = commands.add_parser(
         "node", help="wire reassert into this node's container engine, and out again", description=_NODE
@@ -128,6 +128,12 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
         from hook.node.command import add_commands
 
         add_commands(node)
+
+    agent = commands.add_parser("agent", help="stay and answer container starts, so that none has to start reassert")
+    agent.add_argument("--socket", metavar="PATH", default=AGENT_SOCKET, help="default: %(default)s")
+    _where(agent)
+    agent.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
+    agent.set_defaults(run=_agent)
 
     plugin = commands.add_parser("nri", help="stay and answer containerd or CRI-O as an NRI plugin")
     _nri_options(plugin)
@@ -231,10 +237,43 @@ def _dispatcher(options: argparse.Namespace) -> int:
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", events.EVENTS))
         for part in ([f"--{name}", getattr(options, name)] if getattr(options, name) != default else [])
     ]
-    for path in (options.real, *extra[1::2]):
+    given = (options.real, options.socket, options.front, options.hook_file)
+    for path in (*filter(None, given), *extra[1::2]):
         _absolute(path)
-    sys.stdout.write(dispatcher(options.real, own, extra))
+    if not options.socket:
+        if options.hook or options.hook_file or options.front:
+            raise Usage("--hook, --hook-file and --front need --socket")
+        sys.stdout.write(dispatcher(options.real, own, extra))
+        return 0
+    from hook.emit.front import FRONT, warm_dispatcher, warm_hook
+
+    front = options.front or f"{os.path.dirname(own)}/{FRONT}"
+    where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
+    if options.hook:
+        text = warm_hook(own, front, where, extra)
+    else:
+        text = warm_dispatcher(options.real, own, front, {**where, "hook": options.hook_file or ""}, extra)
+    sys.stdout.write(text)
     return 0
+
+
+def _agent(options: argparse.Namespace) -> int:
+    from hook.agent.service import main as serve
+
+    return serve(options)
+
+
+def _dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
+    what = wrapper.add_mutually_exclusive_group(required=True)
+    what.add_argument("--real", metavar="PATH", help="the real OCI runtime, absolute")
+    what.add_argument("--hook", action="store_true", help="print what hook entries call instead; needs --socket")
+    wrapper.add_argument("--reassert", metavar="PATH", help="this program, absolute (default: where it runs from)")
+    wrapper.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"default: {events.EVENTS}")
+    wrapper.add_argument("--socket", metavar="PATH", help="ask the agent that listens there first (reassert agent)")
+    wrapper.add_argument("--front", metavar="PATH", help="the program that asks it (default: beside reassert)")
+    wrapper.add_argument("--hook-file", metavar="PATH", help="what containers' hook entries call: a file of --hook")
+    _where(wrapper)
+    wrapper.set_defaults(run=_dispatcher)
 
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:

@@ -56,6 +56,12 @@ class Caller:
         finally:
             posix.close(fd)
 
+    def bundle(self, container_id: str, root: "str | None", real: str) -> str:
+        """A container's bundle. `root`: of the real runtime's --root. Raises Undecided, OSError."""
+        from hook.adapters.state import bundle_of  # no create pays for it
+
+        return bundle_of(container_id, root, real, self.environment)
+
     def decided(self, config: str) -> "Reserved | None":
         """What was decided about a container at its create. Raises Undecided, OSError."""
         return decision.read(Spec(self.config(config), config).annotations)

@@ -4,7 +4,6 @@ import posix
 
 from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
-from hook.adapters.state import bundle_of
 from hook.base.errors import Unacceptable, describe
 from hook.base.system import write_all
 from hook.container.spec import ProcessFile
@@ -17,7 +16,7 @@ def correct_exec(invocation: Invocation, real: str, caller: Caller) -> "list[str
     A container that was created without reassert has no decision and passes unchanged. Raises Unacceptable.
     """
     try:
-        bundle = bundle_of(invocation.container_id, invocation.global_value("root"), real, caller.environment)
+        bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
         reserved = caller.decided(bundle.rstrip("/") + "/config.json")
         if reserved is None:
             return invocation.arguments

@@ -90,7 +90,7 @@ def _become(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]"
 
 def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct config.json; the arguments stay as they are. Raises Refused."""
-    config = _config_path(invocation)
+    config = config_path(invocation)
     try:
         posix.stat(config)
     except OSError:
@@ -122,7 +122,7 @@ def _tell(options: Options, verdict: Verdict, caller: Caller) -> None:
         raise Refused(verdict.refusal)
 
 
-def _config_path(invocation: Invocation) -> str:
+def config_path(invocation: Invocation) -> str:
     """config.json as the runtime would find it: in --bundle, else in the cwd; crun also takes --config."""
     given = invocation.value("config")
     bundle = invocation.value("bundle") or posix.getcwd()

@@ -15,10 +15,26 @@ from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import read_file
 from hook.container.spec import LIMIT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RUNCS, CRUNS = "/state.json", "/status"
 _NAMES = ("runc", "crun", "youki")
 
 
-def bundle_of(container_id: str, root: "str | None", real: str, environment: "dict[bytes, bytes]") -> str:
+def recorded(base: str) -> str:
+    """The bundle that is recorded in a container's directory, whatever runtime keeps it; "" where there is none."""
+    return runcs(base) or cruns(base)
+
+
+def bundle_of(
+    container_id: str,
+    root: "str | None",
+    real: str,
+    environment: "dict[bytes, bytes]",
+    recorded: "Callable[[str], str]" = recorded,
+) -> str:
     """The container's bundle. `root`: of --root; `environment`: what the real runtime gets.
 
     Raises Undecided where no runtime has such a container, or two have it in different bundles, OSError.
@@ -28,7 +44,7 @@ def bundle_of(container_id: str, root: "str | None", real: str, environment: "di
     for directory in _roots(root, real, environment):
         base = f"{directory.rstrip('/')}/{container_id}"
         looked.append(base)
-        bundle = _runcs(base) or _cruns(base)
+        bundle = recorded(base)
         if bundle:
             found.setdefault(bundle, base)
     if not found:
@@ -50,9 +66,9 @@ def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> 
     return [f"{directory.rstrip('/')}/{name}" for directory in above for name in names]
 
 
-def _runcs(base: str) -> str:
+def runcs(base: str) -> str:
     """Of runc's state.json, or youki's; "" where there is none."""
-    state = _read_json(base + "/state.json")
+    state = _read_json(base + RUNCS)
     if not isinstance(state, dict):
         return ""
     config = state.get("config")
@@ -64,9 +80,9 @@ def _runcs(base: str) -> str:
     return _bundle(state)
 
 
-def _cruns(base: str) -> str:
+def cruns(base: str) -> str:
     """Of crun's status; "" where there is none."""
-    status = _read_json(base + "/status")
+    status = _read_json(base + CRUNS)
     return _bundle(status) if isinstance(status, dict) else ""
 
 

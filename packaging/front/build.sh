@@ -8,8 +8,7 @@ set -eu
 here=$(dirname "$0")
 command -v musl-gcc >/dev/null || { echo "$0: no musl-gcc; apt-get install musl-tools" >&2; exit 1; }
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$here/../../hook/__init__.py")
-libraries=$(dirname "$(musl-gcc -print-file-name=rcrt1.o)")
-[ -e "$libraries/rcrt1.o" ] || libraries=/usr/lib/$(uname -m)-linux-musl
+libraries=/usr/lib/$(uname -m)-linux-musl # where Debian has them; asked for them, musl-gcc names glibc's
 case $(uname -m) in x86_64) control=-fcf-protection ;; aarch64) control=-mbranch-protection=standard ;; *) control= ;; esac
 # shellcheck disable=SC2086  # $control may be nothing
 musl-gcc -std=c11 -Os -Wall -Wextra -Wshadow -Wconversion -Werror -DVERSION="\"$version\"" \
