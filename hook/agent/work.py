@@ -137,7 +137,7 @@ class Asking(Caller):
     def process_file(self, path: str) -> tuple[bytes, bool]:
         """As the cold start reads it; a pipe can be read only once, and by the process that has it."""
         plain(path)
-        if not os.path.isfile(path) or os.path.islink(path):
+        if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
             raise GoCold("the process file is no regular file")
         _small(path, _LARGEST)
         return super().process_file(path)

@@ -258,5 +258,5 @@ def test_what_a_runtime_is_given(both: Both) -> None:
 
     both.policy("plain")
     both.bundle.mkdir(parents=True)
-    config(generated(7))(both.bundle)
+    config(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "mounts": []}).encode())(both.bundle)
     assert given(both.warm) == given(str(both.real))
