@@ -19,7 +19,7 @@ from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
 from hook.reserve import mounts
-from hook.reserve.decision import read_draft
+from hook.reserve.decision import read_draft, was_decided_by_another
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
@@ -127,6 +127,8 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
 
     def act(decided: Plan, spec: Spec) -> Done:
         late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _is_harmless(edit)]
+        if HANDED_ON in options.flags and was_decided_by_another(spec.annotations, decided.policy.fingerprint):
+            late = []  # the policy was edited since create, and the container keeps the env that it was given there
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = read_draft(spec.annotations) if HANDED_ON in options.flags else None

@@ -22,6 +22,7 @@ from hook.agent.work import GoCold, Memory, answer
 from hook.base.errors import ReassertError, Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import make_directory, timestamp, trusted
+from hook.linux.mountns import mount_id
 
 ADAPTER = "agent"
 LISTENING, DROPPED = "agent.listening", "agent.dropped"
@@ -305,10 +306,15 @@ def _place(pid: int | str) -> tuple[object, ...]:
     """What paths and pids mean to a process: its namespaces and its root directory; () where nobody can tell."""
     try:
         found = [os.stat(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES]
-        found.append(os.stat(f"/proc/{pid}/root"))
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
+        try:
+            found.append(os.fstat(root))
+            mount = mount_id(root)  # the same directory may be a root in two mounts, with other mounts below
+        finally:
+            os.close(root)
     except OSError as error:
         if pid == "self":
             print(f"reassert: {describe(error)}", file=sys.stderr)
             raise
         return ()
-    return tuple((status.st_dev, status.st_ino) for status in found)
+    return mount, *((status.st_dev, status.st_ino) for status in found)
