@@ -5,6 +5,7 @@ Every adapter and `explain` go this way, and none has a step of its own. Part of
 
 from hook import events
 from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.base.system import read_file
 from hook.base.text import joined
 from hook.container.identity import Identity
 from hook.container.model import Container
@@ -78,16 +79,34 @@ class Verdict:
 class Case:
     """One container in front of one adapter. `load`: how the policy in force is had.
 
-    `where`: the file that an OSError without a path is about. `reads_node`: whether it is waiting for the policy or
-    for what `gather` reads of the node, which may hang.
+    `read`: reads a file of kubelet, up to a size limit. `where`: the file that an OSError without a path is about.
+    `reads_node`: whether it is waiting for the policy or for what `gather` reads of the node, which may hang.
     """
 
-    __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "reads_node", "where", "who")
+    __slots__ = (
+        "adapter",
+        "clock",
+        "container",
+        "container_id",
+        "load",
+        "policy",
+        "read",
+        "reads_node",
+        "where",
+        "who",
+    )
 
-    def __init__(self, adapter: str, container_id: str, load: "Callable[[], Policy]") -> None:
+    def __init__(
+        self,
+        adapter: str,
+        container_id: str,
+        load: "Callable[[], Policy]",
+        read: "Callable[[str, int], bytes]" = read_file,
+    ) -> None:
         self.adapter = adapter
         self.container_id = container_id
         self.load = load
+        self.read = read
         self.where = ""
         self.clock = events.Clock()
         self.reads_node = False
@@ -100,7 +119,7 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches)
+        facts = gather(self.policy, who, matches, self.read)
         self.reads_node = False
         self.container = Container.of(who, target, facts)
         return plan(self.policy, self.container, matches, kinds)

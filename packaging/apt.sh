@@ -39,6 +39,7 @@ install_wanted
 
 version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 want binutils command -v objdump
+want musl-tools command -v musl-gcc
 if [ "$(readlink -f "$(command -v "$PYTHON")")" = "/usr/bin/python$version" ]; then
   # Debian's python3 comes without venv and without its shared library.
   want python3-venv "$PYTHON" -c 'import ensurepip'
