@@ -70,6 +70,24 @@ def test_a_mount_that_a_hook_took_away_is_put_back(agent: Agent, bundle: Bundle)
         assert running.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
 
 
+@pytest.mark.parametrize("way", ["warm", "cold"])
+def test_a_policy_that_is_edited_between_create_and_its_hook(agent: Agent, bundle: Bundle, way: str) -> None:
+    """The container starts with the env that create gave it; its own hook does not hold the edit against it."""
+    new = agent.node.policy.with_name("new.yaml")
+    new.write_text(agent.node.placed(POLICY).replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"))
+    real = agent.node.directory / "edits"
+    real.write_text(f'#!/bin/sh\n[ "$1" != create ] || cp {new} {agent.node.policy}\nexec {RUNC} "$@"\n')
+    real.chmod(0o755)
+    file = agent.dispatcher(str(real))
+    with Running(file if way == "warm" else agent.only_cold(file), bundle) as running:
+        assert WANTED in running.environ()
+        assert "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt" in running.exec("/bin/env").splitlines()
+    config = bundle.saved()
+    del config["annotations"]["reassert/decision"]  # nobody decided
+    bundle.config.write_text(json.dumps(config))
+    assert "env REQUESTS_CA_BUNDLE is not what the policy wants" in Running(RUNC, bundle).refused()
+
+
 class Cold:
     """A dispatcher before a printer; the agent's answers are seen by the status of a file that cannot start cold."""
 
