@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 32 << 20 };
+enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 8 << 20 };
 enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C', TEMPORARY = 'T' };
 
 static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
