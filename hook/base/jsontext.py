@@ -99,6 +99,7 @@ def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "i
     """Where the C scanner stops, in a process without json.decoder; None where it does not say."""
     decoder = type(sys)("json.decoder")
     decoder.JSONDecodeError = _DecodeError  # type: ignore[attr-defined]  # a module of our own
+    loaded = sys.modules.get(decoder.__name__)
     sys.modules[decoder.__name__] = decoder
     try:
         scan(text, start)
@@ -107,7 +108,10 @@ def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "i
     except Exception:
         return None
     finally:
-        del sys.modules[decoder.__name__]
+        if loaded is None:
+            del sys.modules[decoder.__name__]
+        else:
+            sys.modules[decoder.__name__] = loaded
     return None
 
 
