@@ -20,6 +20,9 @@ from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
 from hook.policy.source import PolicyInvalid, Problem
 
+AGENT_SOCKET = "/run/reassert/agent/agent.sock"
+"""The agent's socket unless the command line names another."""
+
 _DESCRIPTION = "Enforce the env and mounts that a node reserves, before a container starts."
 _NODE = "Configure this node's container engine to call reassert, verify it with probe containers, and undo it."
 _PROGRAM_HELP = "absolute path by which engines call reassert (default: the path of this program)"
@@ -125,16 +128,11 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
     explain.set_defaults(run=_explain)
 
-    wrapper = commands.add_parser(
-        "dispatcher", help="print the script that an engine runs as its OCI runtime (`reassert-runc`)"
+    _add_dispatcher_options(
+        commands.add_parser(
+            "dispatcher", help="print the script that an engine runs as its OCI runtime (`reassert-runc`)"
+        )
     )
-    wrapper.add_argument("--real", required=True, metavar="PATH", help="absolute path of the real OCI runtime")
-    wrapper.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
-    wrapper.add_argument(
-        "--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})"
-    )
-    _add_policy_options(wrapper)
-    wrapper.set_defaults(run=_dispatcher)
 
     node = commands.add_parser(
         "node", help="configure this node's container engine to call reassert, and undo it", description=_NODE
@@ -143,6 +141,16 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
         from hook.node.command import add_commands
 
         add_commands(node)
+
+    agent = commands.add_parser(
+        "agent", help="run as a service that answers container starts in place of new processes"
+    )
+    agent.add_argument(
+        "--socket", metavar="PATH", default=AGENT_SOCKET, help="socket to listen on (default: %(default)s)"
+    )
+    _add_policy_options(agent)
+    agent.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
+    agent.set_defaults(run=_agent)
 
     plugin = commands.add_parser("nri", help="run as an NRI plugin of containerd or CRI-O")
     _nri_options(plugin)
@@ -249,10 +257,47 @@ def _dispatcher(options: argparse.Namespace) -> int:
         for name, default in (("policy", store.SOURCE), ("store", store.STORE), ("events", events.EVENTS))
         for part in ([f"--{name}", getattr(options, name)] if getattr(options, name) != default else [])
     ]
-    for path in (options.real, *extra[1::2]):
+    given = (options.real, options.socket, options.front, options.hook_file)
+    for path in (*filter(None, given), *extra[1::2]):
         _absolute(path)
-    sys.stdout.write(dispatcher(options.real, program, extra))
+    if not options.socket:
+        if options.hook or options.hook_file or options.front:
+            raise Usage("--hook, --hook-file and --front need --socket")
+        sys.stdout.write(dispatcher(options.real, program, extra))
+        return 0
+    from hook.emit.front import FRONT, warm_dispatcher, warm_hook
+
+    front = options.front or f"{os.path.dirname(program)}/{FRONT}"
+    where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
+    if options.hook:
+        text = warm_hook(program, front, where, extra)
+    else:
+        text = warm_dispatcher(options.real, program, front, {**where, "hook": options.hook_file or ""}, extra)
+    sys.stdout.write(text)
     return 0
+
+
+def _agent(options: argparse.Namespace) -> int:
+    from hook.agent.service import main as serve
+
+    return serve(options)
+
+
+def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
+    what = wrapper.add_mutually_exclusive_group(required=True)
+    what.add_argument("--real", metavar="PATH", help="absolute path of the real OCI runtime")
+    what.add_argument(
+        "--hook", action="store_true", help="print the file that hook entries execute, with --socket only"
+    )
+    wrapper.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
+    wrapper.add_argument(
+        "--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})"
+    )
+    wrapper.add_argument("--socket", metavar="PATH", help="ask the agent at this socket first (see reassert agent)")
+    wrapper.add_argument("--front", metavar="PATH", help="the program that asks the agent (default: beside reassert)")
+    wrapper.add_argument("--hook-file", metavar="PATH", help="output of --hook that containers' hook entries execute")
+    _add_policy_options(wrapper)
+    wrapper.set_defaults(run=_dispatcher)
 
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ only.
 
 from hook import events
 from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.base.system import read_file
 from hook.base.text import joined
 from hook.container.identity import Identity
 from hook.container.model import Container
@@ -80,16 +81,35 @@ class Verdict:
 class Case:
     """One container at one adapter. `load`: the function that returns the policy in force.
 
-    `where`: the file that an OSError without a path is about. `reads_node`: whether the decision is reading the policy
-    or files of the node (`gather`); such a read may hang. `who`: the container's identity, None until it is known.
+    `read`: reads a file of kubelet, up to a size limit. `where`: the file that an OSError without a path is about.
+    `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may hang.
+    `who`: the container's identity, None until it is known.
     """
 
-    __slots__ = ("adapter", "clock", "container", "container_id", "load", "policy", "reads_node", "where", "who")
+    __slots__ = (
+        "adapter",
+        "clock",
+        "container",
+        "container_id",
+        "load",
+        "policy",
+        "read",
+        "reads_node",
+        "where",
+        "who",
+    )
 
-    def __init__(self, adapter: str, container_id: str, load: "Callable[[], Policy]") -> None:
+    def __init__(
+        self,
+        adapter: str,
+        container_id: str,
+        load: "Callable[[], Policy]",
+        read: "Callable[[str, int], bytes]" = read_file,
+    ) -> None:
         self.adapter = adapter
         self.container_id = container_id
         self.load = load
+        self.read = read
         self.where = ""
         self.clock = events.Clock()
         self.reads_node = False
@@ -105,7 +125,7 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches)
+        facts = gather(self.policy, who, matches, self.read)
         self.reads_node = False
         self.container = Container.of(who, target, facts)
         return plan(self.policy, self.container, matches, kinds)

@@ -12,6 +12,10 @@ from hook.policy.model import Policy
 from hook.reserve import devices, mounts
 from hook.reserve.env import FILE
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
@@ -19,12 +23,17 @@ _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
-def gather(policy: Policy, identity: Identity, matches: "list[Match]") -> Facts:
-    """Read the files, hostPaths, device nodes and device allocations that the rules that apply need."""
+def gather(
+    policy: Policy, identity: Identity, matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
+) -> Facts:
+    """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
+
+    `read`: reads kubelet's device checkpoint.
+    """
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]
     if any(rule.uses_allocations() for rule in rules):
-        _gather_allocations(facts, policy, identity)
+        _gather_allocations(facts, policy, identity, read)
     for rule in rules:
         for env in rule.env:
             if env.source == FILE and env.text is not None and env.text not in facts.files:
@@ -77,7 +86,7 @@ def _read_device(facts: Facts, path: str) -> None:
     }
 
 
-def _gather_allocations(facts: Facts, policy: Policy, identity: Identity) -> None:
+def _gather_allocations(facts: Facts, policy: Policy, identity: Identity, read: "Callable[[str, int], bytes]") -> None:
     """Read the container's device allocations from kubelet's checkpoint.
 
     Without a checkpoint or an entry, nothing was allocated. If the checkpoint cannot be read, `allocation_problem` says
@@ -100,7 +109,7 @@ def _gather_allocations(facts: Facts, policy: Policy, identity: Identity) -> Non
 
     path = checkpoint_path(policy.kubelet_root)
     try:
-        facts.allocations = allocations(read_file(path, LIMIT), identity.uid, identity.container)
+        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
             from hook.container.cdi import env_of_devices

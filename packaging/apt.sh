@@ -46,9 +46,17 @@ if [ "$(readlink -f "$(command -v "$PYTHON")")" = "/usr/bin/python$version" ]; t
 fi
 for package; do
   case $package in
+  libc6-dev) want "$package" test -e /usr/include/stdio.h ;;
   busybox-static) want "$package" test -x /bin/busybox ;;
   kubernetes-client) want "$package" command -v kubectl ;;
   *) want "$package" command -v "$package" ;;
   esac
 done
 install_wanted
+
+# Only front needs a C compiler (docs/agent.md). Without one, packaging/build.sh builds the program alone.
+if command -v apt-get >/dev/null; then
+  want musl-tools command -v musl-gcc
+  want gcc command -v gcc # which musl-gcc calls
+  (install_wanted) || echo "packaging/apt.sh: going on without a C compiler, so there will be no front" >&2
+fi

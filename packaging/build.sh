@@ -1,6 +1,7 @@
 #!/bin/sh
 # Freeze reassert into dist/reassert/ with PyInstaller (onedir). Needs a python3 >= 3.11 with venv and its shared
-# library, and objdump: on Debian `apt-get install python3-venv libpython3.11 binutils` (with your python's version).
+# library, and objdump; front needs musl-gcc and gcc too, and is left out without them. On Debian: `apt-get install
+# python3-venv libpython3.11 binutils musl-tools gcc` (with your python's version).
 #
 #   packaging/build.sh            PYTHON=/usr/bin/python3 packaging/build.sh
 set -eu
@@ -34,4 +35,9 @@ PYINSTALLER_CONFIG_DIR="$PWD/build/cache" build/venv/bin/python -m PyInstaller -
 rm -rf dist/reassert
 mkdir -p dist
 mv build/dist/reassert dist/reassert
+if command -v musl-gcc >/dev/null && command -v gcc >/dev/null && [ -e "/usr/lib/$(uname -m)-linux-musl/rcrt1.o" ]; then
+  packaging/front/build.sh dist/reassert/front
+else
+  echo "packaging/build.sh: no musl-gcc (Debian: musl-tools and gcc), so no front: reassert dispatcher --socket will not work" >&2
+fi
 dist/reassert/reassert --version

@@ -68,7 +68,7 @@ fi
 [ "$(id -u)" -eq 0 ] || fail "run it as root: sudo tests/run.sh; without root: tests/run.sh --fast"
 
 packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc \
-  kubernetes-client
+  kubernetes-client libc6-dev
 case $* in
 *tests/unit*) ;;
 *) tests/roots.sh bookworm trixie forky ;; # containerd 1.6, 1.7 and 2.1

@@ -5,62 +5,49 @@ Part of the start path: builtins only.
 
 import posix
 
+from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
-from hook.adapters.state import bundle_of
 from hook.base.errors import Unacceptable, describe
-from hook.base.system import is_file, read_fd, read_file, replace_file, write_all
-from hook.container.spec import LIMIT, ProcessFile, Spec
-from hook.reserve import decision
+from hook.base.system import write_all
+from hook.container.spec import ProcessFile
 from hook.reserve.env import Reserved
 
 
-def correct_exec(invocation: Invocation, real: str, environment: "dict[bytes, bytes]") -> "list[str]":
+def correct_exec(invocation: Invocation, real: str, caller: Caller) -> "list[str]":
     """Correct the process file and `--env` options of reserved names. Returns the arguments for the real runtime.
 
     A container that was created without reassert has no stored decision, and its exec is not changed. Raises
     Unacceptable.
     """
     try:
-        bundle = bundle_of(invocation.container_id, invocation.global_value("root"), real, environment)
-        reserved = _decided_at_create(bundle)
+        bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
+        reserved = caller.decided(bundle.rstrip("/") + "/config.json")
         if reserved is None:
             return invocation.arguments
         arguments = list(invocation.arguments)
-        _correct_process(invocation, arguments, reserved, environment)
+        _correct_process(invocation, arguments, reserved, caller)
         _replace_reserved(invocation, arguments, reserved)
         return arguments
     except Exception as error:  # an exec without the env that was decided at create is refused
         raise Unacceptable(f"exec: {describe(error)}") from None
 
 
-def _decided_at_create(bundle: str) -> "Reserved | None":
-    config = bundle.rstrip("/") + "/config.json"
-    return decision.read(Spec(read_file(config, LIMIT), config).annotations)
-
-
-def _correct_process(
-    invocation: Invocation, arguments: "list[str]", reserved: Reserved, environment: "dict[bytes, bytes]"
-) -> None:
+def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: Reserved, caller: Caller) -> None:
     """Correct the process file. A pipe can be read only once, so the runtime gets a memory file with its content."""
     option = invocation.last("process")
     if option is None:
         return
     path = option.value
-    # A blocking open and read: the real runtime would wait for a pipe's writer too.
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    try:
-        is_regular = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
-        target = ProcessFile(read_fd(fd, LIMIT, path), path)
-    finally:
-        posix.close(fd)
+    content, is_regular = caller.process_file(path)
+    target = ProcessFile(content, path)
     target.env = reserved.correct(target.env)
     data = target.render()
     if not is_regular:
         last = arguments[option.end - 1]
-        preserved = _number(invocation.value("preserve-fds")) + _number(environment.get(b"LISTEN_FDS"))
+        preserved = _number(invocation.value("preserve-fds")) + _number(caller.environment.get(b"LISTEN_FDS"))
         arguments[option.end - 1] = last[: len(last) - len(path)] + _memory_file(data, 3 + preserved)
     elif target.changed():
-        replace_file(path, data)
+        caller.replace(path, data)
 
 
 def _number(text: "str | bytes | None") -> int:

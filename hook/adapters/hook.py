@@ -7,20 +7,19 @@ namespace before pivot_root. podman's own stage `precreate` runs before the runt
 
 import posix
 
-from hook import events
+from hook.adapters.caller import STATE, Caller
 from hook.adapters.handover import FLAG as HANDED_ON
 from hook.adapters.options import Options
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
 from hook.base.jsontext import Malformed, bounded, decode, parse
-from hook.base.system import read_fd, read_file, say
+from hook.base.system import say
 from hook.container.identity import Identity, identify
-from hook.container.spec import ENTRIES, LIMIT, Spec
+from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
-from hook.policy import store
 from hook.reserve import mounts
-from hook.reserve.decision import read_draft
+from hook.reserve.decision import read_draft, was_decided_by_another
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
@@ -29,8 +28,6 @@ ADAPTER = "hook"
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
 PRECREATE = "precreate"
 STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
-
-STATE = "the OCI state on stdin"
 
 USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
 
@@ -59,12 +56,23 @@ def main(arguments: "list[str]") -> int:
         posix.write(1, USAGE.encode())
         return 0
     try:
-        options = Options(arguments, flags=("inject-env", "mount-ca", HANDED_ON))
-        if len(options.operands) != 1 or options.operands[0] not in STAGES:
-            raise Usage(f"give one stage of {', '.join(STAGES)}")
+        options = options_of(arguments)
     except Usage as error:
         say(f"{error}; see reassert hook --help")
         return 2
+    return run(options, Caller({}))
+
+
+def options_of(arguments: "list[str]") -> Options:
+    """The command line of a hook; its stage is the only operand. Raises Usage."""
+    options = Options(arguments, flags=("inject-env", "mount-ca", HANDED_ON))
+    if len(options.operands) != 1 or options.operands[0] not in STAGES:
+        raise Usage(f"give one stage of {', '.join(STAGES)}")
+    return options
+
+
+def run(options: Options, caller: Caller) -> int:
+    """Do the work of one stage, in `/`; returns the exit status."""
     posix.chdir("/")
     stage = options.operands[0]
     kinds = ALL
@@ -76,9 +84,9 @@ def main(arguments: "list[str]") -> int:
         if stage == PRECREATE:
             precreate(options, kinds)
         elif stage != POSTSTOP:
-            _at_stage(options, stage, kinds)
+            _at_stage(options, stage, kinds, caller)
     except Refused as error:
-        say(str(error).replace("\n", " "))
+        caller.say(str(error).replace("\n", " "))
         return 1
     return 0
 
@@ -103,50 +111,51 @@ class State:
         self.pid = pid
 
 
-def _at_stage(options: Options, stage: str, kinds: "frozenset[str]") -> None:
+def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Caller) -> None:
     """Verify env, verify the mounts in the container and restore missing ones. Raises Refused."""
     states: list[State] = []
 
     def read() -> "tuple[Identity, Spec]":
-        state = State(read_fd(0, LIMIT, STATE))
+        state = State(caller.state())
         states.append(state)
         case.container_id = state.container_id
         if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
             raise Undecided(_ANOTHER_ROOT)
         if state.bundle == "/":
-            state.bundle = _bundle_of_crun(state)
+            state.bundle = _bundle_of_crun(state, caller)
         case.where = state.bundle.rstrip("/") + "/config.json"
-        spec = Spec(read_file(case.where, LIMIT), case.where)
+        spec = Spec(caller.config(case.where), case.where)
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
         late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _is_harmless(edit)]
+        if HANDED_ON in options.flags and was_decided_by_another(spec.annotations, decided.policy.fingerprint):
+            late = []  # the policy was edited since create, and the container keeps the env that it was given there
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = read_draft(spec.annotations) if HANDED_ON in options.flags else None
         if late or not decided.mounts:
             return Done(CONFIG, late, [], draft=draft)
-        return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft)
+        return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
-    case = Case(ADAPTER, "", lambda: store.load(options.policy, options.store))
+    case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint)
     case.where = "stdin"
     verdict = case.settle(read, act, kinds)
     if verdict.event:
-        events.write(options.events, verdict.event)
+        caller.log_event(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
 
 
-def _bundle_of_crun(state: State) -> str:
-    """The bundle on the command line of the runtime, which is this process's parent.
+def _bundle_of_crun(state: State, caller: Caller) -> str:
+    """The bundle on the command line of the runtime, which is the hook's parent process.
 
     The state of crun (1.8.1, 1.21, 1.28) has the bundle "/" if a container has a user namespace and a device. crun's
     working directory is "/" by then, so it does not tell the bundle either.
     """
     from hook.adapters.cmdline import Invocation  # only such a start needs it
 
-    arguments = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape").split("\0")
-    invocation = Invocation(arguments[1:-1])
+    invocation = Invocation(caller.parents_arguments())
     bundle = invocation.value("bundle") or ""
     return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
 
@@ -180,7 +189,7 @@ def _pid(stage: str, state: State) -> int:
     return state.pid
 
 
-def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None") -> Done:
+def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None", caller: Caller) -> Done:
     """Verify and restore mounts in the mount namespace of `pid`; 0: this process's own. Raises Undecided, OSError."""
     from hook.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
@@ -188,5 +197,6 @@ def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, ob
     path = root.get("path") if isinstance(root, dict) else None
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
-    placed, denials = look(pid, path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}", decided.mounts, spec)
+    rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting)
     return Done(CONTAINER, denials, placed, draft=draft)

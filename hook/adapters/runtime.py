@@ -8,25 +8,24 @@ import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does
 import posix
 import time
 
-from hook import events
+from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
 from hook.adapters.options import Options
 from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
 from hook.base.jsontext import encode
-from hook.base.system import append_line, read_file, replace_file, say, timestamp
+from hook.base.system import say, timestamp
 from hook.base.text import message
 from hook.container.identity import Identity, identify
-from hook.container.spec import LIMIT, Spec
+from hook.container.spec import Spec
 from hook.decide import Case, Done, Verdict
 from hook.plan import Plan
-from hook.policy import store
 
 ADAPTER = "runtime"
 EXEC_REFUSED = 255
 """Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
 
-USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] -- ARGUMENTS…
+USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
 
 Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
 
@@ -34,6 +33,7 @@ Correct config.json of the container that ARGUMENTS (of runc or crun) start, the
   --policy FILE   policy file, absolute (default: /etc/reassert/policy.yaml)
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
+  --hook FILE     what containers' hook entries call instead of this program (see reassert dispatcher --hook)
 """
 
 
@@ -43,7 +43,7 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         posix.write(1, USAGE.encode())
         return 0
     try:
-        options = Options(arguments, ("real",))
+        options = Options(arguments, ("real", "hook"))
         if not options.real:
             raise Usage("--real is missing")
         if options.rest is None:
@@ -52,17 +52,27 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         say(f"{error}; see reassert runtime --help")
         return 2
     invocation = Invocation(options.rest)
+    caller = Caller(environment)
     try:
-        arguments = options.rest
-        if not invocation.starts_nothing():
-            handle = _HANDLERS.get(invocation.verb)
-            if handle is None:
-                raise Refused(f"{invocation.verb} starts a process, and reassert cannot correct it")
-            arguments = handle(options, invocation, environment)
-        return _execute(options.real, arguments, environment)
+        return _execute(options.real, passed_on(options, invocation, caller), environment)
     except Refused as error:
-        _report_to_engine(invocation, str(error))
-        return EXEC_REFUSED if invocation.verb == "exec" else 1
+        return refuse(invocation, str(error), caller)
+
+
+def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct what the real runtime would start. Returns the arguments for the real runtime. Raises Refused."""
+    if invocation.starts_nothing():
+        return invocation.arguments
+    handle = _HANDLERS.get(invocation.verb)
+    if handle is None:
+        raise Refused(f"{invocation.verb} starts a process, and reassert cannot correct it")
+    return handle(options, invocation, caller)
+
+
+def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:
+    """Report the refusal to the engine. Returns the exit status for the engine."""
+    _report_to_engine(invocation, refusal, caller)
+    return EXEC_REFUSED if invocation.verb == "exec" else 1
 
 
 def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -79,16 +89,16 @@ def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]
         raise Refused(f"cannot run the real runtime {real}: {describe(error)}") from None
 
 
-def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -> "list[str]":
+def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct config.json; the arguments stay as they are. Raises Refused."""
-    config = _config_path(invocation)
+    config = config_path(invocation)
     try:
         posix.stat(config)
     except OSError:
         return invocation.arguments  # the real runtime reports the missing file
 
     def read() -> "tuple[Identity, Spec]":
-        spec = Spec(read_file(config, LIMIT), config)
+        spec = Spec(caller.config(config), config)
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
@@ -96,41 +106,41 @@ def _create(options: Options, invocation: Invocation, _: "dict[bytes, bytes]") -
         if done.denials:
             return done
         if spec.changed():
-            replace_file(config, spec.render())
-            if done.verified and decided.env.differences(Spec(read_file(config, LIMIT), config).env):
+            caller.replace(config, spec.render())
+            if done.verified and decided.env.differences(Spec(caller.config(config), config).env):
                 raise Undecided(f"{config} does not contain the env that was written to it")
         return done
 
-    case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint)
     case.where = config
-    _report(options, case.settle(read, act))
+    _report(options, case.settle(read, act), caller)
     return invocation.arguments
 
 
-def _report(options: Options, verdict: Verdict) -> None:
+def _report(options: Options, verdict: Verdict, caller: Caller) -> None:
     """Write the event. Raises Refused if the verdict is a refusal."""
     if verdict.event:
-        events.write(options.events, verdict.event)
+        caller.log_event(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
 
 
-def _config_path(invocation: Invocation) -> str:
+def config_path(invocation: Invocation) -> str:
     """The path of config.json that the runtime uses: in --bundle or the cwd, or --config of crun."""
     given = invocation.value("config")
     bundle = invocation.value("bundle") or posix.getcwd()
     return given or bundle.rstrip("/") + "/config.json"
 
 
-def _exec(options: Options, invocation: Invocation, environment: "dict[bytes, bytes]") -> "list[str]":
+def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the exec. In Audit mode, one that cannot be corrected is executed unchanged. Raises Refused."""
     from hook.adapters.exec import correct_exec  # not loaded by a create
 
     try:
-        return correct_exec(invocation, options.real, environment)
+        return correct_exec(invocation, options.real, caller)
     except Unacceptable as error:
-        case = Case(ADAPTER, invocation.container_id, lambda: store.load(options.policy, options.store))
-        _report(options, case.failed(error))
+        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options))
+        _report(options, case.failed(error), caller)
         return invocation.arguments
 
 
@@ -138,13 +148,13 @@ _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exe
 """The function for each of EDITING_VERBS. A verb without a function is refused."""
 
 
-def _report_to_engine(invocation: Invocation, refusal: str) -> None:
+def _report_to_engine(invocation: Invocation, refusal: str, caller: Caller) -> None:
     """Write the refusal to stderr and to the runtime's --log, in its --log-format: engines read the reason there.
 
     Engines decode the line and print it to the user, so control characters are escaped.
     """
     text = message(refusal.replace("\n", " "))
-    say(text)
+    caller.say(text)
     line = "reassert: " + text
     log = invocation.global_value("log") or ""
     path = log.removeprefix("file:")
@@ -156,6 +166,6 @@ def _report_to_engine(invocation: Invocation, refusal: str) -> None:
     else:
         entry = f"time={encode(now)} level=error msg={encode(line)}"
     try:
-        append_line(path, entry.encode("utf-8", "backslashreplace"), 0o644)
+        caller.append(path, entry.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        say(f"cannot write {path}: {describe(error)}")
+        caller.say(f"cannot write {path}: {describe(error)}")

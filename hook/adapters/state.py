@@ -15,11 +15,29 @@ from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import read_file
 from hook.container.spec import ENTRIES, LIMIT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATE_JSON, STATUS = "/state.json", "/status"
 _NAMES = ("runc", "crun", "youki")
 
 
-def bundle_of(container_id: str, root: "str | None", real: str, environment: "dict[bytes, bytes]") -> str:
+def bundle_in(base: str) -> str:
+    """The bundle in a container's state directory, of any runtime; "" if there is none."""
+    return from_state_json(base) or from_status(base)
+
+
+def bundle_of(
+    container_id: str,
+    root: "str | None",
+    real: str,
+    environment: "dict[bytes, bytes]",
+    recorded: "Callable[[str], str]" = bundle_in,
+) -> str:
     """The container's bundle. `root`: the value of --root. `environment`: of the real runtime.
+
+    `recorded`: reads the bundle in a state directory.
 
     Raises Undecided if no state directory has the container, or if several have it with different bundles, OSError.
     """
@@ -28,7 +46,7 @@ def bundle_of(container_id: str, root: "str | None", real: str, environment: "di
     for directory in _roots(root, real, environment):
         base = f"{directory.rstrip('/')}/{container_id}"
         searched.append(base)
-        bundle = _from_state_json(base) or _from_status(base)
+        bundle = recorded(base)
         if bundle:
             bundles.setdefault(bundle, base)
     if not bundles:
@@ -50,9 +68,9 @@ def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> 
     return [f"{directory.rstrip('/')}/{name}" for directory in above for name in names]
 
 
-def _from_state_json(base: str) -> str:
+def from_state_json(base: str) -> str:
     """The bundle in state.json of runc or youki; "" if there is none."""
-    state = _read_json(base + "/state.json")
+    state = _read_json(base + STATE_JSON)
     if not isinstance(state, dict):
         return ""
     config = state.get("config")
@@ -64,13 +82,13 @@ def _from_state_json(base: str) -> str:
     return _bundle_member(state)
 
 
-def _from_status(base: str) -> str:
+def from_status(base: str) -> str:
     """The bundle in status of crun; "" if there is none.
 
     crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device. Its own copy of
     config.json is next to the status.
     """
-    status = _read_json(base + "/status")
+    status = _read_json(base + STATUS)
     bundle = _bundle_member(status) if isinstance(status, dict) else ""
     return base if bundle == "/" else bundle
 

@@ -5,6 +5,7 @@ needs are here. `members` does what `json` cannot: it returns the position of ea
 replaces those bytes and keeps all others.
 """
 
+import sys
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
 
 from hook.base.errors import TooLarge
@@ -80,9 +81,38 @@ def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]
         raise Malformed("nested too deeply") from None
     except _SCANNERS as error:
         position = getattr(error, "pos", None)
+        if position is None:
+            position = _position(_scan_strictly if strict else _scan, text, start)
         where = f" at {_place(text, position)}" if position is not None else ""
         raise Malformed(f"not valid JSON{where}") from None
     return value, end
+
+
+class _DecodeError(ValueError):
+    """In the place of json.decoder.JSONDecodeError."""
+
+    def __init__(self, _: str, __: str, position: int) -> None:
+        self.position = position
+
+
+def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "int | None":
+    """Where the C scanner stops, in a process without json.decoder; None where it does not say."""
+    decoder = type(sys)("json.decoder")
+    decoder.JSONDecodeError = _DecodeError  # type: ignore[attr-defined]  # a module of our own
+    loaded = sys.modules.get(decoder.__name__)
+    sys.modules[decoder.__name__] = decoder
+    try:
+        scan(text, start)
+    except _DecodeError as error:
+        return error.position
+    except Exception:
+        return None
+    finally:
+        if loaded is None:
+            del sys.modules[decoder.__name__]
+        else:
+            sys.modules[decoder.__name__] = loaded
+    return None
 
 
 def _place(text: str, position: int) -> str:

@@ -9,6 +9,10 @@ import time
 from hook.base.errors import ReassertError, TooLarge, Undecided
 from hook.base.text import message
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SYMLINK_LIMIT = 40
 """Maximum number of symbolic links in a path; Linux's own limit, see path_resolution(7)."""
 
@@ -123,11 +127,14 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[posix.write(fd, view) :]
 
 
-def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
+def replace_file(
+    path: str, data: bytes, mode: int = 0o600, before_rename: "Callable[[str], None] | None" = None
+) -> None:
     """Replace a file's content atomically: temporary file in the same directory, fsync, rename.
 
     An existing file's owner and mode are kept; a new file gets `mode`. A reader gets either the old bytes or the new
-    ones. On an error the old file is unchanged and the temporary file is removed. Raises OSError.
+    ones. On an error the old file is unchanged and the temporary file is removed. `before_rename`: called with the
+    temporary file's path; may raise. Raises OSError.
     """
     directory, _, name = path.rpartition("/")
     temporary = f"{directory or '.'}/.{name}.reassert-{posix.getpid()}-{time.monotonic_ns()}"
@@ -149,6 +156,8 @@ def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
             posix.fsync(fd)
         finally:
             posix.close(fd)
+        if before_rename:
+            before_rename(temporary)
         posix.rename(temporary, path)
     except BaseException:
         try:

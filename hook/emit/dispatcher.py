@@ -48,7 +48,7 @@ def dispatcher(real: str, reassert: str, extra: list[str], installed: bool = Fal
             f"{real} is not an executable file; --real takes the path of the OCI runtime, for example /usr/sbin/runc"
         )
     with open(real, "rb") as file:
-        if MARK.encode() in file.read(256):
+        if MARK.encode() in file.read(512):  # after a first line of at most 255 bytes
             raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
     return _SCRIPT.format(
         mark=MARK,

@@ -26,7 +26,7 @@ from hook.reserve.outcome import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
@@ -50,12 +50,19 @@ class NotSo(Exception):
         self.can_place = can_place
 
 
-def look(pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec) -> tuple[list[PlaceMount], list[Reason]]:
+def look(
+    pid: int,
+    rootfs: str,
+    reserved: "Sequence[PlaceMount]",
+    spec: Spec,
+    before_mounting: "Callable[[], None]" = lambda: None,
+) -> tuple[list[PlaceMount], list[Reason]]:
     """Look at the reserved mounts of a container, and place those that are missing.
 
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
-    root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. Returns what was placed, and why
-    the container must not start. Raises Undecided, OSError.
+    root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. `before_mounting`: called before
+    anything is placed, and may raise. Returns what was placed, and why the container must not start. Raises
+    Undecided, OSError.
     """
     sources = {edit.name: posix.stat(edit.source()) for edit in reserved if edit.mount}
     if pid:
@@ -65,6 +72,7 @@ def look(pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec) ->
     denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
     if denials or not missing:
         return [], denials
+    before_mounting()
     trees: list[tuple[PlaceMount, int]] = []
     try:
         for edit in missing:

@@ -14,7 +14,7 @@ from hook.base.errors import Undecided
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 
-_CLONE_NEWNS = 0x20000
+_CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
@@ -133,6 +133,19 @@ def open_in_root(root: int, path: str) -> int:
         posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
     )
     return _call("openat2", path, _OPENAT2, root, path.lstrip("/") or ".", how, 24)
+
+
+def open_plain(path: str) -> int:
+    """An O_PATH descriptor of a path that no magic link of /proc is part of (symlink(7)). Raises OSError."""
+    how = (ctypes.c_uint64 * 3)(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
+    return _call("openat2", path, _OPENAT2, _AT_FDCWD, path, how, 24)
+
+
+def own_directories() -> None:
+    """Give this thread a root, a working directory and a umask of its own (unshare(2), CLONE_FS). Raises OSError."""
+    if _libc.unshare(_CLONE_FS) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {posix.strerror(code)}")
 
 
 def _setns(fd: int) -> None:

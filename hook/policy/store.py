@@ -42,8 +42,8 @@ def file_key(status: posix.stat_result) -> "list[int]":
 
 def load(source: str = SOURCE, store: str = STORE) -> Policy:
     """The policy in force, compiled if the policy file changed. Never raises for bad input. `source`: absolute path."""
-    problem, key = _source_key(source)
-    stored = _stored(source, store)
+    problem, key = source_key(source)
+    stored = read_store(source, store)
     if not problem and (stored is None or not stored.has_compiled(key)):
         stored, problem = _recompiled(source, store, key, stored)
     if stored is None:
@@ -51,7 +51,7 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
     return stored.policy(source, key, problem)
 
 
-def _source_key(source: str) -> "tuple[str, list[int]]":
+def source_key(source: str) -> "tuple[str, list[int]]":
     """Why the policy file cannot be used, or "", and its key."""
     try:
         status = trusted(source)
@@ -96,7 +96,8 @@ class Stored:
         return Policy(source, self._header, self._lines, warning)
 
 
-def _stored(source: str, store: str) -> "Stored | None":
+def read_store(source: str, store: str) -> "Stored | None":
+    """The compiled policy in the store; None if there is none that this version can use."""
     path = store_path(source, store)
     try:
         trusted(path)
@@ -110,7 +111,7 @@ def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None")
     deadline = time.monotonic() + COMPILE_SECONDS
     lock = _lock(store, deadline)
     try:
-        stored = _stored(source, store) if lock >= 0 else None
+        stored = read_store(source, store) if lock >= 0 else None
         if stored is not None and stored.has_compiled(key):
             return stored, ""
         return Stored(decode(output_of(["policy", "compile", "--policy", source, "--store", store], deadline))), ""

@@ -45,6 +45,12 @@ def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
     return draft if isinstance(draft, dict) else None
 
 
+def was_decided_by_another(annotations: "dict[str, str]", fingerprint: str) -> bool:
+    """Whether there is a decision, by a policy of another fingerprint. Raises Undecided if it is not one of ours."""
+    value = _parsed(annotations)
+    return value is not None and value.get("policy") != fingerprint
+
+
 def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":
     text = annotations.get(ANNOTATION)
     if text is None:

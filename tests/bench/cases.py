@@ -44,6 +44,7 @@ class Bench:
         real = real or self.node.runc
         found = [(Contender(BASE, (real,)), False), (Contender(AGAIN, (real,)), False)]
         found.append((self.node.dispatcher(self.node.policy(rules), real), False))
+        found.append((self.node.warm(self.node.policy(rules), real), False))
         for name, path in self.others.items():
             found.append((self.node.dispatcher(self.node.policy(rules), real, path, name), False))
         for name, path in self.peers.items():
@@ -150,6 +151,7 @@ def hook(bench: Bench) -> None:
         "/bin/true": ("/bin/true",),
         "reassert, verifies": ours,
         STARTED: ours,
+        "reassert, verifies, warm": (node.warm_hook(node.policy(30)), "prestart"),
         "reassert, mounts": (str(REASSERT), "hook", "--mount-ca", *options, "prestart"),
     }
     if "nvidia" in bench.peers:

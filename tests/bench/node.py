@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +127,37 @@ class Node:
         path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         path.chmod(0o755)
         return Contender(name, (str(path),))
+
+    def warm(self, policy: Path, real: str = "") -> Contender:
+        """The same with a resident agent, which is started for the policy and ends with the run."""
+        real = real or self.runc
+        path = policy.parent / f"warm-{Path(real).name}"
+        where = [*self.options(policy), "--socket", self._agent(policy), "--hook-file", self.warm_hook(policy)]
+        command = [str(REASSERT), "dispatcher", "--real", real, *where]
+        path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        path.chmod(0o755)
+        return Contender("reassert, warm", (str(path),))
+
+    def warm_hook(self, policy: Path) -> str:
+        """What hook entries call where there is an agent."""
+        path = policy.parent / "warm-hook"
+        command = [str(REASSERT), "dispatcher", "--hook", *self.options(policy), "--socket", self._agent(policy)]
+        path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        path.chmod(0o755)
+        return str(path)
+
+    def _agent(self, policy: Path) -> str:
+        path = policy.parent / "agent" / "agent.sock"
+        if path.exists():
+            return str(path)
+        command = [str(REASSERT), "agent", "--socket", str(path), *self.options(policy)]
+        agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        atexit.register(agent.kill)
+        while not path.exists():
+            if agent.poll() is not None:
+                raise SystemExit("the agent did not start")
+            time.sleep(0.02)
+        return str(path)
 
     def peer(self, name: str, path: str, real: str = "") -> list[Contender]:
         """Another project's wrapper, by the name under which its calling convention is known here."""

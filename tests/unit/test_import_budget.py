@@ -19,6 +19,7 @@ BUILTINS = {"_json", "_signal", "errno", "posix", "sys", "time"}
 MODULES = {
     "hook",
     "hook.adapters",
+    "hook.adapters.caller",
     "hook.adapters.cmdline",
     "hook.adapters.exec",
     "hook.adapters.handover",

@@ -9,7 +9,6 @@ import socket
 import stat
 import sys
 import time
-from typing import Any
 
 from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import Metrics, NoMetrics
@@ -17,8 +16,8 @@ from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
 from hook.base.errors import Usage, describe
+from hook.base.notifier import Notifier
 from hook.base.system import make_directory, replace_file
-from hook.base.text import printable
 
 NAME = "reassert"
 INDEX = "10"
@@ -174,37 +173,3 @@ class Service:
             problem or "the policy is in force",
             policy={"path": policy.path, "sha256": policy.fingerprint},
         )
-
-
-class Notifier:
-    """systemd's notification socket (sd_notify(3)). Without NOTIFY_SOCKET it does nothing."""
-
-    def __init__(self) -> None:
-        self._address = os.environ.pop("NOTIFY_SOCKET", "")
-        microseconds = os.environ.pop("WATCHDOG_USEC", "")
-        self._interval = int(microseconds) / 1e6 / 3 if microseconds.isdigit() else 0.0
-        self._next = 0.0
-        self._ready = False
-
-    def say(self, text: str) -> None:
-        """Send one message; a missing or closed socket is not an error for the plugin."""
-        if not self._address:
-            return
-        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-                notify.sendto(text.encode(), address)
-        except OSError as error:
-            print(printable(f"reassert: {self._address}: {describe(error)}"), file=sys.stderr)
-
-    def ready(self) -> None:
-        """Tell systemd that the runtime is connected."""
-        self.say("STATUS=connected" if self._ready else "READY=1\nSTATUS=connected")
-        self._ready = True
-
-    def tick(self, healthy: Any) -> None:
-        """Notify systemd's watchdog while the plugin can read requests (`healthy`)."""
-        now = time.monotonic()
-        if self._interval and healthy and now >= self._next:
-            self._next = now + self._interval
-            self.say("WATCHDOG=1")

@@ -14,6 +14,7 @@ import pytest
 from hook import events, gather
 from hook.container import cdi as specs
 from hook.container.identity import Identity
+from hook.decide import Case
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
 from unit.support import POD, document, lines
@@ -268,7 +269,9 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(gather, "read_file", lambda path, limit: opened.append(path) or checkpoint())
+    reader = lambda path, limit: opened.append(path) or checkpoint()  # noqa: E731
+    monkeypatch.setattr(gather.gather, "__defaults__", (reader,))
+    monkeypatch.setattr(Case.__init__, "__defaults__", (reader,))
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
         opened.clear()

@@ -1,0 +1,300 @@
+/* front: stands where an engine calls an OCI runtime or a hook, and asks the resident agent what to do (docs/agent.md).
+ *
+ * It is the interpreter of a text file of `reassert dispatcher --socket` (execve(2)): the lines at its top say what to
+ * ask and whom, the rest is a script for sh. The agent's answer is one of four: go on as you are, go on with these
+ * arguments, refuse, start cold. Anything else is cold too, and cold is that script: what ran before there was an agent.
+ * front decides nothing. It changes nothing that the real runtime would see: environment, descriptors, signals, cwd.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 8 << 20 };
+enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C', TEMPORARY = 'T' };
+
+static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
+
+/* What the text file says; NULL where it says nothing. `real`: of a runtime, not of a hook. */
+struct setup {
+	const char *real, *verbs, *socket, *policy, *store, *events, *hook;
+};
+
+/* Bytes from or for the agent: strings that end with NUL. */
+struct frame {
+	size_t size;
+	char data[FRAME];
+};
+
+/* Read the lines `# NAME: VALUE` below the first one, which names front. Whether that was all one needs. */
+static int read_setup(char *text, struct setup *setup)
+{
+	static const char *const names[] = {"# real: ",  "# verbs: ",  "# socket: ", "# policy: ",
+					    "# store: ", "# events: ", "# hook: "};
+	const char **const values[] = {&setup->real,  &setup->verbs,  &setup->socket, &setup->policy,
+				       &setup->store, &setup->events, &setup->hook};
+	char *end = strchr(text, '\n');
+	while (end && end[1] == '#') {
+		char *const line = end + 1;
+		end = strchr(line, '\n');
+		if (!end)
+			return 0;
+		*end = '\0';
+		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+			if (strncmp(line, names[i], strlen(names[i])) == 0)
+				*values[i] = line + strlen(names[i]);
+	}
+	return end && setup->socket && setup->policy && setup->store && setup->events && (!setup->real || setup->verbs);
+}
+
+/* Whether one of the arguments is one of the words of `verbs`. More than the verb can be: the agent reads properly. */
+static int starts_a_process(const char *verbs, char **arguments)
+{
+	for (; *arguments; arguments++)
+		for (const char *word = verbs + strspn(verbs, " "); *word; word += strspn(word, " ")) {
+			const size_t size = strcspn(word, " ");
+			if (strlen(*arguments) == size && memcmp(word, *arguments, size) == 0)
+				return 1;
+			word += size;
+		}
+	return 0;
+}
+
+/* Append a string and its NUL. What does not fit leaves a frame that is too large to be sent. */
+static void put(struct frame *frame, const char *text)
+{
+	const size_t size = strlen(text) + 1;
+	if (frame->size <= FRAME && size <= FRAME - frame->size)
+		memcpy(frame->data + frame->size, text, size);
+	frame->size = frame->size <= FRAME ? frame->size + size : frame->size;
+}
+
+static void put_request(struct frame *frame, const struct setup *setup, char **arguments, char **environment)
+{
+	static const char name[] = "XDG_RUNTIME_DIR=";
+	const mode_t mask = umask(0);
+	const char digits[] = {(char)('0' + (mask >> 6 & 7)), (char)('0' + (mask >> 3 & 7)), (char)('0' + (mask & 7)), 0};
+	umask(mask);
+	while (*environment && strncmp(*environment, name, sizeof name - 1) != 0)
+		environment++;
+	const char *const parts[] = {REQUEST, VERSION, setup->real ? "runtime" : "hook", setup->real, setup->policy,
+				     setup->store, setup->events, setup->hook,
+				     *environment ? *environment + sizeof name - 1 : NULL, digits};
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		put(frame, parts[i] ? parts[i] : "");
+	for (; *arguments; arguments++)
+		put(frame, *arguments);
+}
+
+/* What an answer is, and its strings behind the kind. Whatever breaks a rule is COLD. */
+static enum answer understood(const struct frame *frame, const char **rest, size_t *size)
+{
+	const size_t start = sizeof ANSWER + 1;
+	if (frame->size < start || frame->size > FRAME || memcmp(frame->data, ANSWER, sizeof ANSWER) != 0)
+		return COLD;
+	*rest = frame->data + start;
+	*size = frame->size - start;
+	if (*size && (*rest)[*size - 1] != '\0')
+		return COLD;
+	const char kind = frame->data[start - 1];
+	if (kind == GO && !*size)
+		return GO;
+	if (kind == CHANGED && *size)
+		return CHANGED;
+	if (kind == REFUSED && *size > 2 && **rest != '\0') /* one character is the status, then the message */
+		return REFUSED;
+	return kind == TEMPORARY && *size > 1 && *size <= PATH_MAX && strlen(*rest) == *size - 1 ? TEMPORARY : COLD;
+}
+
+/* Split strings into an argument vector from its second place on. Whether they fit. */
+static int split(const char *rest, size_t size, char **vector)
+{
+	size_t count = 1;
+	for (size_t at = 0; at < size; at += strlen(rest + at) + 1) {
+		if (count > ARGUMENTS)
+			return 0;
+		vector[count++] = (char *)(rest + at);
+	}
+	vector[count] = NULL;
+	return 1;
+}
+
+static int milliseconds_left(const struct timespec *began)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	const long long gone = (now.tv_sec - began->tv_sec) * 1000LL + (now.tv_nsec - began->tv_nsec) / 1000000;
+	return gone < 0 || gone >= DEADLINE_MS ? 0 : (int)(DEADLINE_MS - gone);
+}
+
+/* A socket that is connected to root's agent, or -1. */
+static int connected(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct ucred peer;
+	socklen_t size = sizeof peer;
+	if (strlen(path) >= sizeof address.sun_path)
+		return -1;
+	memcpy(address.sun_path, path, strlen(path));
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* Send the frame and a descriptor: the cwd of a runtime, what a hook has on stdin. */
+static int sent(int fd, struct frame *frame, int passed)
+{
+	union {
+		char buffer[CMSG_SPACE(sizeof passed)];
+		struct cmsghdr aligned;
+	} control = {{0}};
+	struct iovec data = {frame->data, frame->size};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control,
+				 .msg_controllen = sizeof control.buffer};
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof passed);
+	memcpy(CMSG_DATA(header), &passed, sizeof passed);
+	return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)frame->size;
+}
+
+/* The next frame. The path of one that is TEMPORARY is kept. */
+static enum answer received(int fd, struct frame *frame, char *temporary, const char **rest, size_t *size)
+{
+	const ssize_t got = recv(fd, frame->data, FRAME, MSG_TRUNC);
+	frame->size = got < 0 ? 0 : (size_t)got;
+	const enum answer answer = understood(frame, rest, size);
+	if (answer == TEMPORARY)
+		memcpy(temporary, *rest, *size);
+	return answer;
+}
+
+/* Ask, and wait for the answer until the deadline.
+ *
+ * Before the agent puts a corrected file in the place of the engine's, it says its temporary name. Who then starts cold
+ * removes that file: an agent that goes on later has nothing to put there. No name comes after shutdown(2).
+ */
+static enum answer ask(const char *path, struct frame *frame, int passed, const char **rest, size_t *size)
+{
+	static char temporary[PATH_MAX];
+	struct timespec began;
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	struct pollfd ready = {.fd = connected(path), .events = POLLIN};
+	if (ready.fd < 0)
+		return COLD;
+	enum answer answer = sent(ready.fd, frame, passed) ? TEMPORARY : COLD;
+	while (answer == TEMPORARY) {
+		const int count = poll(&ready, 1, milliseconds_left(&began));
+		if (count > 0)
+			answer = received(ready.fd, frame, temporary, rest, size);
+		else if (count == 0 || errno != EINTR)
+			answer = COLD;
+	}
+	if (answer == COLD) {
+		shutdown(ready.fd, SHUT_RDWR);
+		while (received(ready.fd, frame, temporary, rest, size) == TEMPORARY)
+			;
+		if (*temporary)
+			unlink(temporary);
+	}
+	close(ready.fd);
+	return answer;
+}
+
+static void say(const char *text)
+{
+	ssize_t written;
+	for (size_t size = strlen(text); size && (written = write(2, text, size)) > 0; size -= (size_t)written)
+		text += written;
+}
+
+/* Put a copy of stdin in its place that can be read again: -1, or its descriptor. Ends the process if bytes are lost. */
+static int copy_of_stdin(void)
+{
+	static char chunk[FRAME];
+	const int fd = memfd_create("stdin", MFD_CLOEXEC);
+	size_t total = 0;
+	ssize_t got = -1;
+	while (fd >= 0 && total <= STDIN_LIMIT && (got = read(0, chunk, sizeof chunk)) != 0) {
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0 && !total) {
+			close(fd);
+			return -1;
+		}
+		if (got < 0 || write(fd, chunk, (size_t)got) != got) {
+			say("reassert: stdin cannot be kept in memory\n");
+			_exit(1);
+		}
+		total += (size_t)got;
+	}
+	if (fd >= 0 && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, 0) == 0)
+		return fd;
+	return -1;
+}
+
+/* Become the script; returns the exit status of a front that could not. */
+static int cold(char **argv, char **environment)
+{
+	argv[0] = (char *)"/bin/sh";
+	execve(argv[0], argv, environment);
+	say("reassert: cannot run /bin/sh\n");
+	return 127;
+}
+
+int main(int argc, char **argv, char **environment)
+{
+	static char text[HEADER + 1], *vector[ARGUMENTS + 2];
+	static struct frame frame;
+	struct setup setup = {0};
+	const char *rest = NULL;
+	size_t size = 0;
+	if (argc < 2) {
+		say("usage: front FILE [ARGUMENT…], FILE of `reassert dispatcher --socket`\n");
+		return 2;
+	}
+	char *const script = argv[1];
+	const int file = open(script, O_RDONLY | O_CLOEXEC);
+	if (file < 0 || read(file, text, HEADER) <= 0 || !read_setup(text, &setup))
+		return cold(argv, environment);
+	close(file);
+	argv[1] = (char *)setup.real;
+	if (setup.real && !starts_a_process(setup.verbs, argv + 2)) {
+		execve(setup.real, argv + 1, environment);
+		argv[1] = script;
+		return cold(argv, environment);
+	}
+	put_request(&frame, &setup, argv + 2, environment);
+	const int passed = setup.real ? open(".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();
+	const int askable = passed >= 0 && frame.size <= FRAME;
+	const enum answer answer = askable ? ask(setup.socket, &frame, passed, &rest, &size) : COLD;
+	if (passed >= 0)
+		close(passed);
+	if (answer == REFUSED) {
+		say(rest + 1);
+		return (unsigned char)*rest;
+	}
+	if (answer == GO && !setup.real)
+		return 0;
+	if (answer == GO)
+		execve(setup.real, argv + 1, environment);
+	vector[0] = (char *)setup.real;
+	if (answer == CHANGED && setup.real && split(rest, size, vector))
+		execve(setup.real, vector, environment);
+	argv[1] = script;
+	return cold(argv, environment);
+}

@@ -1,0 +1,29 @@
+"""Fixtures of the agent's tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.agent.support import FRONT, Agent
+from e2e.support import Node, need, scratch
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    """An agent that listens, on a node whose policy is compiled."""
+    need(os.access(FRONT, os.X_OK), "front, which packaging/build.sh builds where musl-gcc is")
+    directory = scratch()
+    node = Node(directory)
+    node.compile()
+    agent = Agent(node)
+    agent.start()
+    yield agent
+    if agent.process and agent.process.poll() is None:
+        agent.process.send_signal(signal.SIGCONT)
+        agent.stop(signal.SIGKILL)
+    shutil.rmtree(directory)

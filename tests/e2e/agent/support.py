@@ -1,0 +1,131 @@
+"""A node with a resident agent: the frozen program, front, and the text files that engines would be given."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from e2e.support import REASSERT, Node
+from hook.agent.protocol import Request
+from hook.emit.front import warm_dispatcher, warm_hook
+
+FRONT = REASSERT.parent / "front"
+WENT_COLD = 99
+"""Exit status of a file of `only_warm` where the agent did not answer."""
+
+PRINTER = """#!/bin/sh
+# In the place of a runtime: what it was given.
+printf '%s\\n' "$0" "$PWD" "umask $(umask)"
+printf '%s\\0' "$@"
+exit ${STATUS:-0}
+"""
+
+
+class Agent:
+    """`reassert agent` on a scratch node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.socket = node.directory / "run" / "agent.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.process
+        return self.process.pid
+
+    def start(self, *before: str, wait: bool = True) -> None:
+        """Start it, and wait until it listens. `before`: a command that is to run it."""
+        command = [*before, str(REASSERT), "agent", "--socket", str(self.socket), *self.node.options()]
+        with (self.node.directory / "agent.stderr").open("ab") as stderr:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        for _ in range(400):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                if probe.connect_ex(str(self.socket)) == 0:
+                    return
+            assert self.process and self.process.poll() is None, self.said()
+            time.sleep(0.025)
+        raise AssertionError(f"the agent never listened: {self.said()}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            if number not in (signal.SIGTERM, signal.SIGKILL):
+                return 0
+        return self.process.wait(20)
+
+    def said(self) -> str:
+        return (self.node.directory / "agent.stderr").read_text()
+
+    # -- files
+
+    def where(self, **more: str) -> dict[str, str]:
+        node = self.node
+        return {
+            "socket": str(self.socket),
+            "policy": str(node.policy),
+            "store": str(node.store),
+            "events": str(node.events),
+            **more,
+        }
+
+    def hook_file(self) -> str:
+        return self._written("hook", warm_hook(str(REASSERT), str(FRONT), self.where(), self.node.options()))
+
+    def dispatcher(self, real: str, name: str = "warm", **where: str) -> str:
+        """The file that an engine is pointed at."""
+        where = self.where(hook=self.hook_file(), **where)
+        return self._written(name, warm_dispatcher(real, str(REASSERT), str(FRONT), where, self.node.options()))
+
+    def only_warm(self, file: str) -> str:
+        """The same file, with nothing in it that could start cold."""
+        header = Path(file).read_text().partition("\n\n")[0]
+        return self._written(Path(file).name + "-only", f"{header}\n\necho went cold >&2\nexit {WENT_COLD}\n")
+
+    def only_cold(self, file: str) -> str:
+        """The same file, with a socket that nobody has."""
+        text = Path(file).read_text().replace(f"# socket: {self.socket}", "# socket: /nonexistent/agent.sock")
+        return self._written(Path(file).name + "-cold", text)
+
+    def _written(self, name: str, text: str) -> str:
+        path = self.node.directory / f"reassert-{name}"
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_text(text)
+        temporary.chmod(0o755)
+        os.rename(temporary, path)
+        return str(path)
+
+    # -- frames
+
+    def frame(self, *arguments: str, **fields: str) -> bytes:
+        """A request, as front would send it."""
+        parts = ["reassert-front/1", fields.get("version", "0.1.0"), fields.get("kind", "runtime"), "/bin/true"]
+        where = self.where()
+        parts += [where["policy"], where["store"], where["events"], "", "", "022", *arguments]
+        frame = b"".join(part.encode() + b"\0" for part in parts)
+        Request(frame)
+        return frame
+
+    def ask(self, frame: bytes, fds: Iterable[int] | None = None, seconds: float = 5) -> bytes:
+        """The agent's answer to a frame; b"" where it hangs up. With the working directory's descriptor."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(seconds)
+            connection.connect(str(self.socket))
+            here = os.open(".", os.O_PATH)
+            try:
+                socket.send_fds(connection, [frame], [here] if fds is None else list(fds))
+                return connection.recv(1 << 17)
+            except (ConnectionResetError, BrokenPipeError):
+                return b""
+            finally:
+                os.close(here)

@@ -1,0 +1,262 @@
+"""Warm and cold: byte for byte the same config.json, arguments, exit status, stderr, --log and event."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.support import FIXTURES
+
+from e2e.agent.support import PRINTER, WENT_COLD, Agent
+from e2e.support import POLICY
+
+pytestmark = [pytest.mark.frozen, pytest.mark.root]
+
+RECORDED = sorted((FIXTURES / "kubelet").rglob("config.*.json")) + sorted((FIXTURES / "kubelet").glob("*-*.json"))
+ALLOCATED = """
+  - name: gpu
+    env:
+    - name: NVIDIA_VISIBLE_DEVICES
+      valueFrom: {deviceAllocation: {default: void}}
+  - name: rest
+    deviceAllocations: {env: true, mounts: true, devices: true}
+"""
+POLICIES = {
+    "plain": POLICY,
+    "allocated": POLICY.rstrip() + ALLOCATED,
+    "deny": POLICY.rstrip() + "\n    onConflict: Deny\n",
+    "audit": POLICY.replace("spec:", "spec:\n  mode: Audit", 1).rstrip() + "\n    onConflict: Deny\n",
+    "ignore": POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1),
+    "env only": POLICY.split("    mounts:")[0],
+}
+TIMES = re.compile(
+    r'"(timestamp|durationMs|time)":("[^"]*"|[0-9.]+)|time="[^"]*"|(\\"(timestamp|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
+)
+
+
+class Both:
+    """One call at a time, warm and cold, each in the same place on a fresh copy of the same files."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.top = agent.node.directory / "io.containerd.runtime.v2.task" / "k8s.io"
+        self.bundle = self.top / "0a"
+        self.real = agent.node.directory / "runc"
+        self.real.write_text(PRINTER)
+        self.real.chmod(0o755)
+        file = agent.dispatcher(str(self.real))
+        self.warm, self.cold = agent.only_warm(file), agent.only_cold(file)
+        hook = agent.hook_file()
+        self.warm_hook, self.cold_hook = agent.only_warm(hook), agent.only_cold(hook)
+
+    def policy(self, name: str) -> None:
+        checkpoint = FIXTURES / "kubelet" / "k1.36-containerd" / "checkpoint.three-pods.json"
+        root = self.agent.node.directory / "kubelet"
+        (root / "device-plugins").mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkpoint, root / "device-plugins" / "kubelet_internal_checkpoint")
+        text = POLICIES[name].replace("spec:", f"spec:\n  kubelet: {{rootDir: {root}}}", 1)
+        self.agent.node.compile(text)
+
+    def result(self, file: str, prepare: Callable[[Path], None], arguments: list[str], **options: Any) -> list[object]:
+        shutil.rmtree(self.top, ignore_errors=True)
+        self.bundle.mkdir(parents=True)
+        self.agent.node.events.unlink(missing_ok=True)
+        prepare(self.bundle)
+        options = {"cwd": self.bundle, "input": b"", **options}
+        done = subprocess.run([file, *arguments], capture_output=True, timeout=60, **options)
+        found: list[object] = [done.returncode, done.stdout, TIMES.sub("", done.stderr.decode())]
+        for path in sorted(self.top.rglob("*")):
+            if path.is_file():
+                status = path.stat()
+                content = TIMES.sub("", path.read_bytes().decode("utf-8", "surrogateescape"))
+                found.append((str(path), content, oct(status.st_mode), status.st_uid, status.st_gid))
+        if self.agent.node.events.exists():
+            found.append(TIMES.sub("", self.agent.node.events.read_text()))
+        return found
+
+    def same(
+        self, prepare: Callable[[Path], None], arguments: list[str], hook: bool = False, **options: Any
+    ) -> list[object]:
+        """Compare; fails for a call that the agent did not answer."""
+        warm = self.result(self.warm_hook if hook else self.warm, prepare, arguments, **options)
+        cold = self.result(self.cold_hook if hook else self.cold, prepare, arguments, **options)
+        assert warm[0] != WENT_COLD, f"went cold: {arguments}; a cold start gives {cold}"
+        assert warm == cold
+        return warm
+
+
+@pytest.fixture
+def both(agent: Agent) -> Both:
+    return Both(agent)
+
+
+def config(data: bytes) -> Callable[[Path], None]:
+    """A bundle with this config.json."""
+
+    def prepare(bundle: Path) -> None:
+        (bundle / "config.json").write_bytes(data)
+        (bundle / "config.json").chmod(0o640)
+
+    return prepare
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_recorded_containers(both: Both, name: str) -> None:
+    both.policy(name)
+    changed = 0
+    for path in RECORDED:
+        result = both.same(config(path.read_bytes()), ["--log", "log.json", "--log-format", "json", "create", "0a"])
+        changed += path.read_text() not in str(result)
+    assert changed
+
+
+def generated(seed: int) -> bytes:
+    """A config.json as nobody sane would write it."""
+    pick = random.Random(seed)
+    names = ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY", "PATH", "É", "A B", ""]
+    values = ["", "x", "é", "=", "/etc/ssl/certs/ca-certificates.crt", "a" * 300, "\u202e", "\n", "\0", "\ud800"]
+    env = [pick.choice(names) + pick.choice(["=", ""]) + pick.choice(values) for _ in range(pick.randrange(8))]
+    mounts = [
+        {
+            "destination": pick.choice(["/etc/ssl", "/etc/ssl/", "/etc//ssl/certs", "/etc", "/proc", "x", ""]),
+            "type": "bind",
+        }
+        | pick.choice([{}, {"source": "/tmp"}, {"options": ["ro", "rbind"]}, {"options": None}])
+        for _ in range(pick.randrange(4))
+    ]
+    annotations = pick.choice(
+        [
+            {},
+            {"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-namespace": "team-a"},
+            {"io.kubernetes.cri.sandbox-namespace": "kube-system", "io.kubernetes.cri.sandbox-name": "p"},
+            {"reassert/decision": '{"version":1,"env":{"A":"1"},"absent":[]}'},
+            {"reassert/decision": "{"},
+            {"x": 1},
+            None,
+        ]
+    )
+    hooks = pick.choice([{}, {"createRuntime": [{"path": "/x"}]}, {"createRuntime": {}}, None])
+    spec: dict[str, Any] = {"ociVersion": "1.0.2", "process": {"env": env, "args": ["x"]}, "mounts": mounts}
+    spec |= {"annotations": annotations, "hooks": hooks, "root": {"path": "rootfs"}, "linux": {"z": [1.5, None]}}
+    for key in pick.sample(sorted(spec), pick.choice([0, 0, 0, 1, 2])):
+        spec[key] = pick.choice([None, 1, [], {}, "x"])
+    text = json.dumps(spec, indent=pick.choice([None, 1]), ensure_ascii=pick.random() < 0.5)
+    data = text.encode("utf-8", "surrogatepass")
+    damage = pick.randrange(12)
+    if damage == 0:
+        data = data[: pick.randrange(len(data))]
+    elif damage == 1:
+        at = pick.randrange(len(data))
+        data = data[:at] + bytes([pick.randrange(256)]) + data[at + 1 :]
+    return data
+
+
+CREATES = (
+    ["create", "0a"],
+    ["--log", "log.json", "--log-format=json", "create", "--bundle", ".", "0a"],
+    ["--log=file:log.txt", "run", "-b", "../0a", "--detach", "0a"],
+    ["restore", "--bundle", "", "0a", "--image-path", "é\n*"],
+    ["create", "0a", "--help"],
+    ["create"],
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_generated_containers(both: Both, name: str) -> None:
+    both.policy(name)
+    ends = set()
+    for seed in range(40):
+        data = generated(seed * 101 + len(name))
+        ends.add(both.same(config(data), CREATES[seed % len(CREATES)], umask=0o137 if seed % 3 else 0o22)[0])
+    assert ends == {0, 1} or name in ("audit", "env only")
+
+
+EXECS = (
+    ["exec", "0a", "sh"],
+    ["exec", "-e", "REQUESTS_CA_BUNDLE=x", "0a", "sh"],
+    ["exec", "--env=PYTHONHTTPSVERIFY=0", "-te", "A=1", "0a", "sh", "-e", "REQUESTS_CA_BUNDLE=1"],
+    ["exec", "-tePYTHONHTTPSVERIFY=0", "0a", "sh", "\udce9"],
+    ["exec", "--process", "process.json", "--detach", "0a"],
+    ["exec", "-p", "gone.json", "0a"],
+    ["exec", "--process=broken.json", "0a"],
+    ["exec", "other", "sh"],
+)
+
+
+@pytest.mark.parametrize("decided", ["decision", "none", "broken"])
+@pytest.mark.parametrize("record", ["state.json", "status"])
+def test_execs(both: Both, record: str, decided: str) -> None:
+    both.policy("plain")
+    values = {
+        "decision": '{"version":1,"policy":"x","env":{"REQUESTS_CA_BUNDLE":"/ca"},"absent":["PYTHON*"]}',
+        "broken": "{",
+    }
+
+    def prepare(bundle: Path) -> None:
+        annotations = {"reassert/decision": values[decided]} if decided in values else {}
+        config(json.dumps({"process": {"env": ["A=1"]}, "annotations": annotations}).encode())(bundle)
+        process = {"args": ["sh"], "env": ["REQUESTS_CA_BUNDLE=/x", "PYTHONHTTPSVERIFY=0", "B=é"]}
+        (bundle / "process.json").write_text(json.dumps(process))
+        (bundle / "broken.json").write_text("{")
+        base = bundle / "root" / "0a"
+        base.mkdir(parents=True)
+        labels = {"config": {"labels": [f"bundle={bundle}"]}}
+        (base / record).write_text(json.dumps(labels if record == "state.json" else {"bundle": str(bundle)}))
+
+    for arguments in EXECS:
+        raw = [os.fsencode(argument) for argument in arguments]
+        both.same(prepare, ["--root", str(both.bundle / "root"), "--log", "log.json", *raw])  # type: ignore[list-item]
+
+
+STATES = (
+    {"id": "0a", "pid": 0},
+    {"id": "0a", "pid": "x"},
+    {"id": "0a", "bundle": "/nonexistent", "pid": 1},
+    {"id": "0a", "bundle": "relative", "pid": 1},
+    [],
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("flags", [[], ["--inject-env"], ["--handed-on"]])
+def test_hooks_that_only_verify(both: Both, name: str, flags: list[str]) -> None:
+    both.policy(name)
+    for seed in range(6):
+        env = {
+            "env": ["REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"] if seed % 2 else ["PYTHONHTTPSVERIFY=0"]
+        }
+        data = generated(seed) if seed > 3 else json.dumps({"process": env, "root": {"path": "r"}}).encode()
+        states = [{"id": "0a", "bundle": str(both.bundle), "pid": 0}, *STATES]
+        text = json.dumps(states[seed]).encode() if seed else b"{"
+        for stage in ("createRuntime", "prestart", "poststop"):
+            both.same(config(data), [*flags, stage], hook=True, input=text)
+
+
+def test_what_a_runtime_is_given(both: Both) -> None:
+    """The environment byte for byte, the umask, ignored signals, and no descriptor more."""
+    both.real.write_text(
+        "#!/bin/busybox sh\n/bin/busybox tr '\\0' '\\n' < /proc/self/environ | /bin/busybox grep -v '^_=' \n"
+        "/bin/busybox grep -E 'Sig(Ign|Blk|Cgt)|Umask' /proc/self/status\n/bin/busybox ls /proc/$$/fd\n"
+    )
+    environment = {"LD_LIBRARY_PATH": "", "PYTHONPATH": "/x", "_PYI_ARCHIVE_FILE": "/y", "É": "\udcff", "E": ""}
+    call = ["env", "--ignore-signal=HUP,PIPE", "--block-signal=CHLD", "-i"]
+    raw = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
+
+    def given(file: str) -> bytes:
+        command = [*call, *raw, "/bin/busybox", "sh", "-c", 'exec "$@" 9</dev/null', "x", file, "create", "0a"]
+        return subprocess.run(
+            command, cwd=both.bundle, stdin=subprocess.DEVNULL, capture_output=True, check=True
+        ).stdout
+
+    both.policy("plain")
+    both.bundle.mkdir(parents=True)
+    config(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "mounts": []}).encode())(both.bundle)
+    assert given(both.warm) == given(str(both.real))

@@ -1,0 +1,136 @@
+/* front's parsers on what no agent and no engine would send, under sanitizers: test_front.py builds and runs this.
+ *
+ *   front_test SECONDS SEED
+ */
+#define main front_main
+#include "../../../packaging/front/front.c"
+#undef main
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static unsigned long long state;
+
+static unsigned roll(unsigned below)
+{
+	state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+	return below ? (unsigned)(state >> 11) % below : 0;
+}
+
+static struct frame *framed(const char *data, size_t size)
+{
+	struct frame *frame = malloc(sizeof *frame); /* on the heap: what is read behind it, the sanitizer sees */
+
+	memset(frame->data, 'x', FRAME);
+	memcpy(frame->data, data, size);
+	frame->size = size;
+	return frame;
+}
+
+static enum answer answer_of(const char *data, size_t size)
+{
+	static char *vector[ARGUMENTS + 2];
+	struct frame *frame = framed(data, size);
+	const char *rest = NULL;
+	size_t left = 0;
+	const enum answer answer = understood(frame, &rest, &left);
+
+	if (answer == CHANGED && split(rest, left, vector)) {
+		size_t at = 0;
+
+		for (size_t i = 1; vector[i]; i++, at += strlen(rest + at) + 1)
+			assert(vector[i] == rest + at);
+		assert(at == left);
+	}
+	if (answer == REFUSED)
+		assert(strlen(rest + 1) <= left && *rest);
+	if (answer == TEMPORARY)
+		assert(left <= PATH_MAX && strlen(rest) + 1 == left);
+	free(frame);
+	return answer;
+}
+#define ANSWER_OF(text) answer_of(text, sizeof text - 1)
+#define P "reassert-agent/1\0"
+
+static void examples(void)
+{
+	struct setup setup = {0};
+	char *arguments[] = {(char *)"--root", (char *)"create", NULL}, *none[] = {(char *)"creat", (char *)"", NULL};
+	struct frame *frame = framed("", 0);
+	char full[] = "#!/front\n# mark\n# real: /r\n# verbs: create run\n# socket: /s\n# policy: /p\n# store: /d\n"
+		      "# events: /e\n\nexit\n# hook: /no\n";
+	char cut[] = "#!/front\n# socket: /s\n# policy: /p\n# store: /d\n# events: /e";
+	char *large = malloc(FRAME + 1);
+
+	assert(ANSWER_OF(P "G") == GO && ANSWER_OF(P "G\0") == COLD && ANSWER_OF(P "Gx\0") == COLD);
+	assert(ANSWER_OF(P "Aa\0\0b\0") == CHANGED && ANSWER_OF(P "Aa") == COLD && ANSWER_OF(P "A") == COLD);
+	assert(ANSWER_OF(P "R\1why\0") == REFUSED && ANSWER_OF(P "R\0why\0") == COLD && ANSWER_OF(P "R\1\0") == COLD);
+	assert(ANSWER_OF(P "T/x\0") == TEMPORARY && ANSWER_OF(P "T/x\0y\0") == COLD && ANSWER_OF(P "T\0") == COLD);
+	assert(ANSWER_OF(P "Cwhy\0") == COLD && ANSWER_OF(P "Z") == COLD && ANSWER_OF(P) == COLD && ANSWER_OF("") == COLD);
+	assert(ANSWER_OF("reassert-agent/2\0G") == COLD && ANSWER_OF("reassert-agent/1") == COLD);
+	assert(read_setup(full, &setup) && strcmp(setup.real, "/r") == 0 && strcmp(setup.events, "/e") == 0);
+	assert(!setup.hook && starts_a_process(setup.verbs, arguments) && !starts_a_process(setup.verbs, none));
+	assert(!read_setup(cut, &setup) && !read_setup((char *)"", &setup));
+	memset(large, 'a', FRAME);
+	large[FRAME - 1] = '\0';
+	put(frame, large);
+	assert(frame->size == FRAME);
+	put(frame, "");
+	assert(frame->size > FRAME);
+	put(frame, large);
+	assert(frame->size > FRAME);
+	free(large);
+	free(frame);
+}
+
+static void fuzz(void)
+{
+	static const char *const seeds[] = {"G", "Aa\0b\0", "R\1why\0", "T/x\0", "C\0", "A\0\0\0"};
+	static const size_t sizes[] = {1, 5, 6, 4, 2, 4};
+	static char data[FRAME];
+	const unsigned which = roll(6);
+	size_t size = sizeof ANSWER + sizes[which];
+
+	memcpy(data, ANSWER, sizeof ANSWER);
+	memcpy(data + sizeof ANSWER, seeds[which], sizes[which]);
+	while (roll(3) && size < FRAME - 2000) {
+		const unsigned more = roll(roll(4) ? 8 : 2000);
+
+		for (unsigned i = 0; i < more; i++)
+			data[size + i] = roll(3) ? '\0' : (char)roll(256);
+		size += more;
+	}
+	for (unsigned i = roll(4); i; i--)
+		data[roll(roll(2) ? (unsigned)size : 24)] = (char)roll(256);
+	answer_of(data, roll(8) ? size : roll((unsigned)size + 1));
+
+	char *text = malloc(HEADER + 1);
+	struct setup setup = {0};
+	static const char *const words[] = {"# real: ", "# verbs: ", "# socket: /s\n", "# policy: /p\n", "# store: /d\n",
+					    "# events: /e\n", "# hook: ", "\n", "#", "\n#", "a", " ", "#!/f\n", "create"};
+	*text = '\0';
+	while (roll(40) && strlen(text) < HEADER - 20)
+		strcat(text, words[roll(14)]);
+	if (roll(2) && *text)
+		text[roll((unsigned)strlen(text))] = (char)roll(256);
+	text = realloc(text, strlen(text) + 1);
+	char *arguments[] = {(char *)"create", (char *)"", NULL};
+	if (read_setup(text, &setup) && setup.verbs)
+		starts_a_process(setup.verbs, arguments);
+	free(text);
+}
+
+int main(int argc, char **argv)
+{
+	assert(argc == 3);
+	state = strtoull(argv[2], NULL, 10) | 1;
+	examples();
+	const time_t end = time(NULL) + atoi(argv[1]);
+	unsigned long runs = 0;
+
+	for (; time(NULL) < end; runs++)
+		fuzz();
+	printf("%lu\n", runs);
+	return 0;
+}

@@ -1,0 +1,66 @@
+"""front: its parsers under sanitizers, and what the compiler says of it."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from e2e.support import need
+
+from hook import __version__
+from hook.agent import protocol
+from hook.container.spec import LIMIT
+from hook.emit.front import HEADER
+from unit.support import ROOT
+
+SOURCE = ROOT / "packaging" / "front" / "front.c"
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", f'-DVERSION="{__version__}"']
+
+
+@pytest.fixture(autouse=True)
+def gcc() -> None:
+    need(shutil.which("gcc") is not None, "gcc")
+
+
+def test_it_is_small_enough_to_be_read() -> None:
+    assert len(SOURCE.read_text().splitlines()) <= 300
+
+
+def test_the_analyzer_finds_nothing(tmp_path: Path) -> None:
+    subprocess.run(["gcc", *WARNINGS, "-O2", "-fanalyzer", "-o", tmp_path / "front", SOURCE], check=True)
+
+
+def test_there_is_no_heap(tmp_path: Path) -> None:
+    subprocess.run(["gcc", *WARNINGS, "-O1", "-c", "-o", tmp_path / "front.o", SOURCE], check=True)
+    symbols = subprocess.run(["nm", "-u", tmp_path / "front.o"], capture_output=True, text=True, check=True).stdout
+    assert "memcpy" in symbols or "execve" in symbols
+    assert not re.search(r"\b(malloc|calloc|realloc|free|strdup|system|popen)\b", symbols)
+
+
+def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
+    program = tmp_path / "front_test"
+    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-conversion", "-Wno-shadow"]
+    test = ROOT / "tests" / "unit" / "agent" / "front_test.c"
+    subprocess.run(["gcc", *WARNINGS, *flags, "-o", program, test], check=True)
+    seed = str(random.randrange(1 << 60))
+    done = subprocess.run([program, "3", seed], capture_output=True, text=True)
+    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+    assert int(done.stdout) > 1000
+
+
+def test_both_sides_have_the_same_limits() -> None:
+    text = SOURCE.read_text()
+    enums = dict(re.findall(r"(\w+) = ([\w <]+)[,} ]", text))
+    assert int(enums["FRAME"]) == protocol.LIMIT
+    assert int(enums["HEADER"]) == HEADER
+    assert int(enums["ARGUMENTS"]) == protocol.ARGUMENTS
+    assert int(enums["DEADLINE_MS"]) == protocol.SECONDS * 1000
+    assert enums["STDIN_LIMIT"].strip() == f"{LIMIT >> 20} << 20"
+    for kind, name in (("G", "GO"), ("A", "CHANGED"), ("R", "REFUSED"), ("C", "COLD"), ("T", "TEMPORARY")):
+        assert f"{name} = '{kind}'" in text
+    assert f'"{protocol.REQUEST.decode()}"' in text
+    assert f'"{protocol.ANSWER.decode()}"' in text

@@ -1,0 +1,59 @@
+"""What the agent keeps is never older than the file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from hook.agent import kept
+from hook.agent.kept import Kept
+
+
+def read(path: Path, cache: Kept[str], calls: list[int]) -> str:
+    def make() -> str:
+        calls.append(1)
+        return path.read_text()
+
+    return cache.get(str(path), make)
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
+    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]
+    path.write_text("one")
+    time.sleep(kept._SETTLED_NS / 1e9 + 0.05)
+    assert [read(path, cache, calls) for _ in range(3)] == ["one"] * 3
+    assert len(calls) == 1
+    new = tmp_path / "new"
+    new.write_text("two")
+    os.rename(new, path)
+    assert read(path, cache, calls) == "two"
+
+
+def test_a_file_that_has_just_changed_is_not_kept(tmp_path: Path) -> None:
+    """Within one tick of the clock another change of the same length would have the same key."""
+    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]
+    for number in range(300):
+        text = f"{number:03}"
+        with path.open("r+" if number else "w") as file:
+            file.write(text)
+        assert read(path, cache, calls) == text
+    assert len(calls) == 300
+
+
+def test_what_is_missing_or_no_file_is_asked_for_again(tmp_path: Path) -> None:
+    cache = Kept[str](2)
+    answers = iter(["a", "b"])
+    assert [cache.get(str(tmp_path / "gone"), lambda: next(answers)) for _ in range(2)] == ["a", "b"]
+    answers = iter(["a", "b"])
+    assert [cache.get(str(tmp_path), lambda: next(answers)) for _ in range(2)] == ["a", "b"]
+
+
+def test_only_so_many_are_kept(tmp_path: Path) -> None:
+    cache = Kept[str](2)
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    time.sleep(kept._SETTLED_NS / 1e9 + 0.05)
+    for name in "abc":
+        cache.get(str(tmp_path / name), lambda: "x")
+    assert len(cache._values) == 2
