@@ -29,10 +29,11 @@ SECONDS = 30
 """How long a runtime waits for the hook. The hook may have to compile the policy first (hook.policy.store)."""
 
 
-def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str) -> Done:
+def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str, config: str = "") -> Done:
     """Make the edits in a spec and add the decision's annotation. For reserved mounts, add the createRuntime hook.
 
-    `bundle`: the directory from which a relative root.path counts.
+    `bundle`: the directory from which a relative root.path counts. `config`: the path of config.json, if the hook is to
+    be told both: the state that a runtime gives to the hook does not name them reliably.
     """
     if decided.audit_only():
         spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
@@ -44,9 +45,9 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     draft = None
     if decided.mounts:
         draft = _bounded(case.event(decided, Done(CONTAINER)))
-        entry = _hook(options)
+        entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
         entries = spec.hooks.get(STAGE)
-        others = [other for other in entries if other != entry] if isinstance(entries, list) else []
+        others = [other for other in entries if not _is_earlier(other, entry)] if isinstance(entries, list) else []
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
     return Done(CONFIG, handed_on=bool(decided.mounts))
@@ -74,16 +75,27 @@ def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":
     return parse(line(event)) if event else None
 
 
-def _hook(options: Options) -> "dict[str, object]":
-    """The OCI hook entry (runtime-spec, config.md, "POSIX-platform Hooks"). `env` is never empty: CVE-2025-23266."""
-    if options.hook:  # a text file of hook/emit/front.py, which says where policy, store and events are
-        env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-        return {"path": options.hook, "args": [options.hook, f"--{FLAG}", STAGE], "env": env, "timeout": SECONDS}
-    command = own_command()
+def _is_earlier(other: object, entry: "dict[str, object]") -> bool:
+    """Whether an entry of hooks is the one of an earlier start of this bundle, perhaps at another path."""
+    if not isinstance(other, dict) or other.get("path") != entry["path"]:
+        return False
+    arguments = other.get("args")
+    return isinstance(arguments, list) and f"--{FLAG}" in arguments
+
+
+def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
+    """The OCI hook entry (runtime-spec, config.md, "POSIX-platform Hooks"). `env` is never empty: CVE-2025-23266.
+
+    `where`: options that name the bundle and config.json.
+    """
     env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    if options.hook:  # a text file of hook/emit/front.py, which says where policy, store and events are
+        arguments = [options.hook, f"--{FLAG}", *where, STAGE]
+        return {"path": options.hook, "args": arguments, "env": env, "timeout": SECONDS}
+    command = own_command()
     if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see emit/dispatcher.py
         env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
-    arguments = ["hook", f"--{FLAG}", "--policy", options.policy, "--store", options.store]
+    arguments = ["hook", f"--{FLAG}", *where, "--policy", options.policy, "--store", options.store]
     return {
         "path": command[0],
         "args": [*command, *arguments, "--events", options.events, STAGE],

@@ -65,7 +65,7 @@ def main(arguments: "list[str]") -> int:
 
 def options_of(arguments: "list[str]") -> Options:
     """The command line of a hook; its stage is the only operand. Raises Usage."""
-    options = Options(arguments, flags=("inject-env", "mount-ca", HANDED_ON))
+    options = Options(arguments, ("bundle", "config"), ("inject-env", "mount-ca", HANDED_ON))
     if len(options.operands) != 1 or options.operands[0] not in STAGES:
         raise Usage(f"give one stage of {', '.join(STAGES)}")
     return options
@@ -121,9 +121,11 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
         case.container_id = state.container_id
         if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
             raise Undecided(_ANOTHER_ROOT)
-        if state.bundle == "/":
+        if options.bundle:
+            state.bundle = options.bundle
+        elif state.bundle == "/":
             state.bundle = _bundle_of_crun(state, caller)
-        case.where = state.bundle.rstrip("/") + "/config.json"
+        case.where = options.config or state.bundle.rstrip("/") + "/config.json"
         spec = Spec(caller.config(case.where), case.where)
         return identify(spec), spec
 

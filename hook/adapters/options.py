@@ -9,15 +9,16 @@ class Options:
     """The options of an adapter: paths, which must be absolute, and flags.
 
     `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are no options. `hook`: the file
-    that containers' hook entries execute, "" for this program.
+    that containers' hook entries execute, "" for this program. `bundle`, `config`: those of the container of a hook, ""
+    where the state names the bundle.
     """
 
-    __slots__ = ("events", "flags", "hook", "operands", "policy", "real", "rest", "store")
+    __slots__ = ("bundle", "config", "events", "flags", "hook", "operands", "policy", "real", "rest", "store")
 
     def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
         """`paths` and `flags`: the adapter's options besides --policy, --store and --events. Raises Usage."""
         self.real = ""
-        self.hook = ""
+        self.hook = self.bundle = self.config = ""
         self.policy = store.SOURCE
         self.store = store.STORE
         self.events = events.EVENTS

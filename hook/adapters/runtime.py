@@ -102,7 +102,8 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        done = correct(case, options, decided, spec, invocation.value("bundle") or posix.getcwd())
+        bundle = absolute(invocation.value("bundle") or "")
+        done = correct(case, options, decided, spec, bundle, absolute(config))
         if done.denials:
             return done
         if spec.changed():
@@ -126,10 +127,18 @@ def _report(options: Options, verdict: Verdict, caller: Caller) -> None:
 
 
 def config_path(invocation: Invocation) -> str:
-    """The path of config.json that the runtime uses: in --bundle or the cwd, or --config of crun."""
+    """The path of config.json that the runtime uses: in --bundle or the cwd, or --config of crun.
+
+    crun looks for exactly `--config config.json` in the bundle, for any other path from its cwd (crun's create.c).
+    """
     given = invocation.value("config")
     bundle = invocation.value("bundle") or posix.getcwd()
-    return given or bundle.rstrip("/") + "/config.json"
+    return given if given and given != "config.json" else bundle.rstrip("/") + "/config.json"
+
+
+def absolute(path: str) -> str:
+    """The path from `/`, without a slash at its end. A relative one counts from the cwd."""
+    return (path if path.startswith("/") else f"{posix.getcwd().rstrip('/')}/{path}").rstrip("/") or "/"
 
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":

@@ -10,6 +10,8 @@ of runc or crun. So all state directories of these runtimes are searched for the
 | youki | /run/youki; rootless $XDG_RUNTIME_DIR/youki | state.json | `bundle` |
 """
 
+import posix
+
 from hook.base.errors import Undecided
 from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import read_file
@@ -85,12 +87,22 @@ def from_state_json(base: str) -> str:
 def from_status(base: str) -> str:
     """The bundle in status of crun; "" if there is none.
 
-    crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device. Its own copy of
-    config.json is next to the status.
+    crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device, and config.json may be
+    outside the bundle (`--config`). crun's own copy of config.json is next to the status.
     """
     status = _read_json(base + STATUS)
     bundle = _bundle_member(status) if isinstance(status, dict) else ""
-    return base if bundle == "/" else bundle
+    if bundle == "/" or (bundle and not _has_config(bundle) and _has_config(base)):
+        return base
+    return bundle
+
+
+def _has_config(directory: str) -> bool:
+    try:
+        posix.stat(directory.rstrip("/") + "/config.json")
+    except OSError:
+        return False
+    return True
 
 
 def _bundle_member(record: "dict[str, object]") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,22 @@ def starts(real: str, node: Node, bundle: Bundle, path: str = RESERVED, adapters
             assert "Read-only" in refused.stderr
         [event] = node.logged()
         assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "container")
+
+
+@pytest.fixture(params=[name for name in EACH if name.endswith("crun")])
+def crun(request: pytest.FixtureRequest, node: Node) -> str:
+    """Every crun's path."""
+    return real_runtime(request.param, node.directory)
+
+
+def created_there(container: Running, cwd: Path, *options: str) -> None:
+    """The container is created and started, with `cwd` as the runtime's working directory."""
+    command = [container.runtime, "create", *options, container.id]
+    with (container.bundle.directory.parent / "output").open("w+") as output:
+        status = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+        output.seek(0)
+        assert status == 0, output.read()
+    run(container.runtime, "start", container.id)
 
 
 POLICIES = pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
@@ -80,6 +97,51 @@ def test_pod_with_a_user_namespace_and_a_device_starts(each: str, node: Node, bu
     in_user_namespace(bundle)
     bundle.spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 438}]
     starts(each, node, bundle)
+
+
+def test_bundle_that_no_option_names_is_found(each: str, node: Node, bundle: Bundle) -> None:
+    """The runtime's cwd is the bundle, and the state of crun does not name it (the case above)."""
+    node.compile(DIRECTORY)
+    in_user_namespace(bundle)
+    bundle.spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 438}]
+    container = guarded("wrapper", each, node, bundle)
+    created_there(container, bundle.directory)
+    assert container.exec("/bin/cat", RESERVED) == "company\n"
+    assert [event["verified"] for event in node.logged()] == ["container"]
+    run(container.runtime, "delete", "--force", container.id)
+
+
+@pytest.mark.parametrize("given", ["config.json", "other/config.json"])
+def test_config_option_of_crun_names_the_file_that_is_corrected(
+    crun: str, node: Node, bundle: Bundle, given: str
+) -> None:
+    """crun looks for exactly `config.json` in the bundle, for any other relative path from its cwd."""
+    node.compile(DIRECTORY)
+    container = guarded("wrapper", crun, node, bundle)
+    (bundle.directory / "other").mkdir()
+    cwd = bundle.directory
+    if given == bundle.config.name:
+        cwd = bundle.directory / "other"
+        shutil.copy(bundle.config, cwd)
+        before = bundle.config.read_text()
+    else:
+        bundle.config.rename(bundle.directory / given)
+    created_there(container, cwd, "--bundle", str(bundle.directory), "--config", given)
+    assert container.exec("/bin/cat", RESERVED) == "company\n"
+    assert [event["verified"] for event in node.logged()] == ["container"]
+    assert given != bundle.config.name or (cwd / given).read_text() == before
+    run(container.runtime, "delete", "--force", container.id)
+
+
+def test_bundle_may_be_moved_after_a_start(each: str, node: Node, bundle: Bundle) -> None:
+    """config.json has the hook entry of the first start, which names the old place."""
+    node.compile(DIRECTORY)
+    with guarded("wrapper", each, node, bundle):
+        pass
+    moved = Running(node.dispatcher(each), bundle)
+    created_there(moved, bundle.directory.rename(bundle.directory.with_name("elsewhere")))
+    assert moved.exec("/bin/cat", RESERVED) == "company\n"
+    run(moved.runtime, "delete", "--force", moved.id)
 
 
 def test_privileged_container_starts(each: str, node: Node, bundle: Bundle) -> None:
