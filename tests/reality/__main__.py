@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -99,26 +100,30 @@ def _in_time(jobs: list[Job], hurry: float, until: float) -> Iterator[Job]:
 
 def _share(jobs: list[Job], workers: int, hurry: float, until: float) -> list[dict[str, Any]]:
     """Results of all jobs, done by forked workers, each taking every so manieth job."""
-    readers = []
+    running = []
     for number in range(workers):
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            os.close(reader)
+        # Not a pipe: it would hold up each worker until those before it are done.
+        file = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed below, after the worker has ended
+        pid = os.fork()
+        if pid == 0:
             status = 1
             try:
                 mine = _in_time(jobs[number::workers], hurry, until)
-                with os.fdopen(writer, "w") as results:
-                    work(f"w{number}", mine, results)
+                work(f"w{number}", mine, file)
+                file.flush()
                 status = 0
             finally:
                 sys.stderr.flush()
                 os._exit(status)
-        os.close(writer)
-        readers.append(os.fdopen(reader))
+        running.append((pid, file))
     results = []
-    for reader_file in readers:
-        with reader_file:
-            results += [json.loads(line) for line in reader_file]
+    for pid, file in running:
+        if os.waitpid(pid, 0)[1]:
+            print("tests/reality: a worker ended before its cases were done", file=sys.stderr)
+            raise SystemExit(2)
+        file.seek(0)
+        results += [json.loads(line) for line in file]
+        file.close()
     return sorted(results, key=lambda result: int(result["number"]))
 
 
