@@ -72,7 +72,7 @@ def _descriptor(given: str) -> int:
     except (ValueError, OverflowError, OSError):
         pass
     raise Usage(
-        f"NRI_PLUGIN_SOCKET={given!r} in the environment is not an open socket; a runtime that starts reassert sets it to 3"
+        f"NRI_PLUGIN_SOCKET={given!r} is not an open socket; a runtime that starts reassert sets this variable to 3"
     )
 
 

@@ -396,7 +396,7 @@ def test_what_somebody_breaks_is_said(node: Wirable) -> None:
     for path, said in (
         (
             "/opt/reassert/reassert",
-            "/opt/reassert/reassert is gone, so no container starts: run `reassert node install`",
+            "/opt/reassert/reassert is missing, so no container starts: run `reassert node install`",
         ),
         (POLICY_FILE, f"every container is refused: there is no {POLICY_FILE}; `reassert node install`"),
         ("/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-runc out of date: run `reassert node install`"),

@@ -164,7 +164,7 @@ def test_a_wrong_command_line_is_told(options: list[str]) -> None:
 def test_a_socket_that_no_runtime_left_open_is_told(given: str) -> None:
     done = reassert("nri", env={"NRI_PLUGIN_SOCKET": given})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"reassert: NRI_PLUGIN_SOCKET={given!r} in the environment is not an open socket; ")
+    assert done.stderr.startswith(f"reassert: NRI_PLUGIN_SOCKET={given!r} is not an open socket; ")
 
 
 def test_metrics_take_no_file_away(root_dir: Path) -> None:
