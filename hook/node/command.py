@@ -68,7 +68,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     verifying = node.add_parser(
         "verify",
         help="start a normal and a hostile test container under each handler and show what they got; exit status 0: "
-        "every handler is protected, 1: one is not, or a part was not tested, 3: nothing to verify (mode Audit, or no "
+        "every handler is protected, 1: one is not, or a part was not tried, 3: nothing to verify (mode Audit, or no "
         "rule covers a test container)",
     )
     verifying.add_argument(
@@ -77,7 +77,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PART",
-        help="accept that a part was not tested: handler/NAME, exec/NAME or rule/NAME, as verify names it; * and ? are "
+        help="accept that a part was not tried: handler/NAME, exec/NAME or rule/NAME, as verify names it; * and ? are "
         "wildcards; may be repeated",
     )
     _engine(verifying)
@@ -263,7 +263,7 @@ def _beside(name: str, record: Record) -> list[str]:
             title, runs = other, True
         if runs:
             adapters = record.parts.get(other, OwnerRecord()).adapters
-            wired = f"is wired ({', '.join(adapters)}) and was not tested" if adapters else "is not wired"
+            wired = f"is wired ({', '.join(adapters)}) and was not tried" if adapters else "is not wired"
             found.append(f"{title} {wired}: reassert node verify --engine {other}")
     return found
 

@@ -177,7 +177,7 @@ def test_hook_of_the_stage_precreate(podman: Podman) -> None:
     before = podman.node.snapshot(TOPS)
     said = reassert(podman.node, "install", "--adapter=hook")
     assert "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify" in said
-    assert "; only --adapter runtime reaches that\n" in said
+    assert "; only --adapter runtime prevents that\n" in said
     assert podman.probe() == CORRECTED
     reassert(podman.node, "uninstall")
     assert podman.probe() == LEFT_ALONE
