@@ -110,7 +110,7 @@ class Asking(Caller):
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
-            raise GoCold("nobody waits")
+            raise GoCold("front has closed the connection")
 
     def say(self, text: str) -> None:
         """Adds a line for the caller's standard error, with the words of a cold start."""
@@ -185,7 +185,7 @@ class Asking(Caller):
         try:
             self._connection.send(protocol.temporary(temporary))
         except OSError:
-            raise GoCold("nobody waits") from None
+            raise GoCold("front has closed the connection") from None
 
     def before_mounting(self) -> None:
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""

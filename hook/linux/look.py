@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
-"""Options that hide something from somebody; mountinfo shows them. The times of last access do not matter."""
+"""The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
 
 _NOBODYS = ("proc", "sysfs")
 """File systems in which nothing is reserved, wherever they are mounted: their links lead to processes and the node."""
@@ -43,7 +43,7 @@ _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
 
 class NotSo(Exception):
-    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would mend that."""
+    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that."""
 
     def __init__(self, message: str, can_place: bool = False) -> None:
         super().__init__(message)
@@ -179,7 +179,7 @@ class _View:
             place.close()
 
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
-        """What lies above must be the container's own root or the policy's: whoever shares a volume can change it."""
+        """Checks that no volume is above a reserved mount: anyone who shares the volume could detach the mount."""
         for number, path in place.crossed:
             row = self._row(number)
             if row.filesystem in _NOBODYS:
