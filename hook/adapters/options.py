@@ -8,8 +8,8 @@ from hook.policy import store
 class Options:
     """The options of an adapter: paths, which must be absolute, and flags.
 
-    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are no options. `hook`: the file
-    that containers' hook entries execute, "" for this program.
+    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
+    file that containers' hook entries execute, "" for this program.
     """
 
     __slots__ = ("events", "flags", "hook", "operands", "policy", "real", "rest", "store")

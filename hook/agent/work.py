@@ -54,7 +54,7 @@ class GoCold(BaseException):  # a BaseException: no `except Exception` may repor
 
 
 class Memory:
-    """What the agent keeps between requests: for one policy file and one store."""
+    """The agent's memory between requests, for one policy file and one store."""
 
     def __init__(self, source: str, directory: str, event_log: str) -> None:
         self.source = source

@@ -240,7 +240,7 @@ def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[st
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
-    registry.clear_probes()  # its problems come up again when a test container is started
+    registry.clear_probes()  # a start of a test container reports the same problems
     engine = registry.engine(registry.chosen(options.engine))
     record = Record.read()
     part = record.parts.get(engine.name, OwnerRecord())
