@@ -1,9 +1,9 @@
 #!/bin/sh
 # Install reassert on this worker node, uninstall it, or show a demo:
 #
-#   sudo ./install.sh                 configure the node's container engine to call reassert, and verify that with probe
-#                                     containers
-#   sudo ./install.sh --dry-run       print what that would change
+#   sudo ./install.sh                 configure the node's container engine to call reassert, and start test containers
+#                                     to verify that
+#   sudo ./install.sh --dry-run       print the changes that an install would make
 #   sudo ./install.sh --uninstall     restore the engine's configuration; policy and event log stay, and their paths are
 #                                     printed
 #   sudo ./install.sh --uninstall --purge     remove policy and event log too

@@ -31,7 +31,7 @@ or nowhere, because the adapter only asked another program for the edits."""
 
 
 class Done:
-    """What an adapter did to carry out a plan.
+    """The result of an adapter's attempt to carry out a plan.
 
     `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
     not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.

@@ -58,5 +58,5 @@ install_wanted
 if command -v apt-get >/dev/null; then
   want musl-tools command -v musl-gcc
   want gcc command -v gcc # which musl-gcc calls
-  (install_wanted) || echo "packaging/apt.sh: going on without a C compiler, so there will be no front" >&2
+  (install_wanted) || echo "packaging/apt.sh: continuing without a C compiler, so front will not be built" >&2
 fi

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Freeze reassert into dist/reassert/ with PyInstaller (onedir). Needs a python3 >= 3.11 with venv and its shared
-# library, and objdump; front needs musl-gcc and gcc too, and is left out without them. On Debian: `apt-get install
+# library, and objdump. front also needs musl-gcc and gcc; without them it is not built. On Debian: `apt-get install
 # python3-venv libpython3.11 binutils musl-tools gcc` (with your python's version).
 #
 #   packaging/build.sh            PYTHON=/usr/bin/python3 packaging/build.sh
@@ -38,6 +38,6 @@ mv build/dist/reassert dist/reassert
 if command -v musl-gcc >/dev/null && command -v gcc >/dev/null && [ -e "/usr/lib/$(uname -m)-linux-musl/rcrt1.o" ]; then
   packaging/front/build.sh dist/reassert/front
 else
-  echo "packaging/build.sh: no musl-gcc (Debian: musl-tools and gcc), so no front: reassert dispatcher --socket will not work" >&2
+  echo "packaging/build.sh: musl-gcc is missing (Debian: musl-tools and gcc), so front is not built and \`reassert dispatcher --socket\` will not work" >&2
 fi
 dist/reassert/reassert --version

@@ -94,7 +94,7 @@ cp -r "$work/bundle" "$work/bundle2"
   --store "$work/node/store" --events "$work/node/events.jsonl" > "$work/reassert-runc"
 chmod 755 "$work/reassert-runc"
 
-run_container() { # RUNTIME BUNDLE ID: start it; write what its process and an exec'ed one saw to ID.first and ID.exec
+run_container() { # RUNTIME BUNDLE ID: start it; write what its process saw to ID.first, and what an exec'ed process saw to ID.exec
   if ! "$1" --root "$root" create --bundle "$2" "$3" > "$work/$3.first" 2>&1 < /dev/null; then
     return 1
   fi
@@ -144,7 +144,7 @@ rows() { # FILE SUFFIX
 step "What the container's own process saw"
 row "" "runc" "reassert + runc"
 rows first
-step "What a process saw that was exec'ed into it"
+step "What an exec'ed process saw"
 row "" "runc" "reassert + runc"
 rows exec
 step "The node's event log"

@@ -1,9 +1,10 @@
 #!/bin/bash
 # The tests. CONTRIBUTING.md says which command to take when.
 #
-#   tests/run.sh --fast                    as any user: formatter, linter, types, and the unit tests that need no more
-#   tests/run.sh --fast tests/unit -k glob of those tests only these, as pytest takes them
-#   sudo tests/run.sh                      set a Debian machine up, then run all tests, with the real runtimes
+#   tests/run.sh --fast                    as any user: formatter, linter, types, and the unit tests that need neither root
+#                                         nor a build
+#   tests/run.sh --fast tests/unit -k glob only some of them; the arguments are pytest's
+#   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes
 #   sudo tests/run.sh tests/e2e/test_hook.py -k audit
 #
 # In CI (CI=true) a test that is skipped because the machine lacks something counts as failed.
@@ -33,15 +34,15 @@ check() {
   "$venv/bin/ruff" format --check . && "$venv/bin/ruff" check . && "$venv/bin/mypy"
 }
 
-# As root of a user namespace where the kernel allows one: a third of the tests want to be root of some kind. Whoever is
-# root runs just the same tests.
+# Runs the tests as root of a user namespace if the kernel allows one, since a third of the tests need root rights. The
+# root user runs the same tests.
 fast() {
   "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$("$PYTHON" -V) is too old; set PYTHON"
   make_venv
   checking=
   if [ $# -eq 0 ]; then
     mkdir -p build
-    check > build/check.log 2>&1 & # beside the tests, which wait now and then
+    check > build/check.log 2>&1 & # in parallel to the tests, which are idle at times
     checking=$!
     set -- --numprocesses=2 --dist=worksteal tests
   fi
@@ -49,7 +50,7 @@ fast() {
   status=0
   tests/rootless.sh "$@" || status=$?
   if [ "$status" -eq 125 ]; then
-    echo "This machine does not let its users make user namespaces: tests that need to be root are left out."
+    echo "Users cannot create user namespaces on this machine: tests that need root are left out."
     status=0
     "$@" || status=$?
   fi
@@ -82,9 +83,10 @@ if [ $# -eq 0 ]; then
   set -- --numprocesses=4 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi
 
-# In a mount namespace of its own, for two reasons. Scratch directories are in memory: the tests write many small files
-# and the program waits until each is on the disk. And crun refuses cgroup v1 with a v2 tree beside it, as some virtual
-# machines have it: the tests see an empty directory there. A node of one cgroup version is left as it is.
+# In its own mount namespace, for two reasons. First, scratch directories are on a tmpfs: the tests write many small
+# files, and the program waits until each is on the disk. Second, crun does not work with cgroup v1 if a v2 tree is
+# mounted beside it, as on some virtual machines: the tests see an empty directory instead. A machine with one cgroup
+# version stays as it is.
 export VENV=$venv PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
 mkdir -p "$PYTEST_DEBUG_TEMPROOT"
 exec unshare --mount --propagation private sh -c '

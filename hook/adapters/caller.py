@@ -1,7 +1,7 @@
-"""What an adapter needs of the process that called it. Part of the start path: builtins only.
+"""What an adapter reads from, and writes for, the process that called it. Part of the start path: builtins only.
 
-Of a cold start that is this process itself: its descriptors, its environment, its working directory. The agent, which
-answers for others, has a subclass (hook/agent/work.py); all else is the same code.
+In a cold start, that is this process: its descriptors, its environment, its working directory. The agent answers for
+another process and has a subclass (hook/agent/work.py). Everything else is the same code.
 """
 
 import posix
@@ -22,38 +22,38 @@ STATE = "the OCI state on stdin"
 
 
 class Caller:
-    """The process that is to be told, and whose files and descriptors are meant."""
+    """The process whose call is answered: relative paths, descriptors and messages are for it."""
 
     __slots__ = ("environment",)
 
     def __init__(self, environment: "dict[bytes, bytes]") -> None:
-        """`environment`: as the engine gave it."""
+        """`environment`: the environment that the engine gave."""
         self.environment = environment
 
     def say(self, text: str) -> None:
-        """One line on the caller's standard error."""
+        """Writes one line to the caller's standard error."""
         say(text)
 
     def policy(self, options: "Options") -> "Policy":
-        """The policy in force."""
+        """Returns the policy in force."""
         return store.load(options.policy, options.store)
 
     def state(self) -> bytes:
-        """What the runtime gives a hook on stdin. Raises TooLarge, OSError."""
+        """Returns the OCI state that the runtime gives a hook on stdin. Raises TooLarge, OSError."""
         return read_fd(0, LIMIT, STATE)
 
     def parents_arguments(self) -> "list[str]":
-        """The arguments of the caller's parent process, without its name. Raises TooLarge, OSError."""
+        """Returns the arguments of the caller's parent process, without its name. Raises TooLarge, OSError."""
         command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
         return command.split("\0")[1:-1]
 
     def config(self, path: str) -> bytes:
-        """A container's config.json. Raises Undecided, OSError."""
+        """Returns a container's config.json. Raises Undecided, OSError."""
         return read_file(path, LIMIT)
 
     def process_file(self, path: str) -> "tuple[bytes, bool]":
-        """An exec's process file, and whether it is a file that can be replaced. Raises TooLarge, OSError."""
-        # Blocking: a pipe's writer may need its time, and the real runtime would wait for it too.
+        """Returns an exec's process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
+        # Blocking: the writer of a pipe may be slow, and the real runtime would wait for it too.
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
         try:
             plain = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
@@ -62,30 +62,30 @@ class Caller:
             posix.close(fd)
 
     def bundle(self, container_id: str, root: "str | None", real: str) -> str:
-        """A container's bundle. `root`: of the real runtime's --root. Raises Undecided, OSError."""
-        from hook.adapters.state import bundle_of  # no create pays for it
+        """Returns a container's bundle directory. `root`: the real runtime's --root. Raises Undecided, OSError."""
+        from hook.adapters.state import bundle_of  # imported here: a create does not need it
 
         return bundle_of(container_id, root, real, self.environment)
 
     def decided(self, config: str) -> "Reserved | None":
-        """What was decided about a container at its create. Raises Undecided, OSError."""
+        """Returns what was decided about a container at its create. Raises Undecided, OSError."""
         return decision.read(Spec(self.config(config), config).annotations)
 
     def checkpoint(self, path: str, limit: int) -> bytes:
-        """The device checkpoint of kubelet. Raises Undecided, OSError."""
+        """Returns kubelet's device checkpoint. Raises Undecided, OSError."""
         return read_file(path, limit)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put a corrected file in the place of the engine's. Raises OSError."""
+        """Replaces the engine's file by a corrected one. Raises OSError."""
         replace_file(path, data)
 
     def before_mounting(self) -> None:
-        """Called before anything is mounted in a container."""
+        """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
 
     def log_event(self, path: str, event: "dict[str, object]") -> None:
-        """Append to the event log."""
+        """Appends an event to the event log."""
         events.write(path, event)
 
     def append(self, path: str, line: bytes) -> None:
-        """Append to the runtime's --log. Raises OSError."""
+        """Appends a line to the runtime's --log. Raises OSError."""
         append_line(path, line, 0o644)

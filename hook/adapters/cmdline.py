@@ -93,7 +93,7 @@ class Invocation:
     """A parsed command line.
 
     `verb`: "" if it is missing. `globals`: the options before the verb. `options`: those of the verb, in order.
-    `container_id`: "" if it is missing. `operands`: the index of the first argument that is no option of the verb.
+    `container_id`: "" if it is missing. `operands`: the index of the first argument that is not an option of the verb.
     """
 
     __slots__ = ("arguments", "container_id", "globals", "operands", "options", "verb")

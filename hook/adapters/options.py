@@ -8,9 +8,9 @@ from hook.policy import store
 class Options:
     """The options of an adapter: paths, which must be absolute, and flags.
 
-    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are no options. `hook`: the file
-    that containers' hook entries execute, "" for this program. `bundle`, `config`: those of the container of a hook, ""
-    where the state names the bundle.
+    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
+    file that containers' hook entries execute, "" for this program. `bundle`, `config`: of a hook's container, "" if
+    the state names the bundle.
     """
 
     __slots__ = ("bundle", "config", "events", "flags", "hook", "operands", "policy", "real", "rest", "store")

@@ -1,1 +1,1 @@
-"""`reassert agent`: one resident process that answers what a cold start would have to be started for."""
+"""`reassert agent`: one resident process per node that answers container starts in place of a cold start."""

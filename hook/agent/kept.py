@@ -1,7 +1,7 @@
-"""What the agent keeps in memory, each behind the key of the file that it was read from.
+"""A cache of what the agent read from files, each value valid while its file is unchanged.
 
-A key is what stat(2) tells apart: device, inode, size, times of change. A file that was changed a moment ago may be
-changed again within one tick of the file system's clock, under the same key: it is read but not kept.
+The key of a value holds device, inode, size, mtime and ctime of its file (stat(2)). A file that changed a moment ago
+can change again within one tick of the file system's clock and keep the same key. So such a file is read, not cached.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Generic, TypeVar
 from hook.base.system import is_file
 
 _SETTLED_NS = 100_000_000
-"""Nanoseconds after which a change shows in a file's times; Linux's clock for them ticks every 1 to 10 ms."""
+"""Age in nanoseconds from which a file is cached; the clock of Linux file times ticks every 1 to 10 ms."""
 
 T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Values by path, at most so many, the least used one going first."""
+    """A cache of at most `count` values by path; the value that was used longest ago is dropped first."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -30,7 +30,7 @@ class Kept(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, path: str, make: Callable[[], T]) -> T:
-        """The value of a file as it is now; `make` reads it and may raise."""
+        """Returns the value of a file as it is now. Calls `make`, which may raise, if the file is not cached."""
         key = _key(path)
         with self._lock:
             found = self._values.get(path)
@@ -47,7 +47,7 @@ class Kept(Generic[T]):
 
 
 def _key(path: str) -> tuple[int, ...]:
-    """Of a regular file; of all else an empty one, which equals no file's."""
+    """Returns the key of a regular file, and an empty key, which matches no cached value, for anything else."""
     try:
         status = os.stat(path)
     except OSError:

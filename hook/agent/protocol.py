@@ -1,8 +1,8 @@
-"""What front and the agent say to each other (packaging/front/front.c, docs/agent.md).
+"""The protocol between front and the agent (packaging/front/front.c, docs/agent.md).
 
-A connection of SOCK_SEQPACKET (unix(7)) carries one request and its answer. A frame is one packet of strings, each with
-a NUL at its end, so no frame arrives in half. With the request comes one descriptor: of the working directory in which
-a runtime was called, or of what a hook was given on stdin.
+A SOCK_SEQPACKET connection (unix(7)) carries one request and its answer. A frame is one packet of strings, each ended
+by a NUL, so a frame is never received in part. One descriptor comes with the request. For a runtime it is the working
+directory of the call, for a hook a copy of its stdin.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 REQUEST, ANSWER = b"reassert-front/1", b"reassert-agent/1"
 
 LIMIT = 65536
-"""Bytes of a frame, front's own buffer."""
+"""The largest frame in bytes: the size of front's buffer."""
 
 ARGUMENTS = 1024
-"""Arguments of an answer, front's own limit."""
+"""The most arguments that an answer may have: front's limit."""
 
 SECONDS = 1.0
-"""How long front waits."""
+"""The number of seconds that front waits for an answer."""
 
 RUNTIME, HOOK = "runtime", "hook"
 
 
 class Malformed(Exception):
-    """A frame that no front has sent."""
+    """A frame that does not follow the protocol, so front did not send it."""
 
 
 class Request:
-    """One call of an engine.
+    """One call of an engine, as front sent it.
 
-    `kind`: RUNTIME or HOOK. `real`: the real runtime. `policy`, `store`, `events`, `hook`: as `reassert runtime` takes
-    them. `runtime_directory`: XDG_RUNTIME_DIR. `arguments`: those that the engine gave.
+    `kind`: RUNTIME or HOOK. `real`: the real runtime. `policy`, `store`, `events`, `hook`: the values of the options of
+    `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `arguments`: the arguments that the engine gave.
     """
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Request:
     )
 
     def __init__(self, frame: bytes) -> None:
-        """Raises Malformed."""
+        """Parses a frame. Raises Malformed."""
         parts = frame.split(b"\0")
         if parts[0] != REQUEST or len(parts) < 11 or parts.pop():
             raise Malformed("not a request")
@@ -62,27 +62,27 @@ class Request:
 
 
 def go() -> bytes:
-    """Go on as you are: to the real runtime with the arguments that came; a hook has nothing left to do."""
+    """Returns the answer "run the real runtime with the engine's arguments". A hook ends with status 0."""
     return ANSWER + b"\0G"
 
 
 def changed(arguments: list[str]) -> bytes:
-    """Go on to the real runtime with these arguments."""
+    """Returns the answer "run the real runtime with these arguments"."""
     return ANSWER + b"\0A" + b"".join(_string(argument) for argument in arguments)
 
 
 def refused(status: int, text: str) -> bytes:
-    """End with this exit status, after this text on standard error."""
+    """Returns the answer "write this text to standard error and end with this exit status"."""
     return ANSWER + b"\0R" + bytes([status]) + _string(text)
 
 
 def cold(reason: str) -> bytes:
-    """Start cold. `reason`: for whoever traces the call."""
+    """Returns the answer "start cold". front ignores `reason`: it shows in a trace of the system calls (strace(1))."""
     return ANSWER + b"\0C" + _string(reason)
 
 
 def temporary(path: str) -> bytes:
-    """The path of a file that is about to be renamed; whoever starts cold after this removes it first."""
+    """Returns a frame with the path of a file that is about to be renamed; front removes it before a cold start."""
     return ANSWER + b"\0T" + _string(path)
 
 

@@ -1,4 +1,4 @@
-"""`reassert agent`: the socket, who may ask, and one thread for each request."""
+"""`reassert agent`: the listening socket, the checks of its clients, and one thread per request."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ ADAPTER = "agent"
 LISTENING, DROPPED = "agent.listening", "agent.dropped"
 
 REQUESTS = 64
-"""Requests that are worked on at once, and so threads; whoever comes then is answered `cold`."""
+"""The most requests, one thread each, that are answered at once; one more is answered `cold`."""
 
 CLIENTS = 1024
-"""Connections that are waited for. They have said nothing yet, and have a second to do so."""
+"""The most connections that have sent no request yet; each has one second to send it."""
 
 _BACKLOG = 4096
 _TICK = 0.5
 _SUN_PATH = 107
-"""Bytes that the path of a socket may have (unix(7))."""
+"""The longest path of a socket in bytes (unix(7))."""
 
 _NAMESPACES = ("mnt", "pid", "user")
 
 
 class _Stop(BaseException):
-    """A signal has come to end the process."""
+    """SIGTERM or SIGINT was received."""
 
 
 def main(chosen: argparse.Namespace) -> int:
-    """Serve until a signal ends it. Raises Usage, ReassertError, OSError."""
+    """Serves requests until SIGTERM or SIGINT. Raises Usage, ReassertError, OSError."""
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
@@ -77,12 +77,12 @@ def _stop(*_: object) -> None:
 
 
 def _listener(path: str) -> tuple[socket.socket, bool]:
-    """The socket to listen on, and whether it is ours to remove: not systemd's (sd_listen_fds(3))."""
+    """Returns the listening socket, and whether the agent made it; otherwise it is systemd's (sd_listen_fds(3))."""
     if os.environ.pop("LISTEN_PID", "") == str(os.getpid()) and os.environ.pop("LISTEN_FDS", "") == "1":
         listener = socket.socket(fileno=3)
         listener.set_inheritable(False)
         if listener.family != socket.AF_UNIX or listener.type != socket.SOCK_SEQPACKET:
-            raise Usage("the socket unit has to have ListenSequentialPacket=")
+            raise Usage("systemd passed a socket of the wrong type; the socket unit must use ListenSequentialPacket=")
         return listener, False
     if len(os.fsencode(path)) > _SUN_PATH:
         raise Usage(f"--socket takes a path of at most {_SUN_PATH} bytes, not {path!r}")
@@ -94,41 +94,41 @@ def _listener(path: str) -> tuple[socket.socket, bool]:
     try:
         listener.bind(temporary)
         listener.listen(_BACKLOG)
-        os.rename(temporary, path)  # who connects finds somebody listening
+        os.rename(temporary, path)  # after listen(), so no connection to `path` is refused
     finally:
         os.umask(mask)
     return listener, True
 
 
 def _check_directory(directory: str) -> None:
-    """Root's alone: nobody else may put another socket there. Raises ReassertError, OSError."""
+    """Makes the directory, unless it exists. Raises ReassertError if another user than root may use it; OSError."""
     make_directory(directory, 0o700)
     status = trusted(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        raise ReassertError(f"{directory} must be a directory of root's alone (chmod 700 {directory})")
+        raise ReassertError(f"{directory} must be a directory that only root may use (chmod 700 {directory})")
 
 
 def _check_free(path: str) -> None:
-    """A socket that nobody serves any more is replaced. Raises ReassertError for anything else in the way."""
+    """Raises ReassertError unless `path` is missing, or is a socket on which no process listens any more."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(status.st_mode):
         kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
-        raise ReassertError(f"{path}: there is a {kind} in the place of the agent's socket; remove it")
+        raise ReassertError(f"{path} is a {kind}, not the agent's socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             return
         except OSError as error:
-            raise ReassertError(f"{path}: the socket is another program's: {describe(error)}") from None
-    raise ReassertError(f"{path}: another agent listens there")
+            raise ReassertError(f"{path}: another program uses this socket: {describe(error)}") from None
+    raise ReassertError(f"{path}: another agent listens on this socket")
 
 
 class _Client:
-    """A connection that has said nothing yet."""
+    """A connection that has sent no request yet. `pid`: of the process that connected."""
 
     __slots__ = ("began", "connection", "pid")
 
@@ -139,7 +139,7 @@ class _Client:
 
 
 class Agent:
-    """The connections of one listening socket."""
+    """The server: one listening socket and its connections."""
 
     def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier) -> None:
         self._listener = listener
@@ -154,7 +154,7 @@ class Agent:
         self._here = _place("self")
 
     def run(self) -> None:
-        """Serve for ever."""
+        """Serves requests until an exception ends it."""
         self._listener.setblocking(False)
         self._poll.register(self._listener, select.EPOLLIN)
         while True:
@@ -162,13 +162,13 @@ class Agent:
                 if fd == self._listener.fileno():
                     self._accept()
                 else:
-                    self._receive(self._clients[fd])  # one that was forgotten is not polled any more
+                    self._receive(self._clients[fd])  # epoll returns no connection that was unregistered
             self._expire()
             self._tell_dropped()
             self._notifier.tick(True)
 
     def close(self) -> None:
-        """Nobody is accepted any more; who is being answered gets the answer."""
+        """Closes the listening socket and idle connections, and waits a second for requests that are being answered."""
         self._listener.close()
         for client in list(self._clients.values()):
             self._forget(client).close()
@@ -179,7 +179,7 @@ class Agent:
         self._tell_dropped()
 
     def log(self, event: str, level: str, text: str, **more: object) -> None:
-        """An event about the agent itself."""
+        """Logs an event about the agent itself."""
         now = timestamp(time.time_ns())
         events.write(
             self._memory.events,
@@ -192,7 +192,7 @@ class Agent:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # no descriptors left, say; the connection waits in the backlog
+            except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
                 self._dropped[describe(error)] += 1
                 time.sleep(0.01)
                 return
@@ -200,13 +200,13 @@ class Agent:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid, uid, _ = struct.unpack("3i", credentials)
             if uid != 0:
-                self._drop(connection, f"uid {uid} asks")
+                self._drop(connection, f"uid {uid} is not root")
             elif len(self._clients) >= CLIENTS:
                 self._drop(connection, "too many connections")
             else:
                 client = self._clients[connection.fileno()] = _Client(connection, pid)
                 self._poll.register(connection, select.EPOLLIN)
-                self._receive(client)  # front has sent it by now, mostly
+                self._receive(client)  # front has usually sent its request by now
 
     def _receive(self, client: _Client) -> None:
         try:
@@ -223,10 +223,10 @@ class Agent:
             if flags & socket.MSG_TRUNC:
                 raise Malformed("the request is too large")
             if not frame:
-                raise Malformed("hung up without a request")
+                raise Malformed("closed without a request")
             request = Request(frame)
             if len(fds) != 1:
-                raise Malformed("a request without its descriptor")
+                raise Malformed("the request has no descriptor")
         except Malformed as error:
             _close(fds)
             self._drop(connection, str(error))
@@ -252,11 +252,11 @@ class Agent:
         try:
             try:
                 if _place(client.pid) != self._here:
-                    raise GoCold("another mount, pid or user namespace, or another root directory")
+                    raise GoCold("the caller has another mount, pid or user namespace, or another root directory")
                 frame = answer(self._memory, request, client.connection, given, client.began)
             except GoCold as reason:
                 frame = protocol.cold(str(reason))
-            except BaseException as error:  # a cold start says what is wrong with it, if it still is
+            except BaseException as error:  # the cold start that follows reports the error if it meets it too
                 frame = protocol.cold(describe(error))
             self._reply(client.connection, frame)
         finally:
@@ -267,7 +267,7 @@ class Agent:
     def _reply(self, connection: socket.socket, frame: bytes) -> None:
         try:
             connection.send(frame)
-        except OSError:  # front has given up, and starts cold
+        except OSError:  # front stopped waiting and starts cold
             pass
         connection.close()
 
@@ -280,21 +280,23 @@ class Agent:
     def _expire(self) -> None:
         now = time.monotonic()
         for client in [client for client in self._clients.values() if now - client.began > protocol.SECONDS]:
-            self._drop(self._forget(client), "nothing was asked")
+            self._drop(self._forget(client), "no request within a second")
 
     def _drop(self, connection: socket.socket, reason: str) -> None:
         connection.close()
         self._dropped[reason] += 1
 
     def _tell_dropped(self) -> None:
-        """One event for all clients that were dropped within a second."""
+        """Logs one event for all clients that were dropped within a second."""
         now = time.monotonic()
         if self._dropped and now - self._told > protocol.SECONDS:
             self._told = now
             reasons = dict(self._dropped.most_common(16))
             count = self._dropped.total()
             self._dropped.clear()
-            self.log(DROPPED, "warning", "clients were dropped that no front can be", count=count, reasons=reasons)
+            self.log(
+                DROPPED, "warning", "connections without a valid request were dropped", count=count, reasons=reasons
+            )
 
 
 def _close(fds: list[int]) -> None:
@@ -303,13 +305,13 @@ def _close(fds: list[int]) -> None:
 
 
 def _place(pid: int | str) -> tuple[object, ...]:
-    """What paths and pids mean to a process: its namespaces and its root directory; () where nobody can tell."""
+    """Returns the identity of a process's namespaces and root directory, and () if that cannot be read."""
     try:
         found = [os.stat(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES]
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
         try:
             found.append(os.fstat(root))
-            mount = mount_id(root)  # the same directory may be a root in two mounts, with other mounts below
+            mount = mount_id(root)  # one directory can be the root in two mounts that have different mounts below it
         finally:
             os.close(root)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""One request of front: the answer to it, by the functions that a cold start runs.
+"""The answer to one request of front, made by the functions that a cold start runs.
 
-Each request is answered in a thread that shares neither root, working directory nor umask with the others (unshare(2),
-CLONE_FS). So it stands where the caller stands, and can enter a container's mount namespace (setns(2)).
+Each request is answered in a thread with its own root, working directory and umask (unshare(2), CLONE_FS). So the
+thread can use the caller's working directory, and can enter a container's mount namespace (setns(2)).
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from hook.policy.model import Policy
 from hook.reserve.env import Reserved
 
 _SECONDS = protocol.SECONDS * 0.9
-"""After which nothing is changed any more: front is about to start cold."""
+"""The age of a request from which the agent changes nothing for it: front is about to start cold."""
 
 _LARGEST = 4 << 20
-"""Bytes of a file of a container's. Nobody else is to wait while a larger one is parsed; a cold start does that."""
+"""The largest file of a container in bytes. Parsing a larger one delays other requests; a cold start does it."""
 
 _LARGEST_CHECKPOINT = 32 << 20
 
 _DECISIONS = 4096
-"""Containers of which a decision is kept."""
+"""The most containers whose decision and bundle are cached."""
 
 LOADED = (correct_exec, look)
-"""What adapters load when they need it is loaded before the first request."""
+"""Modules that the adapters import on use. The agent imports them before the first request."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class GoCold(BaseException):  # no `except Exception` on the way may take it for a container's error
-    """The agent does not answer this one."""
+class GoCold(BaseException):  # a BaseException: no `except Exception` may report it as an error of the container
+    """The agent answers this request with "start cold"."""
 
 
 class Memory:
-    """What is kept between requests. Only of one policy in one store."""
+    """The agent's memory between requests, for one policy file and one store."""
 
     def __init__(self, source: str, directory: str, event_log: str) -> None:
         self.source = source
@@ -67,7 +67,7 @@ class Memory:
         self._policy: tuple[object, Policy] | None = None
 
     def policy(self) -> Policy:
-        """The policy in force. Raises GoCold where it is to be compiled first."""
+        """Returns the policy in force. Raises GoCold if it must be compiled first."""
         problem, key = store.source_key(self.source)
         path = store.store_path(self.source, self.directory)
         try:
@@ -87,7 +87,7 @@ class Memory:
 
 
 class Asking(Caller):
-    """The process that front is in. `given`: the descriptor that came with the request."""
+    """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_deadline", "_given", "_memory", "_said")
 
@@ -100,53 +100,53 @@ class Asking(Caller):
         self._said: list[str] = []
 
     def said(self) -> str:
-        """What is for the caller's standard error."""
+        """Returns the lines for the caller's standard error."""
         return "".join(self._said)
 
     def still_waits(self) -> None:
-        """Raises GoCold if front has started cold, or is about to."""
+        """Raises GoCold if front has stopped waiting, or is about to."""
         if time.monotonic() > self._deadline:
             raise GoCold("too late")
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
-            raise GoCold("nobody waits")
+            raise GoCold("front has closed the connection")
 
     def say(self, text: str) -> None:
-        """As the cold start says it."""
+        """Adds a line for the caller's standard error, with the words of a cold start."""
         self._said.append(f"reassert: {message(text)}\n")
 
     def policy(self, options: Options) -> Policy:
-        """The policy in force; its source and store are the agent's own (`answer`)."""
+        """Returns the policy in force. `answer` has checked that the caller names the agent's own policy and store."""
         return self._memory.policy()
 
     def state(self) -> bytes:
-        """Of the copy of stdin that front made, without moving its offset: a cold start may have to read it."""
+        """Returns the content of front's copy of stdin. The offset stays: a cold start may read the copy after this."""
         size = os.fstat(self._given).st_size
         if size > _LARGEST:
-            raise GoCold(f"{STATE} is large")
+            raise GoCold(f"{STATE} is too large")
         return os.pread(self._given, size, 0)
 
     def parents_arguments(self) -> list[str]:
-        """Of the agent's own parent they would be."""
-        raise GoCold("the bundle is on the runtime's command line")
+        """Raises GoCold: the agent's parent is not the runtime."""
+        raise GoCold("the bundle is known from the runtime's command line only")
 
     def config(self, path: str) -> bytes:
-        """As the cold start reads it, unless it is large."""
+        """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
         plain(path)
         _small(path, _LARGEST)
         return super().config(path)
 
     def process_file(self, path: str) -> tuple[bytes, bool]:
-        """As the cold start reads it; a pipe can be read only once, and by the process that has it."""
+        """Returns what a cold start reads. Raises GoCold for a pipe: the cold start could not read it again."""
         plain(path)
         if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
-            raise GoCold("the process file is no regular file")
+            raise GoCold("the process file is not a regular file")
         _small(path, _LARGEST)
         return super().process_file(path)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
-        """As the cold start finds it, behind the keys of the real runtime's records."""
+        """Returns a container's bundle, cached while the real runtime's state file is unchanged."""
         kept = self._memory.bundles
 
         def recorded(base: str) -> str:
@@ -159,19 +159,19 @@ class Asking(Caller):
         return bundle_of(container_id, root, real, self.environment, recorded)
 
     def decided(self, config: str) -> Reserved | None:
-        """Behind the key of config.json."""
+        """Returns what was decided at the create, cached while config.json is unchanged."""
         if not config.startswith("/"):
             raise GoCold("the bundle is relative")
         plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
     def checkpoint(self, path: str, limit: int) -> bytes:
-        """Behind its key."""
+        """Returns kubelet's device checkpoint, cached while the file is unchanged."""
         _small(path, min(limit, _LARGEST_CHECKPOINT))
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def replace(self, path: str, data: bytes) -> None:
-        """Only while front waits: it is told the temporary file, and takes it away if it starts cold."""
+        """Replaces a file while front waits. front gets the temporary name first and removes it before a cold start."""
         try:
             replace_file(path, data, before_rename=self._announce)
         except FileNotFoundError:
@@ -181,33 +181,33 @@ class Asking(Caller):
     def _announce(self, temporary: str) -> None:
         self.still_waits()
         if len(os.fsencode(temporary)) >= os.pathconf("/", "PC_PATH_MAX"):
-            raise GoCold("the path is too long for front")
+            raise GoCold("the path is too long for a frame")
         try:
             self._connection.send(protocol.temporary(temporary))
         except OSError:
-            raise GoCold("nobody waits") from None
+            raise GoCold("front has closed the connection") from None
 
     def before_mounting(self) -> None:
-        """What is to be mounted in a container, a cold start mounts: nothing may come late there."""
-        raise GoCold("something is to be mounted")
+        """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
+        raise GoCold("a reserved mount must be placed")
 
     def log_event(self, path: str, event: dict[str, object]) -> None:
-        """As the cold start writes it, if that one is not going to."""
+        """Writes an event while front waits; otherwise the cold start writes it."""
         self.still_waits()
         events.write(path, event)
 
     def append(self, path: str, line: bytes) -> None:
-        """As the cold start appends it, if that one is not going to."""
+        """Appends to the runtime's --log while front waits; otherwise the cold start does."""
         self.still_waits()
         append_line(path, line, 0o644)
 
 
 def answer(memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> bytes:
-    """The frame that answers a request, in a thread of its own. Raises GoCold. Any error means cold too."""
+    """Returns the frame that answers a request; needs its own thread. Raises GoCold; any other error means cold too."""
     if request.version != __version__:
         raise GoCold(f"front is {request.version}, the agent {__version__}")
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
-        raise GoCold("the agent has another policy, store or event log")
+        raise GoCold("the request names another policy, store or event log than the agent's")
     own_directories()
     os.umask(request.umask)
     caller = Asking(memory, request, connection, given, began)
@@ -246,7 +246,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
         return protocol.go()
     frame = protocol.changed(arguments)
     if len(frame) > protocol.LIMIT or len(arguments) > protocol.ARGUMENTS:
-        raise GoCold("the arguments are too many")
+        raise GoCold("the answer has too many arguments")
     return frame
 
 
@@ -260,7 +260,7 @@ def _where(request: Request) -> list[str]:
 
 
 def _check_paths(invocation: Invocation) -> None:
-    """Paths that mean something else here than in the caller's process: /proc/self, /dev/stdin. Raises GoCold."""
+    """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin."""
     log = (invocation.global_value("log") or "").removeprefix("file:")
     paths = [invocation.value("process"), invocation.global_value("root"), log]
     if invocation.verb != "exec":
@@ -271,7 +271,7 @@ def _check_paths(invocation: Invocation) -> None:
 
 
 def plain(path: str) -> None:
-    """Raises GoCold for a path that depends on the process which follows it; what is missing, does not."""
+    """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
     for place in (path, os.path.dirname(path) or "."):
         try:
             fd = open_plain(place)
@@ -280,7 +280,7 @@ def plain(path: str) -> None:
         except OSError as error:
             if error.errno == errno.ENOTDIR:
                 continue
-            raise GoCold(f"{path} is not a plain path") from None
+            raise GoCold(f"{path} goes through a link that depends on the process") from None
         try:
             if os.fstat(fd).st_dev in (os.stat("/proc").st_dev, os.stat("/dev").st_dev):
                 raise GoCold(f"{path} is in /proc or /dev")
@@ -295,4 +295,4 @@ def _small(path: str, limit: int) -> None:
     except OSError:
         return
     if size > limit:
-        raise GoCold(f"{path} is large")
+        raise GoCold(f"{path} is too large")

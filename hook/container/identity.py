@@ -201,7 +201,7 @@ def _docker(spec: Spec, uid: "str | None") -> Identity:
     """A docker container. `uid`: of kubelet's cgroup `pod<uid>`. No annotation counts (`docker run --annotation`).
 
     The container's name comes from the mount of kubelet's termination-log file, pods/UID/containers/NAME/. A docker
-    user can set the cgroup parent too, and can mount that file, but whoever may mount kubelet's directory is root.
+    user can set the cgroup parent too, and can mount that file, but a user who may mount kubelet's directory is root.
     Without the mount the container may be pause, or a user's container in that cgroup. So it is not taken for a
     sandbox, and whether it is a pod's is unknown.
     """

@@ -1,6 +1,6 @@
-"""The text files whose interpreter is front (packaging/front/front.c): what it asks the agent, then today's script.
+"""The dispatcher and hook entry that ask the agent: text files with front as interpreter (packaging/front/front.c).
 
-The lines that front reads are comments for sh. A start that the agent does not answer runs the rest in sh.
+The lines at the top are read by front and are comments for sh. The rest is the sh script of a cold start.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from hook.base.errors import ReassertError
 from hook.emit.dispatcher import MARK, dispatcher, launch_lines
 
 FRONT = "front"
-"""Its name, beside the program."""
+"""The file name of front, in the directory of the frozen program."""
 
 HEADER = 4096
-"""Bytes in which all that front reads has to be, its own limit."""
+"""The most bytes that front reads of the file: front's limit."""
 
 _INTERPRETER = 255
-"""Bytes that Linux reads of a first line (execve(2))."""
+"""The most bytes that Linux reads of the first line (execve(2))."""
 
 
 def warm_dispatcher(
     real: str, reassert: str, front: str, where: dict[str, str], extra: list[str], rootless: bool = False
 ) -> str:
-    """The file that an engine is pointed at in the place of a runtime.
+    """Returns the file that the engine calls instead of the runtime.
 
-    `where`: socket, policy, store, events, and hook: what containers' hook entries call, "" for the program.
-    `extra`, `rootless`: as `dispatcher` takes them. Raises ReassertError.
+    `where`: socket, policy, store, events, and hook, the file that containers' hook entries call ("" for the program).
+    `extra`, `rootless`: the parameters of `dispatcher`. Raises ReassertError.
     """
     more = ["--hook", where["hook"]] if where.get("hook") else []
     script = dispatcher(real, reassert, extra + more, rootless=rootless)
@@ -35,7 +35,7 @@ def warm_dispatcher(
 
 
 def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str]) -> str:
-    """The file that a hook entry names: its arguments are a hook's flags and stage. Raises ReassertError."""
+    """Returns the file that a hook entry names. Its arguments are the hook's flags and stage. Raises ReassertError."""
     from shlex import quote
 
     words = "".join(f" {quote(part)}" for part in extra)
@@ -48,12 +48,14 @@ def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str]
 def _file(front: str, where: dict[str, str], script: str) -> str:
     first = f"#!{front}\n"
     if not os.access(front, os.X_OK):
-        raise ReassertError(f"{front} is not an executable file; packaging/build.sh builds it where musl-gcc is")
+        raise ReassertError(f"{front} is not an executable file; packaging/build.sh builds it if musl-gcc is installed")
     _, mark, rest = script.split("\n", 2)
     lines = "".join(f"# {name}: {value}\n" for name, value in where.items() if value)
     text = f"{first}{mark}\n{lines}\n{rest}"
     if len(os.fsencode(first)) > _INTERPRETER or any(letter in front for letter in " \t\n"):
-        raise ReassertError(f"{front} cannot be the interpreter of a file: its path is too long or has a space in it")
+        raise ReassertError(
+            f"{front} cannot be the interpreter of a file: its path is too long or contains white space"
+        )
     if any("\n" in value for value in where.values()) or text.index("\n\n") > HEADER - 2:
-        raise ReassertError("a path is too long for front, or has a line break in it")
+        raise ReassertError("a path is too long for front or contains a line break")
     return text

@@ -62,7 +62,7 @@ def _walked(root: int, path: str) -> tuple[str, set[str]]:
 
 
 def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str]:
-    """Where volumes are in which somebody can make links; and one that a link of another volume may lead anywhere.
+    """The volumes in which a container can make links, and one that a link of another volume may lead anywhere.
 
     The latter does not count for directories in /dev: pods with a volume in a volume and devices there are usual.
     """

@@ -1,4 +1,4 @@
-"""What a container will really see at its reserved mount paths, and putting back what is missing there.
+"""Checks the mounts that a container sees at its reserved paths, and places missing ones.
 
 It runs after the runtime has made all mounts and before the container's first process runs, in the container's mount
 namespace. Every path is walked as the container will walk it; the mount found at its end is known by its id, its
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
-"""Options that hide something from somebody; mountinfo shows them. The times of last access do not matter."""
+"""The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
 
 _NOBODYS = ("proc", "sysfs")
 """File systems in which nothing is reserved, wherever they are mounted: their links lead to processes and the node."""
@@ -43,7 +43,7 @@ _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
 
 class NotSo(Exception):
-    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would mend that."""
+    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that."""
 
     def __init__(self, message: str, can_place: bool = False) -> None:
         super().__init__(message)
@@ -129,11 +129,11 @@ class _View:
         return row
 
     def _at(self, row: Row) -> str:
-        """Where a mount is, as the container will see it."""
+        """The place of a mount, as the container will see it."""
         return row.point.removeprefix(self.prefix)
 
     def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
-        """What is wrong with each reserved mount, of those with which something is."""
+        """Returns the problem of each reserved mount that has one."""
         if not self._is_the_images():
             return [(edit, NotSo(f"{edit.name}: another mount lies over the container's root")) for edit in reserved]
         found: list[tuple[PlaceMount, NotSo]] = []
@@ -179,7 +179,7 @@ class _View:
             place.close()
 
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
-        """What lies above must be the container's own root or the policy's: whoever shares a volume can change it."""
+        """Checks that no other mount than the root and the policy's is above: users of a volume can change it."""
         for number, path in place.crossed:
             row = self._row(number)
             if row.filesystem in _NOBODYS:
@@ -213,7 +213,7 @@ class _View:
             self._set_options(row, wanted)
 
     def _check_complete(self, edit: PlaceMount, mount: Row, below: "list[Row]", companions: "set[str]") -> None:
-        """What the node has mounted below the source must be there: crun 1.8.1 leaves it out in a user namespace."""
+        """Checks that mounts of the node below the source are there: crun 1.8.1 omits them in a user namespace."""
         if "rbind" not in edit.options():
             return
         fd = posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC)
@@ -264,7 +264,7 @@ class _View:
         return found
 
     def _companions(self, edit: PlaceMount, path: str, reserved: "Sequence[PlaceMount]") -> set[str]:
-        """Where mounts may lie below an edit's, which is at `path`.
+        """Returns the places of mounts that are allowed below an edit's mount, which is at `path`.
 
         Other reserved ones, and what `allowBelow` lets through. The latter exactly where its path says: a link in one
         volume could lead another over the reserved mount.
@@ -329,7 +329,7 @@ def _cannot(error: Exception) -> str:
 
 
 def _made_late(spec: Spec) -> list[tuple[str, str]]:
-    """What a runtime makes after its createRuntime hooks, as strace shows it.
+    """Paths that a runtime changes after its createRuntime hooks, as strace shows.
 
     runc 1.1.5, 1.1.15, 1.3.6 and crun 1.8.1, 1.21, 1.28 all make the mounts, then every device (of `linux.devices` too,
     wherever it is), then the links in /dev, and then run prestart and createRuntime hooks. After those:

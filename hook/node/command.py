@@ -34,7 +34,7 @@ from hook.policy.model import Policy
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Declare what comes after `reassert node`."""
+    """Adds the commands of `reassert node` to the parser."""
     node = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     showing = node.add_parser(
@@ -49,24 +49,27 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _choice(plan)
     plan.set_defaults(run=_install, dry_run=True, probe=False)
 
-    install = node.add_parser("install", help="wire reassert into the engine; after any failure everything is restored")
+    install = node.add_parser("install", help="wire reassert into the engine; if a step fails, every change is undone")
     _choice(install)
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
-    install.add_argument("--no-probe", dest="probe", action="store_false", help="start no containers to test it")
+    install.add_argument("--no-probe", dest="probe", action="store_false", help="start no test containers")
     install.set_defaults(run=_install)
 
     layout = node.add_parser(
-        "layout", help="for package maintainers: copy the program so that an upgrade can replace it"
+        "layout",
+        help="for package maintainers: copy the program into a layout that an upgrade can replace while it runs",
     )
     layout.add_argument("directory", metavar="DIRECTORY")
-    layout.add_argument("place", metavar="PLACE", help="the path that DIRECTORY will have on a node")
+    layout.add_argument(
+        "place", metavar="PLACE", help="the path of DIRECTORY on the node, once the package is installed"
+    )
     layout.set_defaults(run=_layout)
 
     verifying = node.add_parser(
         "verify",
-        help="start an innocent and a hostile container under each handler and show what they got; exit status 0: "
+        help="start a normal and a hostile test container under each handler and show what they got; exit status 0: "
         "every handler is protected, 1: one is not, or a part was not tried, 3: nothing to verify (mode Audit, or no "
-        "rule covers a probe)",
+        "rule covers a test container)",
     )
     verifying.add_argument(
         "--except",
@@ -81,7 +84,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
     verifying.set_defaults(run=_verify)
 
-    uninstall = node.add_parser("uninstall", help="restore everything as it was before install")
+    uninstall = node.add_parser(
+        "uninstall", help="remove reassert from the engine and restore every file that install changed"
+    )
     _engine(uninstall)
     uninstall.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     uninstall.add_argument(
@@ -94,7 +99,7 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=registry.NAMES,
-        help="default: kubelet's, else the only one that is installed or runs",
+        help="default: the engine of kubelet, else the only one that is installed or runs",
     )
 
 
@@ -103,17 +108,17 @@ def _choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
         metavar="ADAPTER[,ADAPTER]",
-        help=f"of {', '.join(ADAPTERS)} (default: what is wired already, else {RUNTIME})",
+        help=f"one or more of {', '.join(ADAPTERS)} (default: the adapters that are wired already, else {RUNTIME})",
     )
     parser.add_argument(
         "--no-unit",
         dest="unit",
         action="store_false",
-        help="with nri: no reassert-nri.service; a DaemonSet, say, runs the plugin",
+        help="with nri: install no reassert-nri.service, for example because a DaemonSet runs the plugin",
     )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
-        "--runtime-class", metavar="NAME", help="wire this handler only; it is created if it does not exist"
+        "--runtime-class", metavar="NAME", help="wire only this handler; it is created if it does not exist"
     )
     scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
 
@@ -137,12 +142,12 @@ def _install(options: argparse.Namespace) -> int:
             prove = None
             if options.probe and rewiring.engine.running() and rewiring.differences():
                 proof = Proof(rewiring.engine, asked.choice.policy, asked.wiring)
-                if not asked.is_wired:  # else how containers fare is no measure of the node
+                if not asked.is_wired:  # how containers start through reassert says nothing about the node without it
                     proof.before(rewiring.before())
                 prove = proof.after
             changed = rewiring.make(_say, prove)
         except BaseException:
-            if not compiled:  # a container that was started to prove it did that
+            if not compiled:  # a test container compiled the policy
                 compiler.clear()
             raise
         finally:
@@ -174,7 +179,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _warn(policy: Policy) -> None:
-    """Say, before anything is changed, which files this node lacks, so that containers would be refused."""
+    """Prints, before anything is changed, the problems of the files that the policy names."""
     problems, hints = problems_and_hints(policy)
     for problem in problems:
         _say(f"WARNING: {problem}")
@@ -189,7 +194,7 @@ def _say_restart(rewiring: Rewiring) -> None:
 
 @dataclass(frozen=True)
 class AskedFor:
-    """What the options of `install` ask for. `is_wired`: whether the engine was wired before."""
+    """The change that the options of `install` ask for. `is_wired`: whether the engine was wired before."""
 
     choice: Choice
     wiring: Wiring
@@ -198,7 +203,7 @@ class AskedFor:
 
 
 def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
-    """Work out the change; nothing is done yet. `copy`: as in `program`."""
+    """Returns the change that the options ask for; changes nothing. `copy`: the `prepare` of `program`."""
     record = Record.read()
     engine = registry.engine(registry.chosen(options.engine))
     old = record.parts.get(engine.name, OwnerRecord())
@@ -206,10 +211,10 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     scope = options.runtime_class
     if scope is None and not options.default:
         scope = old.runtime_class
-    # As before, like the adapters, unless these are said anew.
+    # Without --adapter, the plugin's service stays as it is, like the adapters.
     unit = options.unit and (options.adapter is not None or status.plugin_is_ours(old))
     if not options.unit and NRI not in adapters:
-        raise Usage("--no-unit is about NRI's plugin; add --adapter nri")
+        raise Usage("--no-unit only applies to the NRI plugin; add --adapter nri")
     put = program(copy)
     choice = Choice(adapters, scope, put.path, policy(), unit)
     now, disk = engine.read(), Disk()
@@ -221,13 +226,13 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
 
 
 def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:
-    """In the order of ADAPTERS. The NRI plugin brings the verifying hook with it: it fails open without."""
+    """Returns the adapters in the order of ADAPTERS. NRI includes the verifying hook: without it, NRI fails open."""
     names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
     for name in names:
         if name not in ADAPTERS:
-            raise Usage(f"--adapter {name!r}: {', '.join(ADAPTERS)} are known, with commas between them")
+            raise Usage(f"--adapter takes one or more of {', '.join(ADAPTERS)}, separated by commas, not {name!r}")
         if name not in engine.adapters:
-            raise NodeError(f"{engine.title} cannot be wired by {name}; it can by {', '.join(engine.adapters)}")
+            raise NodeError(f"{engine.title} has no adapter {name}; it has {', '.join(engine.adapters)}")
     if NRI in names:
         names = [*names, HOOK]
     return tuple(name for name in ADAPTERS if name in names)
@@ -235,7 +240,7 @@ def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[st
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
-    registry.clear_probes()  # what cannot be done comes up again when a probe is started
+    registry.clear_probes()  # a start of a test container reports the same problems
     engine = registry.engine(registry.chosen(options.engine))
     record = Record.read()
     part = record.parts.get(engine.name, OwnerRecord())
@@ -247,18 +252,18 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _beside(name: str, record: Record) -> list[str]:
-    """The other engines that run on this node: what `verify` says of one engine holds for none of them."""
+    """Returns a line for each other engine that runs on this node, since `verify` tests one engine only."""
     found = []
     for other in registry.installed():
         if other == name:
             continue
         try:
             title, runs = (engine := registry.engine(other)).title, engine.running()
-        except ReassertError:  # it is there, and its configuration is broken
+        except ReassertError:  # it is installed, and its configuration is broken
             title, runs = other, True
         if runs:
             adapters = record.parts.get(other, OwnerRecord()).adapters
-            wired = f"is wired ({', '.join(adapters)}), and was not tried" if adapters else "is not wired"
+            wired = f"is wired ({', '.join(adapters)}) and was not tried" if adapters else "is not wired"
             found.append(f"{title} {wired}: reassert node verify --engine {other}")
     return found
 
@@ -268,7 +273,7 @@ def _uninstall(options: argparse.Namespace) -> int:
     record = Record.read()
     stays = sorted({*record.engines()} - {*_with_files(record, options.engine)})
     if options.purge and stays:
-        raise NodeError(f"--purge: reassert stays wired into {', '.join(stays)}; uninstall that too")
+        raise NodeError(f"--purge: reassert is still wired into {', '.join(stays)}; uninstall it there too")
     if options.dry_run:
         return _plan_uninstall(options)
     with journal.locked():
@@ -307,7 +312,7 @@ def _plan_uninstall(options: argparse.Namespace) -> int:
 
 
 def _purge(wanted: bool) -> None:
-    """Remove what the uninstall of the last engine left, if that is wanted, and name what stays."""
+    """Lists the files that the uninstall of the last engine leaves; removes them first if `wanted`."""
     if wanted:
         for leftover in leftovers(Record.read()):
             if leftover.purged:
@@ -337,7 +342,7 @@ def _unwiring(name: str, record: Record) -> Rewiring:
 
 
 def _engine_or_removed(name: str) -> AnyEngine:
-    """An engine that reassert was wired into, which may be gone meanwhile."""
+    """Returns an engine that reassert was wired into, even if the engine was removed since."""
     return registry.engine(name) if name in registry.installed() else Removed(name)
 
 
@@ -353,13 +358,13 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _recover() -> bool:
-    """Roll back what an interrupted run left half done; whether there was something. Raises NodeError."""
+    """Rolls back an interrupted change; returns whether there was one. Raises NodeError."""
     left = journal.pending()
     if left is None:
         return False
-    _say(f"an earlier {left.operation} of {left.engine} was interrupted; restoring everything first")
+    _say(f"an earlier {left.operation} of {left.engine} was interrupted; restoring every file first")
     found = _engine_or_removed(left.engine)
-    restart = left.running or found.running()  # one that was interrupted while it started may not run now
+    restart = left.running or found.running()  # an engine that was interrupted while it started may not run now
     rollback(left, found, restart, journal.DIRECTORY, _say)
     return True
 
@@ -370,12 +375,12 @@ def _clear_probes() -> None:
 
 
 def _tidy() -> None:
-    if journal.pending() is None:  # else going back needs what lies there
+    if journal.pending() is None:  # a rollback needs the staging directory
         tree.tidy()
 
 
 def _interruptible() -> None:
-    """SIGTERM and SIGHUP end a change as Ctrl-C does: everything is put back. What must end ignores them."""
+    """Makes SIGTERM and SIGHUP act as Ctrl-C: the change is rolled back. Steps that must finish ignore all three."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -390,7 +395,7 @@ def _root() -> None:
 
 
 def _say(text: str) -> None:
-    """Whether anybody can read it must not decide about a change: `… | head`, a lost ssh, a full disk."""
+    """Prints a line. A closed pipe, a lost ssh connection or a full disk there does not stop the change."""
     try:
         print(printable(text), flush=True)
     except OSError:

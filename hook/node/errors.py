@@ -1,10 +1,10 @@
-"""What can go wrong while a node is wired."""
+"""The error of `reassert node`."""
 
 from hook.base.errors import ReassertError
 
 
 class NodeError(ReassertError):
-    """Something on this node stands in the way. `outcome`: a line of its own about the state of the node, or ""."""
+    """A command of `reassert node` failed. `outcome`: a second line about the state of the node now, or ""."""
 
     def __init__(self, message: str, outcome: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What `reassert node` shows: changes as a diff, the state of a node as a table or JSON."""
+"""The output of `reassert node`: changes as a diff, the state of a node as a table or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hook.node.engines.base import AnyEngine, Handler
 
 
 def shown(changes: list[Change]) -> str:
-    """Changes for people: a diff of what is text."""
+    """Returns the changes in text: a diff for each text file, one line for anything else."""
     lines = [line for path, state in changes for line in _diff(path, look(path), state)]
     return "\n".join([printable(line, "\t") for line in lines])
 
@@ -35,8 +35,8 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 
 
 def as_table(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
-    """A line for each handler, then problems and hints, for people."""
-    from hook.base.terminal import table  # brings importlib.metadata
+    """Returns a table with one line per handler, then the problems and hints."""
+    from hook.base.terminal import table  # imports importlib.metadata
 
     cells = [
         (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
@@ -47,7 +47,7 @@ def as_table(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: li
 
 
 def as_json(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
-    """The same for programs."""
+    """Returns the content of `as_table` as JSON."""
     found: dict[str, Any] = {}
     for engine, handler in rows:
         entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})

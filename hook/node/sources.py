@@ -20,15 +20,15 @@ from hook.reserve.mounts import Mount
 ERROR, WARNING = "error", "warning"
 
 Place = tuple[str | int, ...]
-"""Keys and indices in the policy file."""
+"""The keys and indices that lead to a value in the policy file."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a file that the policy names.
+    """A problem of one file that the policy names.
 
-    `severity`: ERROR if containers are refused or start without what is reserved, else WARNING. `place`: of the path
-    in the policy file.
+    `severity`: ERROR if containers are refused or start without a reserved entry, else WARNING. `place`: where the
+    policy file names the path.
     """
 
     severity: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 def look_at(policy: Policy) -> list[Finding]:
-    """Everything that is wrong with the files of this node that a policy names, in the policy's order."""
+    """Returns all problems of the files of this node that a policy names, in the policy's order."""
     found: list[Finding] = []
     for number, rule in enumerate(policy.candidates(None)):
         for index, env in enumerate(rule.env):
@@ -52,21 +52,21 @@ def look_at(policy: Policy) -> list[Finding]:
 
 
 def problems_and_hints(policy: Policy) -> tuple[list[str], list[str]]:
-    """The same for `status` and `install`: what refuses containers now, and what does not, or not in Audit mode."""
+    """Returns two lists for `status` and `install`: findings by which containers are refused now, and all others."""
     problems: list[str] = []
     hints: list[str] = []
     for finding in look_at(policy):
         if finding.severity == ERROR and policy.mode != AUDIT:
             problems.append(finding.message)
         elif finding.severity == ERROR:
-            hints.append(f"{finding.message} (not now: the mode is Audit)")
+            hints.append(f"{finding.message} (not in Audit mode, which is in force)")
         else:
             hints.append(finding.message)
     return problems, hints
 
 
 def _value_file(rule: Rule, env: Env, policy: Policy) -> list[str]:
-    """What is wrong with a `valueFrom.file`, which is read as a container start reads it."""
+    """Returns the problem of a `valueFrom.file`, if any. Reads the file as a container start does."""
     try:
         first_line(str(env.text))
     except (Untrusted, Undecided, OSError) as error:
@@ -79,12 +79,12 @@ def _value_file(rule: Rule, env: Env, policy: Policy) -> list[str]:
 
 
 def _host_path(rule: Rule, mount: Mount) -> list[tuple[str, str]]:
-    """What is wrong with a hostPath: it is missing, others than root can change it, or it is of another kind."""
+    """Returns the problems of a hostPath: it is missing, not root's alone, or neither a file nor a directory."""
     label = f"rule {rule.name}: hostPath {mount.source}"
     try:
         status = os.stat(mount.source)
     except PermissionError as error:
-        return [(ERROR, f"{label} cannot be looked at: {error.strerror}; run this as root")]
+        return [(ERROR, f"{label} cannot be read: {error.strerror}; run this as root")]
     except OSError as error:
         if mount.skip_missing:
             return [(WARNING, f"{label}: {error.strerror}; the mount is left out on this node (onMissingSource: Skip)")]
@@ -96,9 +96,9 @@ def _host_path(rule: Rule, mount: Mount) -> list[tuple[str, str]]:
     try:
         trusted(mount.source)
     except Untrusted as error:
-        found.append((WARNING, f"{label}: {error}; whoever can write it decides what containers read there"))
+        found.append((WARNING, f"{label}: {error}; a user who can write to it controls what containers read there"))
     except OSError as error:
-        found.append((ERROR, f"{label} cannot be looked at: {describe(error)}"))
+        found.append((ERROR, f"{label} cannot be read: {describe(error)}"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""`reassert node status`: what is wired on this node, and what is not as it should be. Changes nothing."""
+"""`reassert node status`: what is wired on this node, and its problems. Changes nothing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hook.node.sources import problems_and_hints
 from hook.policy.model import AUDIT, Policy
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
-"""Exit statuses of `status`; 3 as systemctl has it for what is not active."""
+"""Exit statuses of `status`. systemctl uses 3 for a unit that is not active."""
 
 
 @dataclass
 class Status:
-    """What was found. `rows`: every handler with its engine. `exit_status`: 0, OUT_OF_DATE or NOT_WIRED."""
+    """The state of a node. `rows`: every handler with its engine. `exit_status`: 0, OUT_OF_DATE or NOT_WIRED."""
 
     record: Record
     rows: list[tuple[AnyEngine, Handler]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Status:
 
 
 def look(record: Record, name: str | None) -> Status:
-    """The state of every engine, or of one by its name."""
+    """Returns the state of every engine, or of the engine with this name."""
     found = Status(record)
     for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
         _look_at_engine(found, each)
@@ -45,7 +45,8 @@ def look(record: Record, name: str | None) -> Status:
         found.hints += hints
     if interrupted:
         found.problems.append(
-            f"an interrupted {interrupted.operation} of {interrupted.engine}: run it again to finish or undo it"
+            f"the last {interrupted.operation} of {interrupted.engine} was interrupted; "
+            "run `reassert node install` or `uninstall`: both restore every file first"
         )
     if (found.problems and found.exit_status == 0) or interrupted:
         found.exit_status = OUT_OF_DATE
@@ -53,7 +54,7 @@ def look(record: Record, name: str | None) -> Status:
 
 
 def _look_at_engine(found: Status, name: str) -> None:
-    """Add what there is to say of one engine."""
+    """Adds the handlers, problems and hints of one engine to `found`."""
     record, is_wired = found.record, name in found.record.engines()
     # An engine that is not wired, such as docker's own containerd, is never out of date.
     wrong = found.problems if is_wired else found.hints
@@ -69,31 +70,31 @@ def _look_at_engine(found: Status, name: str) -> None:
             found.problems += out_of_date(engine, now, record, part)
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():
-            found.hints.append(f"{name}: {engine.title} runs on this node too, and is not wired")
+            found.hints.append(f"{name}: {engine.title} runs on this node too and is not wired")
     except ReassertError as error:
         wrong.append(f"{name}: {error}")
         found.exit_status = min(found.exit_status, OUT_OF_DATE if is_wired else NOT_WIRED)
 
 
 def _named_files() -> tuple[list[str], list[str]]:
-    """Problems and hints about the files of this node that the policy names."""
+    """Returns problems and hints about the files of this node that the policy names."""
     try:
         return problems_and_hints(policy(seeded=False))
-    except ReassertError:  # that there is no policy is a problem of each engine's (`out_of_date`)
+    except ReassertError:  # `out_of_date` reports a missing policy for each engine
         return [], []
 
 
 def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
-    """What `node install` would change although nothing else is asked for, and what does not run."""
+    """Returns what `node install` with the same options would change, and which services do not run."""
     in_force = policy(seeded=False)
     choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), in_force, plugin_is_ours(part))
     rewiring = _as_installed(engine, now, record, part, choice)
-    # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
+    # A user's edit of an engine's file changes only its backup, which the next install writes: nothing is out of date.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
     restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
     if not os.access(choice.program, os.X_OK):
-        found.append(f"{engine.name}: {choice.program} is gone, so no container starts: run `reassert node install`")
+        found.append(f"{engine.name}: {choice.program} is missing, so no container starts: run `reassert node install`")
     found += [f"{engine.name}: {in_force.warning}"] if in_force.warning else []
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
@@ -102,19 +103,19 @@ def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecor
 
 
 def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRecord, choice: Choice) -> Rewiring:
-    """The change to what is installed already."""
+    """Returns the change that an install with the recorded adapters and scope would make."""
     disk = Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
     return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
 
 
 def plugin_is_ours(part: OwnerRecord) -> bool:
-    """Whether the NRI plugin, if it is wired, is a service of this node."""
+    """Whether the NRI plugin, if it is wired, runs as a systemd service of this node."""
     return bool(part.notes.get(PLUGIN_IS_OURS, True))
 
 
 def preexisting(engine: AnyEngine, now: object, adapters: list[str], runtime_class: str | None) -> list[str]:
-    """Warnings about pods and containers from before the install. NRI reaches those too."""
+    """Returns warnings about pods and containers that were created before the install. With NRI there are none."""
     if RUNTIME not in adapters or NRI in adapters or runtime_class is not None:
         return []
     try:

@@ -10,14 +10,14 @@ import time
 from hook.node.errors import NodeError
 
 SECONDS = 90
-"""How long a unit may take, systemd's own default."""
+"""The longest wait for a unit in seconds: systemd's default."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""systemd's default for services: where engines and their shims look for runtimes, and we for programs of the node."""
+"""systemd's default PATH for services. Engines and their shims find runtimes by it, reassert the node's programs."""
 
 
 def which(program: str) -> str | None:
-    """The absolute path of a program, as an engine finds it; None where it is not there."""
+    """Returns the absolute path of a program, found as an engine finds it; None if there is none."""
     return shutil.which(program, path=PATH)
 
 
@@ -32,18 +32,18 @@ def is_active(unit: str) -> bool:
 
 
 def main_pid(unit: str) -> int:
-    """The unit's main process, 0 where there is none."""
+    """Returns the pid of the unit's main process, 0 if there is none."""
     text = _systemctl("show", "--property=MainPID", "--value", unit).stdout.strip() if available() else ""
     return int(text) if text.isdigit() else 0
 
 
 def is_masked(unit: str) -> bool:
-    """Whether an administrator has forbidden every start of a unit."""
+    """Whether a unit is masked, so that it cannot be started."""
     return available() and "masked" in _systemctl("show", "--property=LoadState", "--value", unit).stdout
 
 
 def run(verb: str, *units: str) -> None:
-    """A verb that must succeed: restart, enable, … Raises NodeError with the last lines of the unit's journal."""
+    """Runs `systemctl VERB UNIT…`. Raises NodeError with the last lines of the unit's journal if that fails."""
     done = _systemctl(verb, *units)
     if done.returncode == 0:
         return
@@ -53,13 +53,13 @@ def run(verb: str, *units: str) -> None:
 
 
 def restart(unit: str) -> None:
-    """Restart a unit, whatever its start limit. Raises NodeError."""
+    """Restarts a unit, even one that has reached its start limit. Raises NodeError."""
     _systemctl("reset-failed", unit)
     run("restart", unit)
 
 
 def wait_active(unit: str, seconds: float = SECONDS) -> None:
-    """Wait until a unit runs. Raises NodeError."""
+    """Waits until a unit is active. Raises NodeError."""
     deadline = time.monotonic() + seconds
     while not is_active(unit):
         if time.monotonic() > deadline:
@@ -72,20 +72,20 @@ def _systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def last_lines(unit: str) -> str:
-    """The end of a unit's journal, to be appended to a message; "" where there is none."""
-    command(["journalctl", "--sync"])  # what the unit printed last may not have been read from its pipe yet
+    """Returns the end of a unit's journal, to be appended to a message; "" if there is none."""
+    command(["journalctl", "--sync"])  # journald may not have read the unit's last lines from its pipe yet
     lines = command(["journalctl", "--unit", unit, "--lines", "5", "--output", "cat", "--no-pager"]).stdout.splitlines()
     return "".join(f"\n  {line}" for line in lines)
 
 
 def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run a program of the node, with the node's PATH and no other environment. Raises NodeError if it cannot run.
+    """Runs a program of the node. Raises NodeError if it cannot be run or does not end in time.
 
-    The frozen program's own library path must not reach it.
+    The environment is PATH and LC_ALL only: the library path of the frozen program must not reach the other program.
     """
     environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
     try:
-        return subprocess.run(  # noqa: S603  # a list, of our own words and the node's paths
+        return subprocess.run(  # noqa: S603  # a list of fixed words and paths of the node
             arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,

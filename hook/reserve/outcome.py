@@ -41,7 +41,7 @@ class Reason:
         return f"rule {self.rule}: {self.message}" if self.rule else self.message
 
     def describe(self) -> "dict[str, object]":
-        """As events have it."""
+        """Returns the entry for events."""
         return {"rule": self.rule, "message": self.message}
 
 
@@ -74,7 +74,7 @@ class Edit:
         raise NotImplementedError
 
     def describe(self) -> "dict[str, object]":
-        """As events have it."""
+        """Returns the entry for events."""
         before, after = self.before_and_after()
         described = {"rule": self.rule, "kind": self.kind, "name": self.name, "before": before, "after": after}
         if self.origin:

@@ -1,9 +1,9 @@
-/* front: stands where an engine calls an OCI runtime or a hook, and asks the resident agent what to do (docs/agent.md).
+/* front: the program that an engine calls as its OCI runtime or hook. It asks the resident agent (docs/agent.md).
  *
- * It is the interpreter of a text file of `reassert dispatcher --socket` (execve(2)): the lines at its top say what to
- * ask and whom, the rest is a script for sh. The agent's answer is one of four: go on as you are, go on with these
- * arguments, refuse, start cold. Anything else is cold too, and cold is that script: what ran before there was an agent.
- * front decides nothing. It changes nothing that the real runtime would see: environment, descriptors, signals, cwd.
+ * It is the interpreter (execve(2)) of a text file that `reassert dispatcher --socket` prints: lines with the socket and
+ * the options of the request, then a script for sh, the cold start. The agent answers: run the real runtime with the
+ * same arguments, run it with others, refuse, or start cold. After any other answer front starts cold too. It decides
+ * nothing. The real runtime gets the engine's environment, descriptors, signals and working directory.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,18 +23,18 @@ enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C', TEMPORARY = 'T
 
 static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
 
-/* What the text file says; NULL where it says nothing. `real`: of a runtime, not of a hook. */
+/* The values in the text file; NULL for one that is missing. `real`: NULL for a hook. */
 struct setup {
 	const char *real, *verbs, *socket, *policy, *store, *events, *hook;
 };
 
-/* Bytes from or for the agent: strings that end with NUL. */
+/* A message from or to the agent: strings that end with NUL. */
 struct frame {
 	size_t size;
 	char data[FRAME];
 };
 
-/* Read the lines `# NAME: VALUE` below the first one, which names front. Whether that was all one needs. */
+/* Reads the lines `# NAME: VALUE` below the first line. Returns whether every needed value was found. */
 static int read_setup(char *text, struct setup *setup)
 {
 	static const char *const names[] = {"# real: ",  "# verbs: ",  "# socket: ", "# policy: ",
@@ -55,7 +55,7 @@ static int read_setup(char *text, struct setup *setup)
 	return end && setup->socket && setup->policy && setup->store && setup->events && (!setup->real || setup->verbs);
 }
 
-/* Whether one of the arguments is one of the words of `verbs`. More than the verb can be: the agent reads properly. */
+/* Whether any argument is one of the words in `verbs`. It may not be the verb; the agent parses the command line. */
 static int starts_a_process(const char *verbs, char **arguments)
 {
 	for (; *arguments; arguments++)
@@ -68,7 +68,7 @@ static int starts_a_process(const char *verbs, char **arguments)
 	return 0;
 }
 
-/* Append a string and its NUL. What does not fit leaves a frame that is too large to be sent. */
+/* Appends a string and its NUL. If it does not fit, the frame becomes too large to be sent. */
 static void put(struct frame *frame, const char *text)
 {
 	const size_t size = strlen(text) + 1;
@@ -94,7 +94,7 @@ static void put_request(struct frame *frame, const struct setup *setup, char **a
 		put(frame, *arguments);
 }
 
-/* What an answer is, and its strings behind the kind. Whatever breaks a rule is COLD. */
+/* Returns the kind of an answer and the strings after it. A malformed answer is COLD. */
 static enum answer understood(const struct frame *frame, const char **rest, size_t *size)
 {
 	const size_t start = sizeof ANSWER + 1;
@@ -114,7 +114,7 @@ static enum answer understood(const struct frame *frame, const char **rest, size
 	return kind == TEMPORARY && *size > 1 && *size <= PATH_MAX && strlen(*rest) == *size - 1 ? TEMPORARY : COLD;
 }
 
-/* Split strings into an argument vector from its second place on. Whether they fit. */
+/* Splits strings into an argument vector, from its second element on. Returns whether they fit. */
 static int split(const char *rest, size_t size, char **vector)
 {
 	size_t count = 1;
@@ -135,7 +135,7 @@ static int milliseconds_left(const struct timespec *began)
 	return gone < 0 || gone >= DEADLINE_MS ? 0 : (int)(DEADLINE_MS - gone);
 }
 
-/* A socket that is connected to root's agent, or -1. */
+/* Returns a socket that is connected to an agent run by root, or -1. */
 static int connected(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -154,7 +154,7 @@ static int connected(const char *path)
 	return -1;
 }
 
-/* Send the frame and a descriptor: the cwd of a runtime, what a hook has on stdin. */
+/* Sends the frame and a descriptor: the working directory of a runtime, or a copy of a hook's stdin. */
 static int sent(int fd, struct frame *frame, int passed)
 {
 	union {
@@ -172,7 +172,7 @@ static int sent(int fd, struct frame *frame, int passed)
 	return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)frame->size;
 }
 
-/* The next frame. The path of one that is TEMPORARY is kept. */
+/* Receives the next frame. Stores the path of a TEMPORARY one. */
 static enum answer received(int fd, struct frame *frame, char *temporary, const char **rest, size_t *size)
 {
 	const ssize_t got = recv(fd, frame->data, FRAME, MSG_TRUNC);
@@ -183,10 +183,10 @@ static enum answer received(int fd, struct frame *frame, char *temporary, const 
 	return answer;
 }
 
-/* Ask, and wait for the answer until the deadline.
+/* Sends the request and waits for the answer until the deadline.
  *
- * Before the agent puts a corrected file in the place of the engine's, it says its temporary name. Who then starts cold
- * removes that file: an agent that goes on later has nothing to put there. No name comes after shutdown(2).
+ * Before the agent renames a corrected file over the engine's, it sends the temporary name. Before a cold start, front
+ * removes that file, so an agent that continues later cannot rename it. After shutdown(2) no further name can arrive.
  */
 static enum answer ask(const char *path, struct frame *frame, int passed, const char **rest, size_t *size)
 {
@@ -222,7 +222,7 @@ static void say(const char *text)
 		text += written;
 }
 
-/* Put a copy of stdin in its place that can be read again: -1, or its descriptor. Ends the process if bytes are lost. */
+/* Replaces stdin by a copy that can be read twice. Returns its descriptor or -1. Ends the process if bytes are lost. */
 static int copy_of_stdin(void)
 {
 	static char chunk[FRAME];
@@ -237,7 +237,7 @@ static int copy_of_stdin(void)
 			return -1;
 		}
 		if (got < 0 || write(fd, chunk, (size_t)got) != got) {
-			say("reassert: stdin cannot be kept in memory\n");
+			say("reassert: stdin cannot be copied into memory\n");
 			_exit(1);
 		}
 		total += (size_t)got;
@@ -247,7 +247,7 @@ static int copy_of_stdin(void)
 	return -1;
 }
 
-/* Become the script; returns the exit status of a front that could not. */
+/* Executes the script. Returns the exit status if that fails. */
 static int cold(char **argv, char **environment)
 {
 	argv[0] = (char *)"/bin/sh";
@@ -264,7 +264,7 @@ int main(int argc, char **argv, char **environment)
 	const char *rest = NULL;
 	size_t size = 0;
 	if (argc < 2) {
-		say("usage: front FILE [ARGUMENT…], FILE of `reassert dispatcher --socket`\n");
+		say("usage: front FILE [ARGUMENT…], where FILE is the output of `reassert dispatcher --socket`\n");
 		return 2;
 	}
 	char *const script = argv[1];

@@ -105,9 +105,9 @@ class Plugin:
         try:
             request = messages.get("RegisterPluginRequest")(plugin_name=self._name, plugin_idx=self._index)
             self._send(RUNTIME, ttrpc.call(1, RUNTIME_SERVICE, "RegisterPlugin", request))
-            self._take_over()
+            self._start_reader()
             while not self._closed.wait(TICK):
-                self._look_after()
+                self._watch_reader()
                 self.on_tick(len(self._stuck) < THREADS)
                 if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
                     self._end("the runtime did not configure the plugin in time")
@@ -120,11 +120,11 @@ class Plugin:
 
     # -- threads
 
-    def _take_over(self) -> None:
+    def _start_reader(self) -> None:
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader.start()
 
-    def _look_after(self) -> None:
+    def _watch_reader(self) -> None:
         """Replace a reader that is stuck in a request, and answer requests whose deadline has passed."""
         now = time.monotonic()
         with self._lock:
@@ -132,7 +132,7 @@ class Plugin:
             if job and now - job.started > RELIEF and len(self._stuck) < THREADS:
                 self._stuck.append(job)
                 self._job = None
-                self._take_over()
+                self._start_reader()
             elif job and now > job.deadline and job not in self._stuck:
                 self._stuck.append(job)
             late = [job for job in self._stuck if now > job.deadline and not job.answered()]
@@ -160,7 +160,7 @@ class Plugin:
                 if taken is None:
                     self._end("the runtime closed the connection")
                     return
-                self._take(*taken)
+                self._handle(*taken)
         except Violation as error:
             self._violated(str(error))
         except OSError as error:
@@ -179,7 +179,7 @@ class Plugin:
                     self._waiting.extend((stream, message) for message in assembler.feed(payload))
         return self._waiting.popleft()
 
-    def _take(self, stream: int, message: ttrpc.Message) -> None:
+    def _handle(self, stream: int, message: ttrpc.Message) -> None:
         if stream == RUNTIME:
             response = ttrpc.read_response(message)
             if response.status.code:

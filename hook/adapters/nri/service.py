@@ -28,7 +28,7 @@ FIRST_PAUSE, ABSENT_PAUSE, LONGEST_PAUSE = 0.05, 0.2, 1.0
 Pauses are short, since a node on which the plugin is required refuses containers until the plugin is connected again.
 """
 
-LASTING = 1.0
+STABLE_AFTER = 1.0
 """Seconds after which a connection counts as good: when it ends, the pauses start at FIRST_PAUSE again."""
 
 COMPILE_PATIENCE = 25.0
@@ -72,7 +72,7 @@ def _descriptor(given: str) -> int:
     except (ValueError, OverflowError, OSError):
         pass
     raise Usage(
-        f"NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; a runtime that starts reassert sets it to 3"
+        f"NRI_PLUGIN_SOCKET={given!r} is not an open socket; a runtime that starts reassert sets this variable to 3"
     )
 
 
@@ -104,7 +104,7 @@ class Service:
 
     def connect_for_ever(self) -> int:
         """Connect and serve; connect again whenever the connection ends."""
-        self._take_up_policy()
+        self._load_policy()
         pause, silent = FIRST_PAUSE, ""
         while True:
             connection = None
@@ -126,7 +126,7 @@ class Service:
             began = time.monotonic()
             if self._serve(connection, NAME):
                 silent = ""
-                if time.monotonic() - began > LASTING:
+                if time.monotonic() - began > STABLE_AFTER:
                     pause = FIRST_PAUSE
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -148,7 +148,7 @@ class Service:
                 self._decider.resident = Resident(path, self._chosen.store)
         elif self._decider.resident.source != self._chosen.policy:
             self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
-        self._take_up_policy(1.0)
+        self._load_policy(1.0)
         self._notifier.ready()
 
     def _keep(self, path: str, text: bytes) -> None:
@@ -162,7 +162,7 @@ class Service:
             pass
         replace_file(path, text)
 
-    def _take_up_policy(self, patience: float = COMPILE_PATIENCE) -> None:
+    def _load_policy(self, patience: float = COMPILE_PATIENCE) -> None:
         resident = self._decider.resident
         policy = resident.get(patience)
         self._report.metrics.policy(policy, resident.loaded_at)

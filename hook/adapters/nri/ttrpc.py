@@ -1,7 +1,7 @@
 """ttrpc, containerd's gRPC without HTTP/2: messages on a byte stream. No I/O here.
 
 A message is its length, its stream id (u32 each, big-endian), its type and flags (u8 each), then a protobuf message
-(containerd/ttrpc, PROTOCOL.md). Only unary calls; NRI has no others.
+(containerd/ttrpc, PROTOCOL.md). Only unary calls are implemented: NRI uses no others.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ def parse(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise Violation(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}") from None
+        raise Violation(f"{len(data)} bytes do not decode as {kind.DESCRIPTOR.name}") from None
 
 
 def read_request(message: Message) -> Any:
-    """The Request in a message; of a skipped one, service and method. Raises Violation."""
+    """Returns the Request in a message; for a skipped message, only its service and method. Raises Violation."""
     if message.kind != REQUEST or message.stream % 2 == 0:
-        raise Violation(f"a message of type {message.kind} on stream {message.stream} where a request belongs")
+        raise Violation(f"a message of type {message.kind} on stream {message.stream}; expected a request")
     return parse(_Request, _head(message.payload) if message.skipped else message.payload)
 
 
@@ -114,7 +114,7 @@ def _head(payload: bytes) -> bytes:
     at = 0
     for tag in (0x0A, 0x12):
         if payload[at] != tag or payload[at + 1] > 127:
-            raise Violation("a message of more than the usual size that is no request")
+            raise Violation(f"a message above {MESSAGE_LIMIT} bytes is not a request")
         at += 2 + payload[at + 1]
     return payload[:at]
 
@@ -122,7 +122,7 @@ def _head(payload: bytes) -> bytes:
 def read_response(message: Message) -> Any:
     """The Response in a message. Raises Violation."""
     if message.kind != RESPONSE:
-        raise Violation(f"a message of type {message.kind} where a response belongs")
+        raise Violation(f"a message of type {message.kind}; expected a response")
     return parse(_Response, message.payload)
 
 
@@ -137,7 +137,7 @@ def call(stream: int, service: str, method: str, argument: Any) -> bytes:
 
 
 def serialize(result: Any) -> bytes:
-    """A result's bytes, for `answer`. Raises Violation beyond ANSWER_LIMIT."""
+    """Returns the bytes of a result, for `answer`. Raises Violation above ANSWER_LIMIT."""
     payload: bytes = result.SerializeToString()
     if len(payload) > ANSWER_LIMIT:
         raise Violation(f"an answer of {len(payload)} bytes; the limit is {ANSWER_LIMIT}")

@@ -1,4 +1,4 @@
-"""States of files, to put there and to put back."""
+"""States of files: read, compared, written and restored."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ FILE, LINK, TREE = "file", "link", "tree"
 
 @dataclass(frozen=True)
 class State:
-    """What is, or is to be, at a path: a file, a symbolic link, or a whole tree (hook.node.change.tree).
+    """The state of a path now, or the wanted one: a file, a symbolic link or a tree (hook.node.change.tree).
 
-    `content`: the bytes; a link's target; a tree's fingerprint. `mode`, `uid`, `gid`: as chmod(2) and chown(2) take
-    them; of a link only the owner counts. `mtime_ns` None: now.
-    `xattrs`: extended attributes (SELinux's label is one).
+    `content`: a file's bytes, a link's target, a tree's fingerprint. `mode`, `uid`, `gid`: for chmod(2) and chown(2);
+    a link has no mode. `mtime_ns` None: the time of writing. `xattrs`: extended attributes, such as SELinux's label.
     """
 
     content: bytes
@@ -35,14 +34,14 @@ class State:
     xattrs: dict[str, bytes] = field(default_factory=dict)
 
     def same(self, other: State | None) -> bool:
-        """Whether a program or a person would see no difference; times and attributes do not count."""
+        """Whether kind, content, mode and owner are equal. Times and extended attributes are not compared."""
         return other is not None and self._essence() == other._essence()
 
     def _essence(self) -> tuple[object, ...]:
         return self.kind, self.content, self.mode if self.kind == FILE else 0, self.uid, self.gid
 
     def with_content(self, content: bytes) -> State:
-        """The same file with other bytes, written now."""
+        """Returns the same state with other content and the time of writing."""
         return State(content, self.kind, self.mode, self.uid, self.gid, None, self.xattrs)
 
     def sha256(self) -> str:
@@ -50,28 +49,28 @@ class State:
         return hashlib.sha256(self.content).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        """For a record that `from_json` reads back."""
+        """Returns this state as JSON data, for `from_json`."""
         attributes = {name: base64.b64encode(value).decode() for name, value in self.xattrs.items()}
         return {**self.__dict__, "content": base64.b64encode(self.content).decode(), "xattrs": attributes}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> State:
-        """What `as_json` wrote."""
+        """Returns the state that `as_json` wrote."""
         attributes = {name: base64.b64decode(value) for name, value in data["xattrs"].items()}
         return State(**{**data, "content": base64.b64decode(data["content"]), "xattrs": attributes})
 
 
 Change = tuple[str, State | None]
-"""An absolute path and what is to be there; None: nothing."""
+"""An absolute path and its wanted state; None: no file."""
 
 
 def link(target: str) -> State:
-    """A symbolic link."""
+    """Returns the state of a symbolic link."""
     return State(target.encode(), LINK, 0o777)
 
 
 def look(path: str) -> State | None:
-    """What is at a path now. Raises NodeError for a device and the like, OSError."""
+    """Returns the state of a path now, None if nothing is there. Raises NodeError for a device or socket; OSError."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -88,31 +87,31 @@ def look(path: str) -> State | None:
 
 
 def is_same(wanted: State | None, now: State | None) -> bool:
-    """Whether what is at a path is what is wanted; None: nothing."""
+    """Whether the state of a path is the wanted one; None: no file."""
     return now is None if wanted is None else wanted.same(now)
 
 
 class Disk:
-    """What is at paths at one moment, before a change or after it: each is looked at once."""
+    """The states of paths before a change, or after it. Each path is read once."""
 
     def __init__(self) -> None:
         self._seen: dict[str, State | None] = {}
 
     def at(self, path: str) -> State | None:
-        """As `look`."""
+        """Returns the state of a path, read by `look` at the first call."""
         if path not in self._seen:
             self._seen[path] = look(path)
         return self._seen[path]
 
     def has(self, path: str, wanted: State | None) -> bool:
-        """Whether what is wanted is there."""
+        """Whether a path has the wanted state."""
         return is_same(wanted, self.at(path))
 
 
 def put(path: str, state: State | None) -> None:
-    """Make it so, at once (temporary file, fsync, rename) and durably. The directory must exist.
+    """Gives a path this state, atomically and durably (temporary file, fsync, rename). The directory must exist.
 
-    A tree must lie aside (`tree.prepare`), and does so when it is taken away. Raises NodeError, OSError.
+    A tree must be staged first (`tree.prepare`); a removed tree is staged again. Raises NodeError, OSError.
     """
     if (state and state.kind == TREE) or os.path.isdir(path):
         tree.place(path, state.content.decode() if state else "")
@@ -137,26 +136,28 @@ def _replace(path: str, state: State) -> None:
     except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # write(2) does not know where: a full disk
+        if (
+            isinstance(error, OSError) and error.filename is None
+        ):  # write(2) reports no path, for example for a full disk
             error.filename = path
         raise
 
 
 def temporary_name(path: str) -> str:
-    """Where `put` prepares a file; what an interrupted one leaves there is nobody's."""
+    """Returns the temporary path that `put` writes to. A file that an interrupted `put` left there may be removed."""
     directory, name = os.path.split(path)
     return f"{directory}/.{name}.reassert-new"
 
 
 def remove_temporary(path: str) -> None:
-    """Remove what an interrupted `put` left. A read-only file system, which cannot have any, is no error."""
+    """Removes the temporary file of an interrupted `put`. No error on a read-only file system, which has none."""
     temporary = temporary_name(path)
     if os.path.lexists(temporary):
         os.unlink(temporary)
 
 
 def missing_directories(paths: list[str]) -> list[str]:
-    """The directories that have to be made before files can be put at these paths, outermost first."""
+    """Returns the directories that must be made before files can be written at these paths, outermost first."""
     missing: set[str] = set()
     for path in paths:
         directory = os.path.dirname(path)
@@ -174,7 +175,7 @@ def _write(path: str, state: State) -> None:
         os.fchown(fd, state.uid, state.gid)
         os.fchmod(fd, state.mode)
         for name, value in state.xattrs.items():
-            with suppress(OSError):  # a file system without them
+            with suppress(OSError):  # a file system without extended attributes
                 os.setxattr(fd, name, value)
         if state.mtime_ns is not None:
             os.utime(fd, ns=(state.mtime_ns, state.mtime_ns))

@@ -1,7 +1,7 @@
-"""A change of several files that is made whole or not at all, whatever interrupts it.
+"""The journal: a change of several files is made completely or not at all, even if it is interrupted.
 
-Before the first file is touched, a journal says what every path holds and what it is to hold. It is deleted when all
-is done and proved. One that is found was left by an interrupted change: everything is put back as it was.
+Before the first file is changed, the journal records the old and the new state of every path. It is deleted after the
+test containers have started. A journal that is found was left by an interrupted change, which is then rolled back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Step:
     after: State | None
 
     def brings_program(self) -> bool:
-        """Whether something that can be called comes where nothing was, or what a dispatcher reads to call it."""
+        """Whether the step adds an executable, a program's tree or the file `start` where nothing was."""
         if self.before is not None or self.after is None:
             return False
         return self.after.kind == TREE or bool(self.after.mode & 0o111) or os.path.basename(self.path) == START
@@ -42,10 +42,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Journal:
-    """What is being done. `operation`: install or uninstall. `engine`: whose files, to be restarted after a return.
+    """A change in progress. `operation`: install, uninstall or clean-up. `engine`: the engine that is changed.
 
-    `directories`: made for it, outermost first. `units`: of systemd, started by it. `running`: whether the engine ran
-    when it began.
+    `directories`: made by the change, outermost first. `units`: systemd units that it starts. `running`: whether the
+    engine ran when it began, so that a rollback restarts it.
     """
 
     operation: str
@@ -56,10 +56,10 @@ class Journal:
     running: bool = False
 
     def undo(self) -> None:
-        """Put every path back as it was. Can itself be interrupted and repeated. Raises OSError.
+        """Restores the old state of every path. Can be interrupted and repeated. Raises OSError.
 
-        But not a new program: starts may be under way through it until the engine has read that it is gone. `new` says
-        which there are; the caller removes them, and then `directories` once more.
+        New programs stay: container starts may use them until the engine has read its restored configuration. `new`
+        returns them; the caller removes them, and then `directories`.
         """
         for step in reversed(self.steps):
             remove_temporary(step.path)
@@ -69,11 +69,11 @@ class Journal:
         remove_directories(self.directories)
 
     def new(self) -> list[str]:
-        """Programs that are there only by this change, in the order of its steps; its trees are `tree.tidy`'s."""
+        """Returns the programs that this change added, in the order of its steps. `tree.tidy` removes trees."""
         return [s.path for s in self.steps if s.brings_program() and s.after and s.after.kind != TREE]
 
     def end(self, directory: str) -> None:
-        """All is done: from here on there is no way back."""
+        """Deletes the journal: the change is complete and is not rolled back any more."""
         put(f"{directory}/{_JOURNAL}", None)
 
 
@@ -85,7 +85,7 @@ def begin(
     directory: str = DIRECTORY,
     running: bool = False,
 ) -> Journal:
-    """Write the journal of a change that is about to be made. Raises OSError, with nothing changed."""
+    """Writes the journal of a change before it is made. Raises OSError, with nothing changed."""
     steps = [Step(path, look(path), after) for path, after in changes]
     written = [path for path, after in changes if after is not None]
     journal = Journal(operation, engine, steps, missing_directories(written), units, running)
@@ -105,18 +105,18 @@ def begin(
 
 
 def apply(journal: Journal) -> None:
-    """Make the change, in the order of its steps. Raises OSError; then `undo` puts back what was done."""
+    """Makes the change, in the order of its steps. Raises OSError; `undo` then restores the old states."""
     for path in journal.directories:
         with suppress(FileExistsError):
             os.mkdir(path)
-            os.chmod(path, 0o755)  # noqa: S103  # whatever the umask: others than root read what is put there too
+            os.chmod(path, 0o755)  # noqa: S103  # with any umask: users other than root read the files too
     for step in journal.steps:
         if not is_same(step.after, look(step.path)):
             put(step.path, step.after)
 
 
 def pending(directory: str = DIRECTORY) -> Journal | None:
-    """The journal that an interrupted change left. Raises NodeError where it cannot be read."""
+    """Returns the journal of an interrupted change, None if there is none. Raises NodeError if it cannot be read."""
     path = f"{directory}/{_JOURNAL}"
     try:
         data = json.loads(Path(path).read_bytes())
@@ -124,15 +124,15 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
         return Journal(data["operation"], data["engine"], steps, data["directories"], data["units"], data["running"])
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:  # written at once, so a disk's or a person's doing
+    except (ValueError, KeyError, TypeError) as error:  # it is written atomically, so the disk or a person damaged it
         raise NodeError(
-            f"{path} cannot be read ({error}); repair or remove it, then check at the engine's files"
+            f"{path} cannot be read ({error}); repair or remove it, then check the engine's configuration files"
         ) from None
 
 
 @contextmanager
 def locked(directory: str = DIRECTORY) -> Iterator[None]:
-    """One change of the node at a time. Raises NodeError while another is under way, OSError."""
+    """Holds the lock that allows one change of the node at a time. Raises NodeError if it is taken; OSError."""
     make_directory(directory, 0o700)
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -141,8 +141,10 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
             if not os.fstat(fd).st_nlink:
                 raise BlockingIOError
         except BlockingIOError:
-            raise NodeError("another `reassert node` is at work on this node; wait for it") from None
-        remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was cut off before its journal was there
+            raise NodeError(
+                "another `reassert node` command is running on this node; wait until it has finished"
+            ) from None
+        remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was interrupted before its journal was written
         try:
             yield
         finally:
@@ -154,7 +156,7 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
 
 
 def remove_directories(directories: list[str]) -> None:
-    """Those that are empty, innermost first."""
+    """Removes the empty ones of these directories, innermost first."""
     for path in reversed(directories):
         with suppress(OSError):
             os.rmdir(path)

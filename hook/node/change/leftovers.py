@@ -1,4 +1,4 @@
-"""What `node uninstall` leaves on a node, and what `--purge` removes of it."""
+"""The files that `node uninstall` leaves on a node, and those of them that `--purge` removes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hook.policy import compiler, store
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file that stays after uninstall. `what`: what it is, for people. `purged`: whether `--purge` removes it."""
+    """A file that stays after uninstall. `what`: its description. `purged`: whether `--purge` removes it."""
 
     path: str
     what: str
@@ -24,7 +24,7 @@ class Leftover:
 
 
 def leftovers(record: Record) -> list[Leftover]:
-    """Every file of reassert's, and in its directories, that is on a node now. Of a node that is not wired."""
+    """Returns every file of reassert, and in its directories, on a node that is not wired."""
     found = [Leftover(store.SOURCE, "the node policy", True)] if os.path.lexists(store.SOURCE) else []
     found += [
         Leftover(path, "not written by reassert", False)
@@ -45,7 +45,7 @@ def leftovers(record: Record) -> list[Leftover]:
 
 
 def purge() -> None:
-    """Remove the policy, the compiled policies, the event log and marks of probes. Raises OSError."""
+    """Removes the policy, the compiled policies, the event log and the marks of test containers. Raises OSError."""
     compiler.clear()
     for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
         Path(path).unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def purge() -> None:
         os.path.dirname(events.PROBES),
     ):
         for below in sorted((path for path, _, _ in os.walk(directory)), reverse=True):
-            with suppress(OSError):  # somebody keeps something of their own in it
+            with suppress(OSError):  # not empty: it has files that reassert did not write
                 os.rmdir(below)
 
 

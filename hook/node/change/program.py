@@ -1,4 +1,4 @@
-"""The program itself on this node: its tree, the command, a first policy."""
+"""The program on this node: its tree, the command, the default policy file."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from hook.policy.model import Policy
 COMMAND = "/usr/local/bin/reassert"
 
 _SEED = Path(__file__).with_name("policy.yaml")
-"""config/policy.yaml, beside this module in the frozen program."""
+"""config/policy.yaml; the frozen program has it beside this module."""
 
 _PACKAGED = "/usr/"
-"""A program below belongs to a package manager and is used where it is."""
+"""A program below this path belongs to a package manager and is used where it is."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Where the program will be, and what has to be put there. `path`: the executable that engines call."""
+    """The program as it will be installed. `path`: the executable that engines call. `changes`: the files to write."""
 
     path: str
     changes: list[Change]
 
 
 def program(prepare: bool = True) -> Program:
-    """How to put the running program in place. Nothing is touched yet.
+    """Returns how the running program is installed. Changes nothing but the staging directory.
 
-    `prepare`: have a copy ready, without which the change cannot be made, only be told. Raises NodeError where the
-    running program is not the frozen one, or others than root can write where it is to be.
+    `prepare`: stage a copy of the program; without it the change can be shown, not made. Raises NodeError if the
+    running program is not frozen, or if others than root can write to PLACE.
     """
     here = _own_tree()
     changes: list[Change] = []
@@ -67,30 +67,30 @@ def _only_roots(path: str) -> None:
 
 
 def lay_out(directory: str, place: str) -> None:
-    """Put the running program below a directory as it is to be at `place`, for a package. Raises NodeError, OSError."""
+    """Writes the running program into a package's directory, to be at `place` on a node. Raises NodeError, OSError."""
     tree.lay_out(_own_tree(), directory, place)
 
 
 def installed(path: str) -> bool:
-    """Whether an executable that is to be called is the one that `program` puts in place."""
+    """Whether an executable is the one that `program` installs."""
     return path == f"{PLACE}/reassert"
 
 
 def seed() -> list[Change]:
-    """A first policy, where the node has none, and none of one that somebody deleted is in force either."""
+    """The default policy file, unless the node has one, or a deleted one is still in force from the compiled store."""
     there = os.path.lexists(store.SOURCE) or _is_compiled()
     return [] if there else [(store.SOURCE, State(_seed_text()))]
 
 
 def policy(seeded: bool = True) -> Policy:
-    """The policy that will be in force once the node is wired. Raises ReassertError where that would be none at all.
+    """Returns the policy that will be in force once the node is wired. Raises ReassertError if there will be none.
 
-    `seeded`: whether a node without one would get the first one.
+    `seeded`: whether a node without a policy gets the default one.
     """
-    if not _is_compiled():  # to look at a node leaves nothing there
+    if not _is_compiled():  # compile in memory: status and plan write nothing
         if not os.path.lexists(store.SOURCE):
             if not seeded:
-                raise NodeError(f"every container is refused: there is no {store.SOURCE}; `reassert node install`")
+                raise NodeError(f"every container is refused: there is no {store.SOURCE}; run `reassert node install`")
             return compile_bytes(store.SOURCE, _seed_text()).policy()
         trusted(store.SOURCE)
         return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
@@ -112,7 +112,7 @@ def path_in_use() -> str:
 
 def _own_tree() -> str:
     if not hasattr(sys, "_MEIPASS"):
-        raise NodeError("only the frozen program can be put on a node: packaging/build.sh, then dist/reassert/reassert")
+        raise NodeError("only the frozen program can be installed: packaging/build.sh, then dist/reassert/reassert")
     return os.path.dirname(os.path.realpath(sys.executable))
 
 

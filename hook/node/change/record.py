@@ -1,4 +1,4 @@
-"""What this node was changed to: which files are ours, and what they were before. Kept in installed.json."""
+"""installed.json: which files of this node reassert wrote, and what was there before."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hook.node.change.journal import DIRECTORY
 from hook.node.errors import NodeError
 
 PROGRAM = "program"
-"""Owner of the files that belong to no engine: the program itself, its link, the policy."""
+"""The owner of files that belong to no engine: the program, its link, the policy."""
 
 
 @dataclass
 class OwnedFile:
-    """A file that was put there. `before`: as it was without reassert. `after`: sha256 of what was put, hex."""
+    """A file that reassert wrote. `before`: its state without reassert. `after`: hex sha256 of what was written."""
 
     before: State | None
     after: str
@@ -25,11 +25,11 @@ class OwnedFile:
 
 @dataclass
 class OwnerRecord:
-    """What one owner, an engine or PROGRAM, has on this node.
+    """The files of one owner, an engine or PROGRAM, on this node.
 
-    `adapters`, `runtime_class`: what was asked for. `references`: those of the files that the engine reads, in the
-    order in which they were written. `directories`: made for the files, outermost first. `units`: of systemd, that run
-    for it. `notes`: the engine's own, JSON.
+    `adapters`, `runtime_class`: of the install. `references`: the files that the engine reads, in the order of writing.
+    `directories`: made for the files, outermost first. `units`: systemd units that run for it. `notes`: the engine's
+    own data, JSON.
     """
 
     adapters: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class OwnerRecord:
 
 
 class Record:
-    """installed.json, in memory. `path`: of the file. `parts`: by owner."""
+    """The content of installed.json. `path`: of the file. `parts`: owner records by owner."""
 
     def __init__(self, path: str, parts: dict[str, OwnerRecord]) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class Record:
 
     @classmethod
     def read(cls, directory: str = DIRECTORY) -> Self:
-        """The one of this node, empty where there is none. Raises NodeError for one that cannot be understood."""
+        """Returns this node's record, empty if there is no file. Raises NodeError if the file cannot be read."""
         path = f"{directory}/installed.json"
         try:
             data = json.loads(Path(path).read_bytes())
@@ -63,7 +63,7 @@ class Record:
             ) from None
 
     def with_parts(self, parts: dict[str, OwnerRecord]) -> Record:
-        """The same file with other entries."""
+        """Returns a record of the same file with other owner records."""
         return Record(self.path, parts)
 
     def engines(self) -> list[str]:
@@ -71,20 +71,20 @@ class Record:
         return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and part.adapters)
 
     def engines_with_files(self) -> list[str]:
-        """The engines that are wired, or have something of ours left."""
+        """The engines that are wired, or that still have files of reassert."""
         return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and (part.files or part.adapters))
 
     def owned(self, path: str) -> OwnedFile | None:
-        """The entry of a path, whoever's."""
+        """Returns the entry of a path, of any owner."""
         return next((part.files[path] for part in self.parts.values() if path in part.files), None)
 
     def elsewhere(self, path: str, owner: str, wired: bool = True) -> bool:
-        """Whether another owner that is `wired` needs the path too; or one that is not, for its running containers."""
+        """Whether another owner has the path too. `wired`: ask the owners that are wired, else the others."""
         others = [part for name, part in self.parts.items() if name != owner and bool(part.adapters) == wired]
         return any(path in part.files for part in others)
 
     def change(self) -> Change:
-        """What is to be on disk."""
+        """Returns the change that writes this record, or removes the file if no owner has anything left."""
         parts = {owner: part for owner, part in self.parts.items() if part.files or part.adapters}
         if not parts:
             return self.path, None

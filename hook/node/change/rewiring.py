@@ -1,6 +1,6 @@
-"""From one wiring of an engine to another: write, let the engine check, restart, prove, and only then clean up.
+"""A change of an engine's wiring: write files, let the engine check them, restart, test containers, then clean up.
 
-Wiring for the first time, rewiring and taking everything out are the same: the last is a change to an empty Wiring.
+A first install, a later install and an uninstall are the same change; an uninstall changes to an empty Wiring.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Prove = Callable[[Any], None]
 
 @dataclass
 class Target:
-    """What is to be. `adapters`, `runtime_class`: as in Choice. `program`: the changes that put the program there."""
+    """The state after a change. `adapters`, `runtime_class`: of Choice. `program`: changes that install the program."""
 
     wiring: Wiring = field(default_factory=Wiring)
     adapters: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Target:
 
 
 def base_of(record: Record, engine: AnyEngine, disk: Disk) -> Base:
-    """What files hold without reassert: as recorded, or where somebody edited one since, without our settings."""
+    """Returns files without reassert: the recorded state, or of a file edited since, that without our settings."""
 
     def base(path: str) -> State | None:
         owned, now = record.owned(path), disk.at(path)
@@ -65,10 +65,10 @@ def prepare(
     disk: Disk | None = None,
     directory: str = DIRECTORY,
 ) -> Rewiring:
-    """Work out one change of one engine. Nothing is changed yet.
+    """Returns one change of one engine, not made yet.
 
-    `before`: gives the engine's configuration before the change, always the same one. `disk`: the files before it,
-    where some were read already.
+    `before`: returns the engine's configuration before the change, the same object at each call. `disk`: the files
+    before the change, if some were read already.
     """
     disk = disk or Disk()
     base = base_of(record, engine, disk)
@@ -103,7 +103,7 @@ def prepare(
 
 @dataclass
 class Rewiring:
-    """One change of one engine on this node, as `prepare` worked it out; `make` makes it.
+    """One change of one engine on this node. `prepare` returns it, `make` makes it.
 
     `before`, `disk`: the engine's configuration and the files before it. `old`: the engine's owner record.
     `references`: configuration files to write or to restore. `restored`: those to restore, in reverse order of writing.
@@ -125,7 +125,7 @@ class Rewiring:
     stale_units: list[str]
 
     def differences(self) -> list[Change]:
-        """What would change on disk, in order: what carries it, what refers to it, what nobody needs any more."""
+        """Returns the changes on disk in order: program, artifacts, references, stale files."""
         wanted = self.target.program + self.artifacts + self.references
         wanted += [(path, self._replaced(path, self._users(self.before, path), self.disk)) for path in self.stale]
         if self._is_last():
@@ -133,18 +133,18 @@ class Rewiring:
         return [(path, state) for path, state in wanted if not self.disk.has(path, state)]
 
     def restarts(self) -> bool:
-        """Whether the engine has to read its configuration again.
+        """Whether the engine must read its configuration again.
 
-        It has to where a file is to be restored that somebody restored already: nobody knows what it has read.
+        It must even if a user has restored a file already: the engine may not have read that file since.
         """
         return bool(self.restored) or any(not self.disk.has(path, state) for path, state in self.references)
 
     def make(self, say: Say, prove: Prove | None = None) -> bool:
-        """Do it. Returns whether anything changed. Raises NodeError, with everything as it was before."""
+        """Makes the change; returns whether anything changed. Raises NodeError after a rollback of everything."""
         part = self._new_part(self.stale, self.old.directories, self.stale_units, self.disk)
         if not self.differences() and part == self.old:
             return False
-        # A new program matters to a resident plugin, and only to that.
+        # Only a resident plugin must be restarted for a new program.
         moved = any(not self.disk.has(path, state) for path, state in self.target.program + self.artifacts)
         restarts = self.restarts()
         changes = self.target.program + self.artifacts + self.references + self._recorded(part)
@@ -180,7 +180,7 @@ class Rewiring:
         except BaseException as error:
             begun = journals.pending(self.directory)
             if begun is not None:
-                say("that failed; restoring everything")
+                say("a step failed; restoring every file")
                 rollback(begun, self.engine, restarted, self.directory, say)
             if not isinstance(error, (ReassertError, OSError, KeyboardInterrupt)):
                 raise
@@ -191,20 +191,20 @@ class Rewiring:
         return True
 
     def _nothing_left(self, after: Any) -> None:
-        """Taken out means that the engine refers to nothing of ours. Raises NodeError."""
+        """Checks after an uninstall that the engine refers to no file of reassert. Raises NodeError."""
         if self.target.adapters:
             return
         left = [handler.name for handler in self.engine.handlers(after, {}) if {RUNTIME, HOOK} & set(handler.wired)]
         if left:
             raise NodeError(
-                f"{self.engine.title} still refers to reassert in {', '.join(left)}, by a setting of somebody else's; "
-                "take that out first"
+                f"{self.engine.title} still refers to reassert in {', '.join(left)}, by a setting that install did not "
+                "write; remove that setting first"
             )
 
-    # -- the second half: what no engine refers to any more
+    # -- after the change: files that no engine refers to any more
 
     def _retire(self, after: Callable[[], Any], say: Say) -> None:
-        """Remove stale files, and the program with the last engine. Nothing here can break a container start."""
+        """Removes stale files, and the program after the last engine. Nothing here can break a container start."""
         for unit in self.stale_units if systemd.available() else []:
             systemd.run("stop", unit)
         if any(script(path) for path in self.stale):
@@ -224,7 +224,7 @@ class Rewiring:
             directories = [*self.old.directories, *program.directories]
             if self._is_last():
                 self.record.parts.pop(PROGRAM, None)
-            for other in set(self.record.engines()) - {self.engine.name}:  # they may have files in ours
+            for other in set(self.record.engines()) - {self.engine.name}:  # they may have files in these directories
                 theirs = self.record.parts[other]
                 theirs.directories = sorted({*theirs.directories, *directories})
             changes += self._recorded(part)
@@ -238,7 +238,7 @@ class Rewiring:
             journal.end(self.directory)
 
     def _replaced(self, path: str, users: int, disk: Disk) -> State | None:
-        """What becomes of a stale file: nothing, or what was there, or a pass-through while something calls it."""
+        """Returns the new state of a stale file: removed, restored, or a pass-through while something calls it."""
         if self.record.elsewhere(path, self.engine.name):
             return disk.at(path)
         real = real_of(path)
@@ -247,15 +247,15 @@ class Rewiring:
         return base_of(self.record, self.engine, disk)(path)
 
     def _users(self, now: Callable[[], Any], path: str) -> int:
-        """Running containers of this engine that still call a dispatcher, or podman's commands its hook."""
+        """Returns how many running containers (podman: commands) still call a dispatcher or podman's hook."""
         return self.engine.users(now(), path) if script(path) else 0
 
     def _is_last(self) -> bool:
-        """Whether no engine is wired after this."""
+        """Whether no engine is wired after this change."""
         return not self.target.adapters and not set(self.record.engines()) - {self.engine.name}
 
     def _program_removed(self, disk: Disk) -> list[Change]:
-        """A policy that somebody edited stays; the command goes before the program."""
+        """Returns the changes that remove the program, the command first. A policy that was edited stays."""
         part = self.record.parts.get(PROGRAM, OwnerRecord())
         changes: list[Change] = []
         for path, owned in reversed(part.files.items()):
@@ -267,7 +267,7 @@ class Rewiring:
     # -- the record
 
     def _new_part(self, also: list[str], directories: list[str], units: list[str], disk: Disk) -> OwnerRecord:
-        """The engine's owner record. `also`, `units`: files and units of the old one that are still there."""
+        """Returns the engine's new owner record. `also`, `units`: files and units of the old wiring that stay."""
         wiring = self.target.wiring
         base = base_of(self.record, self.engine, disk)
         references = [(path, state) for path, state in wiring.references if state is not None]
@@ -287,7 +287,7 @@ class Rewiring:
         )
 
     def _recorded(self, part: OwnerRecord) -> list[Change]:
-        """The record with this entry in it, and with the program's."""
+        """Returns the change of installed.json: with this owner record, and the program's."""
         parts = {**self.record.parts, self.engine.name: part}
         if self.target.program:
             parts[PROGRAM] = self._program_part()
@@ -297,7 +297,10 @@ class Rewiring:
     def _program_part(self) -> OwnerRecord:
         old = self.record.parts.get(PROGRAM, OwnerRecord())
         base = base_of(self.record, self.engine, self.disk)
-        directories = [*old.directories, *([PLACE] if PLACE in old.files else [])]  # an earlier version's, as a whole
+        directories = [
+            *old.directories,
+            *([PLACE] if PLACE in old.files else []),
+        ]  # earlier versions recorded it as one
         kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{PLACE}/")}
         files: dict[str, OwnedFile] = {}
         for path, state in self.target.program:
@@ -320,7 +323,7 @@ class Rewiring:
 
 
 def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Say) -> None:
-    """Undo a change, and let the engine read what it had. Raises NodeError where even that fails."""
+    """Undoes a change and makes the engine read its old configuration. Raises NodeError if that fails too."""
     _uninterruptible()
     trouble = None
     try:
@@ -345,18 +348,18 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
             elif systemd.is_active(unit):
                 systemd.run("stop", unit)
     if trouble is not None:
-        raise NodeError(f"the files are as they were, but {engine.title} does not come up again: {trouble}")
+        raise NodeError(f"every file was restored, but {engine.title} does not start again: {trouble}")
     tree.tidy()
     journals.remove_directories(journal.directories)
     journal.end(directory)
 
 
 def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Say) -> None:
-    """Programs that came with a change; not what containers call that were started meanwhile. Raises OSError."""
+    """Removes programs that a change added, unless containers that started meanwhile call them. Raises OSError."""
     try:
         clear(engine)
     except NodeError as error:
-        say(f"Note: what an interrupted probe left in {engine.name} is still there: {error}")
+        say(f"Note: leftovers of an interrupted test container in {engine.name} could not be removed: {error}")
     record = Record.read(directory)
     part = record.parts.setdefault(engine.name, OwnerRecord())
     new = list(reversed(journal.new()))
@@ -381,10 +384,10 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Say) -
 
 
 def _still_called(path: str, users: int) -> str:
-    return f"{users} running containers or commands still call {path}: it stays and passes through to {real_of(path)}"
+    return f"{users} running containers or commands still call {path}: it stays and only calls {real_of(path)}"
 
 
 def _uninterruptible() -> None:
-    """What follows has to end. After a kill -9, the next run does it again."""
+    """Ignores signals, since the steps that follow must finish. After a SIGKILL, the next run repeats them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,8 @@
-"""The frozen program's files on a node: a directory for each content, and one rename that leads to another.
+"""The frozen program's files on a node: a directory for each version's content, and a link to the one in use.
 
-PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
-(hook.emit.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
+PLACE/CONTENT/ is a program. PLACE/reassert links to its executable. Dispatchers read PLACE/start
+(hook.emit.dispatcher). A start uses the old program or the new one, never files of both. The .deb has the same layout
+in /usr/lib.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
-"""Where a tree is prepared, and where one that is removed lies until all is done."""
+"""The staging directory: a tree is prepared here, and a removed tree is kept here until the change is complete."""
 
 _SECONDS = 1
-"""How long a program that was replaced stays at least: a dispatcher may have read `start` and not executed it yet."""
+"""Seconds that a replaced program stays at least: a dispatcher may have read `start` and not executed it yet."""
 
 _PATIENCE = 10
-"""Seconds after which one that a process still runs is left to the next install or uninstall."""
+"""Seconds after which a replaced program that still runs is left to the next install or uninstall."""
 
 CONTENT = re.compile("[0-9a-f]{12}(-[0-9]+)?")
-"""What `directory_of` makes. Whatever else lies in PLACE is not ours."""
+"""The names that `directory_of` makes. Anything else in PLACE was not written by reassert."""
 
 
 def fingerprint(path: str, laid_out: bool = False) -> str:
-    """Hex sha256 over names, modes and contents of everything below a directory. Raises OSError.
+    """Returns a hex sha256 over names, modes and contents of everything below a directory. Raises OSError.
 
-    `laid_out`: as it would be of `copy`'s copy.
+    `laid_out`: return the fingerprint that the copy made by `copy` will have.
     """
     digest = hashlib.sha256()
     for directory, names, files in os.walk(path):
@@ -57,7 +58,7 @@ _known: dict[tuple[int, int, int], str] = {}
 
 
 def _sha256(path: str) -> str:
-    """Of a file's content, read once as long as nobody writes to it: a command looks at a tree several times."""
+    """Returns the sha256 of a file, cached while the file is unchanged: a command reads a tree several times."""
     status = os.stat(path)
     key = status.st_dev, status.st_ino, status.st_ctime_ns
     if key not in _known:
@@ -70,14 +71,14 @@ def _mode(mode: int) -> int:
 
 
 def name_of(content: str) -> str:
-    """What the directory of a content is called. `content`: its fingerprint."""
+    """Returns the directory name for a fingerprint."""
     return content[:12]
 
 
 def directory_of(content: str) -> str:
-    """Where in PLACE the program with a fingerprint is, or is to be: beside one of that name that was damaged.
+    """Returns the directory in PLACE for the program with this fingerprint, existing or free.
 
-    Raises OSError.
+    An existing directory of that name with other content, a damaged one, is left alone. Raises OSError.
     """
     stem = f"{PLACE}/{name_of(content)}"
     taken = sorted(glob(f"{stem}*"))
@@ -87,10 +88,10 @@ def directory_of(content: str) -> str:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a program's tree, writable by nobody else and, if root copies, root's. Raises OSError."""
+    """Copies a program's tree, writable by its owner only; root owns it if root copies. Raises OSError."""
     shutil.copytree(source, target, symlinks=True)
     for directory, _, files in os.walk(target):
-        os.chmod(directory, 0o755)  # noqa: S103  # engines and people run it, root alone writes
+        os.chmod(directory, 0o755)  # noqa: S103  # everyone may run it, only root may write
         for name in files:
             full = os.path.join(directory, name)
             if not os.path.islink(full):
@@ -101,7 +102,7 @@ def copy(source: str, target: str) -> None:
 
 
 def prepare(source: str) -> None:
-    """Copy a program's tree aside, durably, for `place`. Raises OSError."""
+    """Copies a program's tree into the staging directory, durably, for `place`. Raises OSError."""
     shutil.rmtree(STAGING, ignore_errors=True)
     os.makedirs(os.path.dirname(STAGING), exist_ok=True)
     copy(source, STAGING)
@@ -109,7 +110,7 @@ def prepare(source: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Have a path's whole file system on disk, and no other: sync(2) would wait for a dead NFS server too."""
+    """Flushes the path's file system, and no other: sync(2) would also wait for a dead NFS server."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(fd):
@@ -120,22 +121,22 @@ def _sync(path: str) -> None:
 
 
 def place(path: str, content: str) -> None:
-    """Put the tree that lies aside in its place, or with `content` "" the one in place aside.
+    """Renames the staged tree to `path`, or with `content` "" the tree at `path` into the staging directory.
 
-    `content`: its fingerprint. Raises NodeError where another one lies there, OSError.
+    `content`: the fingerprint of the staged tree. Raises NodeError if the staged tree has another one; OSError.
     """
     if not content:
         shutil.rmtree(STAGING, ignore_errors=True)
         os.rename(path, STAGING)
         return
     if not os.path.isdir(STAGING) or fingerprint(STAGING) != content:
-        raise NodeError(f"{STAGING} is not the program that was to be put at {path}; run the same command again")
+        raise NodeError(f"{STAGING} is not the program to install at {path}; run the same command again")
     shutil.rmtree(path, ignore_errors=True)  # left there by an earlier version, which exchanged trees
     os.rename(STAGING, path)
 
 
 def lay_out(source: str, directory: str, place: str) -> None:
-    """Copy a program's tree below a directory that will be at `place`, for a package, with `start` and the link."""
+    """Writes the tree, `start` and the link into a package's directory, which will be at `place` on a node."""
     name = name_of(fingerprint(source, laid_out=True))
     copy(source, f"{directory}/{name}")
     Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))
@@ -143,9 +144,9 @@ def lay_out(source: str, directory: str, place: str) -> None:
 
 
 def tidy() -> None:
-    """Remove what lies aside and programs that were replaced, these as soon as nothing runs from them.
+    """Removes the staging directory, and each replaced program once no process runs it.
 
-    Not while a journal is pending: its undo needs them.
+    Must not be called while a journal is pending: a rollback needs these files.
     """
     shutil.rmtree(STAGING, ignore_errors=True)
     stale, replaced = _stale()
@@ -163,21 +164,21 @@ def tidy() -> None:
 
 
 def _stale() -> tuple[list[str], bool]:
-    """The programs in PLACE that its link does not lead to, and whether it leads to one."""
+    """Returns the programs in PLACE that the link does not lead to, and whether the link exists."""
     program = f"{PLACE}/reassert"
     used = os.path.join(PLACE, os.path.dirname(os.readlink(program))) if os.path.islink(program) else ""
     stale = [path for path in glob(f"{PLACE}/*") if CONTENT.fullmatch(os.path.basename(path)) and path != used]
-    if used and os.path.isdir(f"{PLACE}/lib/base_library.zip"):  # as earlier versions lay there, without CONTENT
+    if used and os.path.isdir(f"{PLACE}/lib/base_library.zip"):  # the layout of earlier versions, without CONTENT
         stale.append(f"{PLACE}/lib")
     return stale, os.path.lexists(program)
 
 
 def _runs(path: str) -> bool:
-    """Whether another process runs the program in a directory, in whatever mount namespace."""
+    """Whether another process, in any mount namespace, runs the program in a directory."""
     for executable in glob("/proc/[0-9]*/exe"):
         try:
             if os.path.samefile(executable, f"{path}/reassert") and executable != f"/proc/{os.getpid()}/exe":
                 return True
         except OSError:
-            continue  # it has ended, or is the kernel's; or there is no program in the directory
+            continue  # the process has ended or is a kernel thread; or the directory has no program
     return False

@@ -1,1 +1,1 @@
-"""The container engines: how each one is wired, what it reads, and what stands in it."""
+"""The container engines: the files that each engine reads, their content, and how each engine is wired."""

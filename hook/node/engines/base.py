@@ -1,4 +1,4 @@
-"""What every container engine is to the installer. containerd, CRI-O, docker and podman are modules beside this one."""
+"""The base class of the container engines. containerd, CRI-O, docker and podman are modules beside this one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
 ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
 
 RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
-"""containerd's and docker's types of a runtime whose shim calls runc, or what BinaryName says."""
+"""The runtime types of containerd and docker whose shim calls runc, or the program that BinaryName names."""
 
 Now = TypeVar("Now")
-"""An engine's configuration as it understands it at one moment."""
+"""An engine's configuration at one moment, as the engine understands it."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What an administrator asked for. `adapters`: of ADAPTERS. `runtime_class`: wire this handler only; None: all.
+    """The options of an install. `adapters`: of ADAPTERS. `runtime_class`: wire only this handler; None: all.
 
-    `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
-    the node's. `unit`: whether NRI's plugin is a service of this node; else others run it.
+    `program`: absolute path of the reassert executable to call; the path stays valid over upgrades. `policy`: of the
+    node. `unit`: whether the NRI plugin runs as a systemd service of this node; otherwise something else runs it.
     """
 
     adapters: tuple[str, ...]
@@ -41,8 +41,8 @@ class Choice:
 class Handler:
     """A runtime handler of an engine, as a RuntimeClass names it.
 
-    `runtime`: the OCI runtime that it calls, without reassert; "" where it calls none (kata, gVisor).
-    `wired`: the adapters through which reassert is in its path now. `note`: what an administrator should know.
+    `runtime`: the OCI runtime that it calls without reassert; "" if it calls none (kata, gVisor). `wired`: the adapters
+    that are wired for it now. `note`: a remark for the administrator.
     """
 
     name: str
@@ -52,17 +52,17 @@ class Handler:
 
 
 Base = Callable[[str], State | None]
-"""What a path holds without reassert: our own entries taken out, an administrator's later edits kept."""
+"""Returns the state of a path without reassert: our entries removed, later edits of an administrator kept."""
 
 
 @dataclass
 class Wiring:
-    """How an engine is to be wired: the files, nothing done yet.
+    """The files that wire an engine. Nothing is written yet.
 
-    `artifacts`: generated files that the references name (dispatchers, specs); they come first and go last.
-    `references`: files that the engine reads. `notes`: for the engine itself, kept in the record, JSON. `units`:
-    systemd units of ours that have to run. `remarks`: what an administrator should be told. `expected`: what `check`
-    is to find afterwards, in the engine's own terms; None where reassert is not wired.
+    `artifacts`: generated files that the references name (dispatchers, specs), written first and removed last.
+    `references`: files that the engine reads. `notes`: JSON data of the engine, kept in its owner record. `units`:
+    systemd units of ours that must run. `remarks`: notes for the administrator. `expected`: what `check` must find
+    afterwards, in a form of the engine's own; None if reassert is not wired.
     """
 
     artifacts: list[Change] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Wiring:
     expected: Any = None
 
     def add_artifact(self, change: Change) -> str:
-        """Have a file that references name, unless it is there already. Returns its path."""
+        """Adds a file that references name, unless it is there already. Returns its path."""
         if change not in self.artifacts:
             self.artifacts.append(change)
         return change[0]
@@ -82,10 +82,10 @@ class Wiring:
 class Engine(ABC, Generic[Now]):
     """One engine of this node.
 
-    `name`: as --engine takes it. `title`: with its version. `adapters`: that it can be wired with, the default first.
-    `service`: its systemd unit, "" where it has no daemon. `verb`: what `restart` does, for people: restart or reload.
+    `name`: the value of --engine. `title`: with its version. `adapters`: those it supports, the default first.
+    `service`: its systemd unit, "" without a daemon. `verb`: the word for what `restart` does: restart or reload.
 
-    `now`, in the methods below, is what `read` returned: there is one before a change and one after it.
+    `now`, in the methods below, is a result of `read`, before or after a change.
     """
 
     name: str
@@ -97,84 +97,85 @@ class Engine(ABC, Generic[Now]):
     @classmethod
     @abstractmethod
     def installed(cls) -> bool:
-        """Whether this node has it."""
+        """Whether this engine is installed on this node."""
 
     @classmethod
     @abstractmethod
     def find(cls) -> Self:
-        """The one of this node: its version, and where its files are. Raises NodeError where it cannot be called."""
+        """Returns the engine of this node, with its version and paths. Raises NodeError if it cannot be called."""
 
-    # -- what is
+    # -- the state now
 
     @abstractmethod
     def read(self) -> Now:
-        """The configuration as the engine understands it now, each file read once. Raises NodeError if it is broken."""
+        """Returns the configuration as the engine understands it, each file read once. Raises NodeError if broken."""
 
     @abstractmethod
     def handlers(self, now: Now, notes: dict[str, Any]) -> list[Handler]:
-        """Every handler that it knows. `notes`: of the last Wiring, {} without one."""
+        """Returns every handler of the engine. `notes`: of the last Wiring, {} without one."""
 
     def warnings(self, now: Now) -> list[str]:
-        """Settings by which containers bypass reassert, or by which none starts."""
+        """Returns warnings about settings by which containers bypass reassert, or by which none starts."""
         return []
 
     def hints(self, now: Now) -> list[str]:
-        """Settings that were meant to do reassert's work and do nothing, with what to write instead; no harm done."""
+        """Returns hints about settings without effect that were meant to set env or hooks, with a correction."""
         return []
 
     def preexisting(self, now: Now, policy: Policy, hooked: bool) -> list[str]:
-        """Warnings about pods and containers from before the install, which still start through the unwrapped runtime.
+        """Returns warnings about pods and containers from before the install: they start through the unwrapped runtime.
 
-        `hooked`: whether the verifying hook is wired too, and refuses what lacks the reserved values. Raises NodeError.
+        `hooked`: whether the verifying hook is wired too, which refuses containers without the reserved values. Raises
+        NodeError.
         """
         return []
 
     def uninstall_notes(self, before: Callable[[], Now], notes: dict[str, Any]) -> list[str]:
-        """What an administrator should know before an uninstall. `notes`: of the last Wiring. Raises NodeError.
+        """Returns notes for the administrator before an uninstall. `notes`: of the last Wiring. Raises NodeError.
 
-        `before`: gives a `now`. An uninstall works with a broken configuration too, which cannot be read.
+        `before`: returns `now`. It is called only if needed: an uninstall must work with a broken configuration too.
         """
         return []
 
     def users(self, now: Now, path: str) -> int:
-        """How many running containers (podman: commands) still call a program of ours at this path."""
+        """Returns how many running containers (podman: commands) still call a program of ours at this path."""
         return 0
 
     def running(self) -> bool:
-        """Whether its daemon runs; for an engine without one, whether it can be called."""
+        """Whether the daemon runs; for an engine without a daemon, whether it can be called."""
         return systemd.is_active(self.service)
 
-    # -- what is to be
+    # -- the wanted state
 
     @abstractmethod
     def wire(self, now: Now, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """How to wire it. Raises NodeError where that cannot be: what is wrong, what to do."""
+        """Returns how to wire the engine. Raises NodeError with what is wrong and what to do if that is impossible."""
 
     @abstractmethod
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """A configuration file that was edited after we wrote it, without what is ours; None: nothing is left."""
+        """Returns a file that was edited after the install without our settings; None if nothing is left."""
 
     @abstractmethod
     def check(self, now: Now, wiring: Wiring) -> None:
-        """Whether the engine understands its configuration as the wiring means it. Raises NodeError.
+        """Checks that the engine understands its configuration as the wiring means it. Raises NodeError.
 
-        `now`: read after the wiring's files were written. An empty Wiring: reassert was taken out.
+        `now`: read after the wiring's files were written. The Wiring of an uninstall is empty.
         """
 
-    # -- doing it
+    # -- actions
 
     def restart(self) -> None:
-        """Make it read its configuration, and wait until it answers. Raises NodeError."""
+        """Makes the engine read its configuration and waits until it answers. Raises NodeError."""
         systemd.restart(self.service)
         systemd.wait_active(self.service)
 
     def settle(self) -> None:
-        """Wait, a few seconds at most, for what still works by the configuration as it was before the last change."""
+        """Waits, a few seconds at most, for commands that still use the configuration from before the last change."""
 
     @abstractmethod
     def starter(self, now: Now) -> Starter:
-        """How it starts a probe, for the caller to close. It connects when it is used. Raises NodeError."""
+        """Returns a Starter for test containers, for the caller to close. It connects on use. Raises NodeError."""
 
 
 AnyEngine = Engine[Any]
-"""An engine for callers that pass `now` on and do not look into it."""
+"""The type of any engine, for callers that pass `now` on unread."""

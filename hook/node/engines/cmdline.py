@@ -1,4 +1,4 @@
-"""The command line that a daemon of this node was started with."""
+"""The command line of a daemon on this node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def arguments_of(pid: int) -> list[str]:
-    """A process' arguments; none where it does not run (pid 0)."""
+    """Returns the arguments of a process, [] if it does not run (pid 0)."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
     except OSError:
@@ -14,7 +14,7 @@ def arguments_of(pid: int) -> list[str]:
 
 
 def option(arguments: list[str], *names: str) -> list[str]:
-    """The values of an option, in both spellings, in order."""
+    """Returns the values of an option (`--name value` and `--name=value`), in order."""
     found = []
     for position, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")

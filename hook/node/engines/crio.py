@@ -1,9 +1,10 @@
-"""CRI-O: one drop-in with the runtimes' tables, and a hooks.d directory of our own.
+"""CRI-O: one drop-in file with the tables of the runtimes, and a hooks.d directory of our own.
 
-A `[crio.runtime.runtimes.NAME]` of a drop-in does not add to the one before: it takes its place (pkg/config's
-UpdateFromDropInFile decodes into a map, and BurntSushi/toml's unifyMap makes each of its values anew). So ours repeat
-every setting. Containers keep the handler's name only; its runtime_path is looked up for each operation (internal/oci,
-newRuntimeImpl), so those from before and after work on.
+A table `[crio.runtime.runtimes.NAME]` in a drop-in replaces an earlier one as a whole (pkg/config's
+UpdateFromDropInFile decodes into a map, and BurntSushi/toml's unifyMap creates a new value for each key). So our
+drop-in repeats every setting of a table. A container stores only the name of its handler, and CRI-O looks up the
+runtime_path for each operation (internal/oci, newRuntimeImpl). So containers keep working across an install and an
+uninstall.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
 
 HOOKS = "/etc/reassert/hooks.d/crio"
-"""A directory of our own: what lies in /usr/share/containers/oci/hooks.d podman runs too."""
+"""A directory of our own: podman also runs the hooks in /usr/share/containers/oci/hooks.d."""
 
 _CONFIG, _DROP_INS, _OURS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "99-reassert.conf"
 _RUNTIMES = ("crio", "runtime", "runtimes")
@@ -45,14 +46,15 @@ _KEYS = (
     "inherit_",
     "no_sync",
 )
-"""How the settings of a handler begin. After the last handler's, `crio config` writes some of crio.runtime's."""
+"""Prefixes of a handler's settings. `crio config` prints settings of crio.runtime in the last handler's table too."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """What CRI-O's files say.
+    """The values of CRI-O's configuration files.
 
-    `defaults`: its own. `files`: values of each by its path, in the order in which they count. `ours`: our drop-in's.
+    `defaults`: CRI-O's own. `files`: the values of each file by its path, in the order of reading. `ours`: the path of
+    our drop-in.
     """
 
     defaults: dict[str, Any]
@@ -60,7 +62,7 @@ class Files:
     ours: str
 
     def effective(self, with_ours: bool) -> dict[str, Any]:
-        """What the files say together, on top of the defaults."""
+        """Returns the values of all files merged into the defaults. `with_ours`: include our drop-in."""
         values = deepcopy(self.defaults)
         for name, table in toml.get(values, _RUNTIMES, {}).items():
             values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
@@ -73,8 +75,8 @@ class Files:
 class Crio(Engine[Files]):
     """The CRI-O of this node.
 
-    `options`: those of its command line that say where its files are. `config`, `drop_ins`: the main file, and the
-    directory of the others.
+    `options`: the options of its command line that name its files. `config`, `drop_ins`: the main file and the
+    directory of the drop-ins.
     """
 
     name = "crio"
@@ -90,19 +92,19 @@ class Crio(Engine[Files]):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether this node has it."""
+        """Whether crio is installed on this node."""
         return systemd.which("crio") is not None
 
     @classmethod
     def find(cls) -> Self:
-        """By its own word and the running daemon's command line."""
+        """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
         said = systemd.command(["crio", "--version"]).stdout
         found = re.search(r"version:?\s+v?(\d+\.\d+\.\d+)", said, re.IGNORECASE)
         if found is None:
-            raise NodeError(f"`crio --version` says {said[:80].strip()!r}, which is no version")
+            raise NodeError(f"`crio --version` prints no version: {said[:80].strip()!r}")
         arguments = arguments_of(systemd.main_pid(cls.service))
         if option(arguments, "--runtimes"):
-            raise NodeError("crio was started with --runtimes, which overrules its files; move that to a drop-in first")
+            raise NodeError("crio was started with --runtimes, which overrides its files; move that to a drop-in first")
         given = {
             "--config": option(arguments, "--config", "-c"),
             "--config-dir": option(arguments, "--config-dir", "-d"),
@@ -111,14 +113,14 @@ class Crio(Engine[Files]):
         return cls(found[1], options, (given["--config"] or [_CONFIG])[-1], (given["--config-dir"] or [_DROP_INS])[-1])
 
     def read(self) -> Files:
-        """Its defaults by its own word; then the main file, and every file below the directory (filepath.Walk)."""
+        """Returns CRI-O's defaults (`crio config --default`), the main file and all below the drop-in directory."""
         paths = [self._config, *_walk(self._drop_ins)]
         return Files(self._crio("config", "--default"), {path: _read(path) for path in paths}, self._ours)
 
     # -- what is
 
     def handlers(self, now: Files, notes: dict[str, Any]) -> list[Handler]:
-        """Every handler whose runtime is there; CRI-O ignores the others."""
+        """Returns every handler whose runtime is installed; CRI-O ignores the others."""
         values = now.effective(with_ours=True)
         hooked = (HOOK,) if HOOKS in toml.get(values, ("crio", "runtime", "hooks_dir"), []) else ()
         default = toml.get(values, ("crio", "runtime", "default_runtime"), "")
@@ -139,11 +141,11 @@ class Crio(Engine[Files]):
         return found
 
     def warnings(self, now: Files) -> list[str]:
-        """Podman's hooks in a directory that CRI-O reads too."""
+        """Returns a warning for each podman hook in a directory that CRI-O reads too."""
         directories = toml.get(now.effective(with_ours=True), ("crio", "runtime", "hooks_dir"), [])
         files = [path for directory in directories for path in sorted(Path(directory).glob("*.json"))]
         return [
-            f"{path}: CRI-O does not start with a hook of the stage precreate, podman's own"
+            f"{path}: CRI-O does not start if a hook has the stage precreate, which only podman knows"
             for path in files
             if '"precreate"' in path.read_text(errors="replace")
         ]
@@ -151,7 +153,7 @@ class Crio(Engine[Files]):
     # -- what is to be
 
     def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """One drop-in; nothing of anybody else's is edited."""
+        """Returns one drop-in; no existing file is edited."""
         wiring = Wiring()
         values = now.effective(with_ours=False)
         settings: dict[toml.Key, Any] = {}
@@ -180,17 +182,17 @@ class Crio(Engine[Files]):
         if settings:
             text = toml.edit("# written by reassert (`reassert node`); do not edit\n", self._ours, settings)
             wiring.references.append((self._ours, State(text.encode())))
-            self._nothing_comes_after(now, list(settings))
+            self._check_later_files(now, list(settings))
             wiring.expected = toml.parse(text, self._ours)
         return wiring
 
     def _wrapped(self, values: dict[str, Any], choice: Choice, wiring: Wiring) -> dict[str, dict[str, Any]]:
-        """The tables of the handlers to wire, whole, with dispatchers in them."""
+        """Returns the complete tables of the handlers to wire, with dispatchers as runtime paths."""
         tables: dict[str, dict[str, Any]] = toml.get(values, _RUNTIMES, {})
         default, wanted = str(toml.get(values, ("crio", "runtime", "default_runtime"), "")), choice.runtime_class
         if wanted is not None and wanted not in tables:
             if default not in tables:
-                raise NodeError(f"CRI-O has no handler {wanted}, and no default one to make it of")
+                raise NodeError(f"CRI-O has no handler {wanted} and no default handler to copy for it")
             tables = {wanted: _own(tables[default], default)}
         taken: dict[str, str] = {}
         found: dict[str, dict[str, Any]] = {}
@@ -230,8 +232,8 @@ class Crio(Engine[Files]):
             made["platform_runtime_paths"] = {key: dispatched(path) for key, path in platforms.items()}
         return made
 
-    def _nothing_comes_after(self, now: Files, keys: list[toml.Key]) -> None:
-        """A drop-in that is read after ours and has one of our tables would undo them without a word."""
+    def _check_later_files(self, now: Files, keys: list[toml.Key]) -> None:
+        """Raises NodeError if a drop-in that is read after ours sets one of our keys and so would replace it."""
         paths = list(now.files)
         later = paths[1:] if self._ours not in paths else paths[paths.index(self._ours) + 1 :]
         for path in (path for path in later if path.split("/") > self._ours.split("/")):
@@ -243,13 +245,13 @@ class Crio(Engine[Files]):
                     )
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """The drop-in is ours as a whole."""
+        """Returns None: reassert wrote the whole drop-in."""
         return None
 
     # -- doing it
 
     def check(self, now: Files, wiring: Wiring) -> None:
-        """By CRI-O itself: it must read its files, and find in them what was meant. It writes defaults as comments."""
+        """Checks with `crio config` that CRI-O reads the expected values. It prints default values as comments only."""
         shown = deepcopy(now.defaults)
         _merge(shown, self._crio("config"), ())
         for key, value in _leaves(wiring.expected or {}, ()):
@@ -257,12 +259,12 @@ class Crio(Engine[Files]):
             if found != value and (found is not None or key[-1] in ("runtime_path", "hooks_dir", "enable_nri")):
                 raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self._ours})")
 
-    # restart: containers run on meanwhile, they belong to conmon. The unit is up when CRI-O says that it is ready.
-    # users: CRI-O looks the runtime up for each operation, and it has been restarted.
+    # restart: containers keep running, since conmon is their parent. The unit is active once CRI-O reports ready.
+    # users: none, since CRI-O looks up the runtime for each operation, and it has been restarted.
 
     def starter(self, now: Files) -> Starter:
-        """Probes as pods."""
-        from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
+        """Returns a starter of test pods."""
+        from hook.node.probe.pods import PodStarter  # imports gRPC
 
         crio = now.effective(with_ours=True)["crio"]
         systemd_cgroups = crio["runtime"]["cgroup_manager"] == "systemd"
@@ -278,7 +280,7 @@ class Crio(Engine[Files]):
 
 
 def _merge(values: dict[str, Any], more: dict[str, Any], at: toml.Key) -> None:
-    """As CRI-O does it: tables add up, but a handler's takes the place of the one before."""
+    """Merges values as CRI-O does: tables are merged, but a handler's table replaces the earlier one."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(values.get(key), dict) and at != _RUNTIMES:
             _merge(values[key], value, (*at, key))
@@ -287,7 +289,7 @@ def _merge(values: dict[str, Any], more: dict[str, Any], at: toml.Key) -> None:
 
 
 def _leaves(values: dict[str, Any], at: toml.Key) -> list[tuple[toml.Key, Any]]:
-    """Every setting with its whole key."""
+    """Returns every setting with its full key."""
     found: list[tuple[toml.Key, Any]] = []
     for key, value in values.items():
         found += _leaves(value, (*at, key)) if isinstance(value, dict) else [((*at, key), value)]
@@ -312,7 +314,7 @@ def _walk(directory: str) -> list[str]:
 
 
 def _source(table: dict[str, Any], name: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The handler, with its name, whose runtime this one calls: its own, or the default one's."""
+    """Returns name and table of the handler whose runtime this one calls: its own or, if inherited, the default's."""
     if table.get("inherit_default_runtime"):
         default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
         return default, toml.get(values, (*_RUNTIMES, default), {})
@@ -320,7 +322,7 @@ def _source(table: dict[str, Any], name: str, values: dict[str, Any]) -> tuple[s
 
 
 def _own(table: dict[str, Any], name: str) -> dict[str, Any]:
-    """A handler's table for another name, with the path that was found by its own."""
+    """Returns a copy of a handler's table for a new handler, with an explicit runtime_path."""
     return {**table, "runtime_path": table.get("runtime_path") or systemd.which(name) or ""}
 
 
@@ -329,6 +331,6 @@ def _kind(table: dict[str, Any]) -> str:
 
 
 def _path(table: dict[str, Any], name: str) -> str | None:
-    """The runtime that a handler calls; None where it is not there."""
+    """Returns the runtime that a handler calls; None if it is not installed."""
     path = str(table.get("runtime_path") or systemd.which(name) or "")
     return path if os.path.isfile(path) else None

@@ -1,7 +1,8 @@
-"""podman: a containers.conf drop-in that puts dispatchers behind the names of OCI runtimes.
+"""podman: a containers.conf drop-in that maps the names of OCI runtimes to dispatchers.
 
-Containers remember their runtime by its name (libpod), so those from before and after work on. Ordinary users' podman
-reads the same files; theirs pass (hook.emit.dispatcher, `rootless`). But a command keeps what it read for its life.
+A container stores the name of its runtime (libpod), so containers keep working across an install and an uninstall. The
+podman of ordinary users reads the same files; for them the dispatcher changes nothing (hook.emit.dispatcher,
+`rootless`). A running podman command keeps the configuration that it read when it began.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from hook.node.probe.starter import Starter
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 HOOKS = "/etc/reassert/hooks.d/podman"
-"""A directory of our own: CRI-O does not start where one of its hooks.d has a stage `precreate`."""
+"""A directory of our own: CRI-O does not start if one of its hooks.d directories has a stage `precreate`."""
 
 HOOK_SCRIPT = "/usr/local/sbin/reassert-podman-hook"
 
 _COMMAND_SECONDS = 10.0
-"""How long after a change of its files a podman command that read them before is waited for."""
+"""Seconds to wait, after a change of the files, for podman commands that began before it."""
 
 _MAIN = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
 _DEFAULT_HOOKS = ["/usr/share/containers/oci/hooks.d"]
 _DEFAULT_NAMES = ("crun", "runc", "youki", "krun", "crun-wasm")
-"""Names that podman knows without being told and that take runc's arguments."""
+"""The runtime names that podman knows without configuration and that take runc's arguments."""
 
 _OTHERS = ("kata", "runsc", "crun-vm", "runj", "ocijail")
 """Names of runtimes that do not read config.json as runc does."""
@@ -53,9 +54,9 @@ _DIRECTORIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/
 
 @dataclass(frozen=True)
 class Settings:
-    """What containers.conf(5) files say together, each value by the last that has it.
+    """The merged values of containers.conf(5) files; the last file that sets a value counts.
 
-    `runtimes`: paths by name. `runtime`: the default's name or path, "" where none is set. `hooks`: directories.
+    `runtimes`: paths by name. `runtime`: name or path of the default, "" if none is set. `hooks`: hooks.d directories.
     """
 
     runtimes: dict[str, list[str]]
@@ -64,7 +65,7 @@ class Settings:
 
     @classmethod
     def of(cls, files: dict[str, dict[str, Any]]) -> Self:
-        """The values of files, by path, in the order in which they are read."""
+        """Returns the settings of these files. `files`: values by path, in the order of reading."""
         runtimes: dict[str, list[str]] = {}
         runtime, hooks = "", _DEFAULT_HOOKS
         for values in files.values():
@@ -77,7 +78,7 @@ class Settings:
         return cls(runtimes, runtime, hooks)
 
     def installed(self) -> list[tuple[str, str]]:
-        """Names and what podman would call for them, of those that are there."""
+        """Returns the runtimes that are installed: name and the path that podman calls for it."""
         names = sorted({*_DEFAULT_NAMES, *_OTHERS, *self.runtimes})
         return [(name, path) for name in names if (path := self._path(name))]
 
@@ -86,7 +87,7 @@ class Settings:
         return next((path for path in paths if os.path.isfile(path)), None)
 
     def default(self, runtimes: dict[str, str]) -> str:
-        """The name of the runtime that podman takes unasked. Raises NodeError where that is none of these."""
+        """Returns the name of podman's default runtime. Raises NodeError if it is not one of `runtimes`."""
         name = self.runtime or next((name for name in ("crun", "runc") if name in runtimes), "")
         if name.startswith("/"):
             name = next(
@@ -94,21 +95,21 @@ class Settings:
             )
         if name not in runtimes:
             raise NodeError(
-                f"podman's default runtime, {name or 'crun or runc'}, is not there, or none that is like runc"
+                f"podman's default runtime, {name or 'crun or runc'}, is not installed or is not compatible with runc"
             )
         return name
 
 
 @dataclass(frozen=True)
 class Files:
-    """The settings as they are, and as they would be without our drop-in."""
+    """The settings in effect, and the settings without our drop-in."""
 
     effective: Settings
     without_ours: Settings
 
 
 class Podman(Engine[Files]):
-    """The podman of this node. It has no daemon: whoever calls it next reads the files."""
+    """The podman of this node. It has no daemon: each podman command reads the files."""
 
     name = "podman"
     adapters = (RUNTIME, HOOK, CDI)
@@ -118,12 +119,12 @@ class Podman(Engine[Files]):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether this node has it."""
+        """Whether podman is installed on this node."""
         return shutil.which("podman", path=os.pathsep.join(_DIRECTORIES)) is not None
 
     @classmethod
     def find(cls) -> Self:
-        """By its own word, for which it reads its files. Raises NodeError where it is too old."""
+        """Returns the podman of this node, by `podman --version`. Raises NodeError if that fails or it is too old."""
         done = systemd.command(["podman", "--version"])
         version = done.stdout.split()[-1:]
         major = version[0].partition(".")[0] if version else ""
@@ -134,7 +135,7 @@ class Podman(Engine[Files]):
         return cls(version[0])
 
     def read(self) -> Files:
-        """Its files, in the order in which it reads them."""
+        """Returns the settings of podman's files, read in podman's order."""
         files: dict[str, dict[str, Any]] = {}
         for path in [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]:
             try:
@@ -147,7 +148,7 @@ class Podman(Engine[Files]):
         return Files(Settings.of(files), Settings.of(theirs))
 
     def handlers(self, now: Files, notes: dict[str, Any]) -> list[Handler]:
-        """The runtimes that are there, by the names that `podman --runtime` takes."""
+        """Returns the installed runtimes, by the names that `podman --runtime` takes."""
         settings = now.effective
         hooked = (HOOK,) if HOOKS in settings.hooks else ()
         found = []
@@ -158,7 +159,7 @@ class Podman(Engine[Files]):
         return found
 
     def hints(self, now: Files) -> list[str]:
-        """Hooks where podman does not look."""
+        """Returns a hint for each of our hooks in a directory that podman does not read."""
         directory = "/etc/containers/oci/hooks.d"
         if directory in now.effective.hooks:
             return []
@@ -166,7 +167,7 @@ class Podman(Engine[Files]):
         return [f"{path} does nothing: hooks_dir in containers.conf does not name {directory}" for path in found]
 
     def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """One drop-in; nothing of anybody else's is edited."""
+        """Returns one drop-in; no existing file is edited."""
         wiring = Wiring(expected={})
         settings = now.without_ours
         engine: dict[toml.Key, Any] = {}
@@ -189,65 +190,68 @@ class Podman(Engine[Files]):
             if not _is_runc_like(name):
                 continue
             if systemd.command([path, "--version"]).returncode:
-                wiring.remarks.append(f"runtime {name}: {path} does not run and is left alone")
+                wiring.remarks.append(f"runtime {name}: `{path} --version` fails, so it is not wrapped")
             else:
                 runtimes[name] = path
         wanted, default = choice.runtime_class, settings.default(runtimes)
         if wanted in _OTHERS:
-            raise NodeError(f"--runtime-class {wanted}: it does not read config.json as runc does")
+            raise NodeError(f"--runtime-class {wanted}: {wanted} does not read config.json as runc does")
         if wanted is not None:
             if wanted not in runtimes:
-                wiring.remarks.append(f"containers made with --runtime {wanted} do not start without reassert")
+                wiring.remarks.append(
+                    f"after an uninstall, containers created with --runtime {wanted} cannot be started"
+                )
             runtimes = {wanted: runtimes.get(wanted, runtimes[default])}
         elif settings.runtime.startswith("/"):
             found[("engine", "runtime")] = default
         taken: dict[str, str] = {}
         for name, real in runtimes.items():
             path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, rootless=True))
-            # Where the first is missing podman takes the next, and after the last what it finds in PATH. So the last
-            # one is a file that is there whenever this one is read, and that nobody can execute: closed, not open.
+            # If the first path is missing, podman takes the next, and after the last one what it finds in PATH. The
+            # last one is this drop-in, which exists and cannot be executed. So a missing dispatcher fails closed.
             found[("engine", "runtimes", name)] = [path, DROP_IN]
             wiring.expected[name] = path
         wiring.remarks.append("`podman --runtime /PATH` bypasses reassert; only root can do that for root's containers")
         return found
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """The drop-in is ours as a whole."""
+        """Returns None: reassert wrote the whole drop-in."""
         return None
 
     def check(self, now: Files, wiring: Wiring) -> None:
-        """By podman itself: it must come to each dispatcher by its name."""
+        """Checks with `podman info` that each runtime name leads to its dispatcher."""
         for name, path in (wiring.expected or {}).items():
             done = systemd.command(["podman", f"--runtime={name}", "info", "--format={{.Host.OCIRuntime.Path}}"])
             if done.returncode:
                 raise NodeError(f"podman does not work with {DROP_IN}: {' '.join(done.stderr.split())}")
             if done.stdout.strip() != path:
                 raise NodeError(
-                    f"podman takes {done.stdout.strip()} for {name}, not {path}; which file after {DROP_IN} says so?"
+                    f"podman calls {done.stdout.strip()} for runtime {name} instead of {path}; "
+                    f"a file that is read after {DROP_IN} sets it"
                 )
 
     def running(self) -> bool:
-        """It can be called."""
+        """Returns True: podman has no daemon and can be called."""
         return True
 
     def restart(self) -> None:
-        """Only its API service, if that runs, keeps what it read; containers do not depend on it."""
+        """Restarts podman's API service if it runs: only it keeps old configuration. No container depends on it."""
         if systemd.is_active("podman.service"):
             systemd.run("restart", "podman.service")
 
     def starter(self, now: Files) -> Starter:
-        """Probes by the podman command."""
+        """Returns a starter that uses the podman command."""
         return ContainerStarter(self.name)
 
     def users(self, now: Files, path: str) -> int:
-        """Podman commands that read the files as they were before the last change: each keeps what it found there.
+        """Returns how many podman commands run that read the files before the last change.
 
-        `podman run` calls the runtime until its container is gone.
+        Such a command keeps the old paths: `podman run` calls the runtime until its container is removed.
         """
         return _older(_changed())
 
     def settle(self) -> None:
-        """Wait for commands that began before the last change: one that begins with a start soon ends."""
+        """Waits for commands that began before the last change; one that only starts a container ends soon."""
         changed = _changed()
         left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
         deadline = time.monotonic() + left
@@ -256,7 +260,7 @@ class Podman(Engine[Files]):
 
 
 def _changed() -> float:
-    """When a drop-in last came or went."""
+    """Returns when a drop-in was last added or removed."""
     directory = os.path.dirname(DROP_IN)
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)
@@ -264,7 +268,7 @@ def _changed() -> float:
 
 
 def _older(than: float) -> int:
-    """How many podman processes of this node, not of a container, began before a time."""
+    """Returns how many podman processes of this node, not of a container, began before this time."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     count = 0
     for process in glob.glob("/proc/[0-9]*"):
@@ -273,10 +277,12 @@ def _older(than: float) -> int:
                 continue
             arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
             ticks = Path(f"{process}/stat").read_text().rpartition(")")[2].split()[19]
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
         began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
-        count += began < than and b"pause" not in arguments[1:2]  # that one holds a user's namespaces, for ever
+        count += (
+            began < than and b"pause" not in arguments[1:2]
+        )  # a pause process runs for ever, to hold a user's namespaces
     return count
 
 
@@ -285,11 +291,11 @@ def _is_runc_like(name: str) -> bool:
 
 
 def _hook_files(program: str) -> list[Change]:
-    """The hooks.d file for the stage precreate, and the script that it calls: ordinary users' containers pass."""
+    """Returns the hooks.d file for the stage precreate and its script, which changes nothing for ordinary users."""
     entry = hooks_d(program, PRECREATE)
     arguments = shlex.join(entry["hook"]["args"][1:])
     script = (
-        f"#!/bin/sh\n{MARK}: what ordinary users run passes as it is\n{NOT_ROOTS} && exec cat\n"
+        f"#!/bin/sh\n{MARK}: containers of ordinary users are not changed\n{NOT_ROOTS} && exec cat\n"
         f'{launch_lines(program, installed(program))}\nexec "$reassert" {arguments}\n'
     )
     entry["hook"].update(path=HOOK_SCRIPT, args=[HOOK_SCRIPT])

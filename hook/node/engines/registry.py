@@ -30,14 +30,17 @@ def installed() -> list[str]:
 
 
 def engine(name: str) -> AnyEngine:
-    """An engine of this node. Raises NodeError where it is not installed or its configuration is broken."""
+    """Returns an engine of this node. Raises NodeError if it is not installed or its configuration is broken."""
     if not _class(name).installed():
         raise NodeError(f"{name} is not installed on this node")
     return _class(name).find()
 
 
 def chosen(name: str | None) -> str:
-    """The engine to work on: the one asked for, else kubelet's, else the only one, or that runs. Raises NodeError."""
+    """Returns the engine to use: `name`, else kubelet's, else the only one installed, else the only one that runs.
+
+    Raises NodeError if none of these is there.
+    """
     if name is not None:
         return name
     found = installed()
@@ -50,11 +53,11 @@ def chosen(name: str | None) -> str:
             return only[0]
     if not found:
         raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
-    raise NodeError(f"this node has {' and '.join(found)}, and kubelet does not say which it uses; name one: --engine")
+    raise NodeError(f"this node has {' and '.join(found)}, and kubelet's configuration names none; use --engine NAME")
 
 
 def clear_probes() -> list[str]:
-    """Remove what interrupted probes left in any engine. Returns what could not be done."""
+    """Removes leftovers of interrupted test containers from every engine. Returns the problems."""
     left = traces()
     problems = []
     clear_marks()
@@ -62,14 +65,14 @@ def clear_probes() -> list[str]:
         try:
             clear(engine(name))
         except ReassertError as error:
-            problems.append(f"what an interrupted probe left in {name} is still there: {error}")
+            problems.append(f"leftovers of an interrupted test container in {name} could not be removed: {error}")
     for path in left if not problems else []:
         shutil.rmtree(path, ignore_errors=True)
     return problems
 
 
 def _kubelets_engine() -> str:
-    """By `containerRuntimeEndpoint` in kubelet's configuration, or --container-runtime-endpoint in its flags."""
+    """Returns the engine that kubelet's containerRuntimeEndpoint or --container-runtime-endpoint names, or ""."""
     for path in _KUBELET:
         try:
             text = Path(path).read_text()

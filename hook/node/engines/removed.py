@@ -1,4 +1,4 @@
-"""An engine that was taken off the node while reassert was wired into it."""
+"""An engine that was removed from the node while reassert was wired into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hook.node.probe.starter import Starter
 
 
 class Removed(Engine[None]):
-    """Nothing runs and nothing reads the files: they are put back, and that is all."""
+    """A stand-in for the missing engine: an uninstall restores its files and restarts nothing."""
 
     adapters: tuple[str, ...] = ()
 
@@ -20,39 +20,39 @@ class Removed(Engine[None]):
 
     @classmethod
     def installed(cls) -> bool:
-        """It is not."""
+        """Returns False."""
         return False
 
     @classmethod
     def find(cls) -> Self:
-        """It cannot be found. Raises NodeError."""
+        """Raises NodeError."""
         raise NodeError("the engine is not installed on this node")
 
     def read(self) -> None:
-        """Nothing is configured."""
+        """Returns None: there is no configuration."""
 
     def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
-        """None."""
+        """Returns no handlers."""
         return []
 
     def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """It cannot be wired. Raises NodeError."""
+        """Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """A file that somebody edited stays as it is."""
+        """Returns the content: an edited file stays as it is."""
         return content
 
     def check(self, now: None, wiring: Wiring) -> None:
-        """Nothing reads the files."""
+        """Checks nothing: no program reads the files."""
 
     def running(self) -> bool:
-        """It does not."""
+        """Returns False."""
         return False
 
     def restart(self) -> None:
-        """There is nothing to restart."""
+        """Does nothing."""
 
     def starter(self, now: None) -> Starter:
-        """Nothing can be started. Raises NodeError."""
+        """Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")

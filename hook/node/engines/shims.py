@@ -1,4 +1,4 @@
-"""containerd's shims: which OCI runtime the running containers of a node call, as long as they run."""
+"""containerd's shims: the OCI runtime that each running container calls for its lifetime."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hook.node.engines.artifacts.dispatchers import real_of
 
 
 def users(path: str, state: str) -> int:
-    """How many containers have a shim that was told to call this runtime. `state`: containerd's state directory.
+    """Returns how many containers have a shim that calls this runtime. `state`: containerd's state directory.
 
-    A shim is told once, when its container is created; it keeps that in the bundle (containerd's runtime/v2/runc).
+    A shim gets the runtime when its container is created and stores it in the bundle (containerd's runtime/v2/runc).
     """
     found = set()
     for name, needle in (("options.json", f'"{path}"'), ("runtime", path)):
         for file in glob.glob(f"{state}/io.containerd.runtime.v2.task/*/*/{name}"):
             try:
                 text = Path(file).read_text(errors="replace").strip()
-            except OSError:  # it ended meanwhile
+            except OSError:  # the container has ended
                 continue
             if text == needle or (needle in text and name == "options.json"):
                 found.add(os.path.dirname(file))
@@ -31,14 +31,14 @@ def users(path: str, state: str) -> int:
 
 
 def preexisting_pods(state: str) -> list[Identity]:
-    """The pods of a node whose runc shim was told of no dispatcher of ours, as their containers will be identified."""
+    """Returns the pods whose runc shim does not call one of our dispatchers, with the identity of their containers."""
     found = []
     for options in sorted(glob.glob(f"{state}/io.containerd.runtime.v2.task/k8s.io/*/options.json")):
         config = f"{os.path.dirname(options)}/config.json"
         try:
             binary = str(json.loads(Path(options).read_bytes()).get("binary_name", ""))
             who = identify(Spec(Path(config).read_bytes(), config))
-        except (OSError, ValueError, AttributeError, ReassertError):  # it ended meanwhile
+        except (OSError, ValueError, AttributeError, ReassertError):  # the pod has ended
             continue
         if who.types == (SANDBOX,) and not (binary and real_of(binary)):
             found.append(Identity(who.engine, True, who.namespace, who.pod, types=APP_TYPES))
@@ -46,5 +46,5 @@ def preexisting_pods(state: str) -> list[Identity]:
 
 
 def listed(names: list[str]) -> str:
-    """The first of many names."""
+    """Returns the first ten names, for a message."""
     return ", ".join(names[:10]) + (", …" if len(names) > 10 else "")

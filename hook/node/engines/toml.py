@@ -1,4 +1,4 @@
-"""Edits of other programs' TOML files that leave everything else as it was: comments, order, spelling."""
+"""Edits TOML files of other programs and keeps everything else: comments, order, spelling."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hook.node.errors import NodeError
 Key = tuple[str, ...]
 
 _MARK = "\ufeff"
-"""A byte order mark: containerd 1.x passes over it, tomllib does not."""
+"""A byte order mark: containerd 1.x skips it, tomllib does not."""
 
 
 def decode(content: bytes) -> str:
-    """A file's text. Bytes that are no UTF-8 are kept: containerd 1.x does not mind them in a comment."""
+    """Returns a file's text. Bytes that are not UTF-8 are kept: containerd 1.x accepts them in a comment."""
     return content.decode("utf-8", "surrogateescape")
 
 
 def encode(text: str) -> bytes:
-    """What `decode` read."""
+    """Returns the bytes of a text from `decode`."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def parse(text: str, path: str) -> dict[str, Any]:
-    """The values of a TOML text. Raises NodeError with path and line."""
+    """Returns the values of a TOML text. Raises NodeError with path and line."""
     try:
         return tomllib.loads(text.removeprefix(_MARK))
     except tomllib.TOMLDecodeError as error:
@@ -36,7 +36,7 @@ def parse(text: str, path: str) -> dict[str, Any]:
 
 
 def get(values: Any, key: Key, default: Any = None) -> Any:
-    """A value by its path of keys; `default` where a step is missing."""
+    """Returns the value at a path of keys; `default` if a key is missing."""
     for part in key:
         if not isinstance(values, dict) or part not in values:
             return default
@@ -45,21 +45,21 @@ def get(values: Any, key: Key, default: Any = None) -> Any:
 
 
 def put(values: dict[str, Any], key: Key, value: Any) -> None:
-    """Set a value in plain dictionaries, making tables on the way; None removes it. Raises TypeError."""
+    """Sets a value in nested dictionaries, and makes missing tables; None removes the value. Raises TypeError."""
     if value is None:
         get(values, key[:-1], {}).pop(key[-1], None)
         return
     for part in key[:-1]:
         values = values.setdefault(part, {})
         if not isinstance(values, dict):
-            raise TypeError(f"{part} is no table")
+            raise TypeError(f"{part} is not a table")
     values[key[-1]] = value
 
 
 def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
-    """The text with each key set to its value; None removes the key, and the tables that are empty without it.
+    """Returns the text with each key set to its value. None removes the key, and the tables that it leaves empty.
 
-    Raises NodeError for a text that is no TOML, or where the result would not say exactly what it should.
+    Raises NodeError if the text is not TOML, or if the edited text would not have exactly the wanted values.
     """
     wanted = parse(text, path)
     mark = _MARK if text.startswith(_MARK) else ""
@@ -83,11 +83,13 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
     except (TOMLKitError, tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError):
         pass
     keys = ", ".join(".".join(key) for key in settings)
-    raise NodeError(f"{path} cannot be edited safely, its tables are split in an unusual way; set by hand: {keys}")
+    raise NodeError(
+        f"{path} cannot be edited safely, because a table is defined in several places; set by hand: {keys}"
+    )
 
 
 def _tidied(old: str, new: str) -> str:
-    """An edited text whose untouched lines are the old ones, to the last space, and whose new ones stand as others."""
+    """Returns the edited text with unchanged lines byte for byte as before, and new lines indented like the others."""
     before, after = (text.removesuffix("\n").split("\n") if text else [] for text in (old, new))
     feed = "\r" if any(line.endswith("\r") for line in before) else ""
     indents = any(line.startswith((" ", "\t")) and line.lstrip().startswith("[") for line in before)
@@ -99,7 +101,9 @@ def _tidied(old: str, new: str) -> str:
         elif tag == "replace":
             lines += [line.rstrip("\r") + feed for line in after[new_begin:new_end]]
         next_is_table = "".join(before[end : end + 1]).lstrip().startswith("[")
-        if tag == "delete" and (next_is_table or end == len(before)):  # tomlkit takes what follows a table for its own
+        if tag == "delete" and (
+            next_is_table or end == len(before)
+        ):  # tomlkit counts lines after a table as part of it
             kept = _of_the_next(before[begin:end])
             lines += kept[1:] if kept and not (kept[0].strip() or "".join(lines[-1:]).strip()) else kept
         elif tag == "insert":
@@ -117,7 +121,7 @@ def _tidied(old: str, new: str) -> str:
 
 
 def _of_the_next(lines: list[str]) -> list[str]:
-    """The last of these lines that belong to a table whose header comes next: the comment above it, blank lines."""
+    """Returns the last lines that belong to the table whose header comes next: its comment and blank lines."""
     start = len(lines)
     while start and lines[start - 1].lstrip().startswith("#"):
         start -= 1
@@ -127,7 +131,7 @@ def _of_the_next(lines: list[str]) -> list[str]:
 
 
 def _indentation(line: str, lines: list[str], indents: bool) -> str:
-    """How far a new line is to be moved in: a key below its table's header, a table below the one it belongs to."""
+    """Returns the indentation of a new line: a key below its table's header, a table below its parent table."""
     headers = [other for other in lines if other.lstrip().startswith("[")]
     last = headers[-1] if headers and indents else ""
     space = last[: len(last) - len(last.lstrip())]
@@ -139,7 +143,7 @@ def _set(document: Any, key: Key, value: Any) -> None:
     table = document
     for depth, part in enumerate(key[:-1]):
         if part not in table:
-            # Only the last one gets a header of its own: [a.b.c], not [a], [a.b], [a.b.c].
+            # Only the innermost table gets a header: [a.b.c], not [a], [a.b], [a.b.c].
             table[part] = tomlkit.table(is_super_table=depth < len(key) - 2)
         table = table[part]
     table[key[-1]] = value

@@ -1,1 +1,1 @@
-"""Containers that are started to be looked at: that they run, and that hostile ones are put right."""
+"""Test containers (probes): normal ones must start, and hostile ones must be corrected or refused."""

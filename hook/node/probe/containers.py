@@ -1,4 +1,4 @@
-"""Probes through the command line of docker or podman. No image is pulled: one is made of the node's own sleep(1)."""
+"""Test containers through the docker or podman command. No image is pulled: one is made of the node's sleep(1)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from hook.node.probe.tinyroot import sleeper
 from hook.node.systemd import command
 
 SECONDS = 60
-"""How long a probe lives that nobody removes."""
+"""Seconds after which a test container that was not removed ends by itself."""
 
 
 class ContainerStarter:
     """A Starter through docker or podman.
 
-    `engine`: of the two. `program`: its command line, global options too. `options`: more of its `run`.
+    `engine`: docker or podman. `program`: its command with global options. `options`: further options of `create`.
     """
 
     def __init__(self, engine: str, program: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> None:
@@ -48,7 +48,7 @@ class ContainerStarter:
         self.identity = Identity(engine, False, types=(CONTAINER,), image=seen)
 
     def prepare(self) -> None:
-        """Make the image, and `clean`, once. Raises NodeError, OSError."""
+        """Makes the image and calls `clean`, once. Raises NodeError, OSError."""
         if self._sleep:
             return
         self.clean()
@@ -59,7 +59,7 @@ class ContainerStarter:
         self._sleep = sleep
 
     def close(self) -> None:
-        """Remove the image. Raises NodeError."""
+        """Removes the image. Raises NodeError."""
         self._marks.clear()
         if self._sleep:
             self._sleep = []
@@ -67,7 +67,7 @@ class ContainerStarter:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> OneContainer:
-        """A container without network. Of two values of a name both engines pass on the last.
+        """Starts a container without network. If a name has two values, both engines pass on the last.
 
         Raises NotStarted, NodeError.
         """
@@ -77,7 +77,7 @@ class ContainerStarter:
         asked = [f"--env={key}={value}" for key, value in (*env, (MARKER, token))]
         asked += [f"--mount=type=bind,{_field('source', host)},{_field('target', path)}" for host, path in mounts]
         fixed = ["--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
-        runtime = [f"--runtime={handler}"]  # podman's is a global option
+        runtime = [f"--runtime={handler}"]  # a global option of podman
         line = [*runtime, "create", *fixed] if self._podman else ["create", *runtime, *fixed]
         made = OneContainer(self, name, token)
         try:
@@ -86,24 +86,24 @@ class ContainerStarter:
             self._must(["start", name])
             made.find()
         except BaseException:
-            with suppress(NodeError):  # why it did not start is what matters
+            with suppress(NodeError):  # report why it did not start
                 made.remove()
             raise
         return made
 
     def _must(self, arguments: list[str]) -> str:
-        """Standard output of a command without which no container starts. Raises NotStarted."""
+        """Runs a command that a start needs; returns its standard output. Raises NotStarted."""
         done = command([*self._program, *arguments])
         if done.returncode:
             raise NotStarted(" ".join(done.stderr.split()) or f"{arguments[0]} ended with {done.returncode}")
         return done.stdout
 
     def sleep_in(self, name: str) -> None:
-        """Execute one more program in a container, in the background. Raises NodeError."""
+        """Executes a second sleep in a container, in the background. Raises NodeError."""
         self.call("exec", "--detach", name, *self._sleep, str(int(EXEC_SECONDS)))
 
     def remove(self, name: str) -> None:
-        """Remove a container. Raises NodeError."""
+        """Removes a container. Raises NodeError."""
         done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
         if done.returncode and name in self._names():  # --rm may have been faster
             raise NodeError(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
@@ -113,7 +113,7 @@ class ContainerStarter:
         return [name for name in names if name.startswith(f"{NAME}-")]
 
     def clean(self) -> None:
-        """Remove containers and images of interrupted probes. Raises NodeError."""
+        """Removes containers and images of interrupted commands. Raises NodeError."""
         for name in self._names():
             if abandoned(name.removeprefix(f"{NAME}-")):
                 self.remove(name)
@@ -122,7 +122,7 @@ class ContainerStarter:
                 self.call("rmi", "--force", f"{NAME}:{tag}")
 
     def call(self, *arguments: str) -> str:
-        """Standard output of a command. Raises NodeError."""
+        """Runs a command; returns its standard output. Raises NodeError."""
         done = command([*self._program, *arguments])
         if done.returncode:
             raise NodeError(f"`{self._program[0]} {arguments[0]}` failed: {' '.join(done.stderr.split())}")
@@ -130,12 +130,12 @@ class ContainerStarter:
 
 
 def _field(name: str, path: str) -> str:
-    """A field of --mount, which is a line of CSV (RFC 4180)."""
+    """Returns a field of --mount, whose value is a line of CSV (RFC 4180)."""
     return '"' + f"{name}={path}".replace('"', '""') + '"'
 
 
 class OneContainer:
-    """A Running of docker or podman."""
+    """A running test container of docker or podman."""
 
     def __init__(self, starter: ContainerStarter, name: str, token: str) -> None:
         self._starter = starter
@@ -144,7 +144,7 @@ class OneContainer:
         self.pid = 0
 
     def find(self) -> None:
-        """Learn its pid. Raises Gone."""
+        """Reads its pid. Raises Gone."""
         try:
             self.pid = int(self._starter.call("inspect", "--format={{.State.Pid}}", self._name))
         except (NodeError, ValueError) as error:
@@ -153,11 +153,11 @@ class OneContainer:
             raise Gone("the container ended at once")
 
     def environ(self) -> list[str]:
-        """The environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises Gone, NodeError."""
         return Process(self.pid, self._token).environ()
 
     def exec_environ(self) -> list[str]:
-        """The environment of a second sleep beside the first. Raises NodeError."""
+        """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
         before = processes()
         self._starter.sleep_in(self._name)
         deadline = time.monotonic() + EXEC_SECONDS
@@ -166,8 +166,8 @@ class OneContainer:
             if found is not None:
                 return found[1]
             time.sleep(0.01)
-        raise NodeError("a program executed in the container did not come up")
+        raise NodeError("a program that was executed in the container did not start")
 
     def remove(self) -> None:
-        """Stop and remove it. Raises NodeError."""
+        """Stops and removes it. Raises NodeError."""
         self._starter.remove(self._name)

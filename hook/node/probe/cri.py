@@ -18,27 +18,27 @@ from hook.base.protobuf import load
 from hook.node.errors import NodeError
 
 SECONDS = 60.0
-"""How long one call may take. kubelet gives an engine two minutes."""
+"""The longest wait for one call, in seconds. kubelet waits two minutes."""
 
 CONTAINER, NODE = 1, 2
-"""Of CRI's NamespaceMode: a namespace of the container's own, and the node's."""
+"""Values of CRI's NamespaceMode: a namespace of the container's own, and the node's."""
 
 _MESSAGES = load(Path(__file__).with_name("cri.proto"))
 _T = TypeVar("_T")
 
 
 class CallFailed(NodeError):
-    """The engine answered a call with an error: its words, as `kubectl describe pod` shows them."""
+    """The engine answered a call with an error. The text is the engine's, as `kubectl describe pod` shows it."""
 
 
 def message(name: str, **fields: Any) -> Any:
-    """A message of cri.proto; messages within it as dicts or as they are, None for a field that is not set."""
+    """Returns a message of cri.proto. Nested messages may be dicts; None leaves a field unset."""
     return _MESSAGES[name](**fields)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that would end this program come afterwards."""
+    """Delays signals that would end this program until the block is left."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield
@@ -47,7 +47,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Cri:
-    """A connection. `socket`: absolute path, without a scheme. Connects at the first call."""
+    """A connection to a CRI socket, made at the first call. `socket`: absolute path, without a scheme."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
@@ -55,33 +55,33 @@ class Cri:
         self._channel: Channel | None = None
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Closes the connection."""
         if self._channel:
             self._channel.close()
         if self._loop:
             self._loop.close()
 
     def call(self, method: str, **fields: Any) -> Any:
-        """One call of the RuntimeService, with the fields of its request. Raises CallFailed, NodeError."""
+        """Makes one call of the RuntimeService with these request fields. Raises CallFailed, NodeError."""
         return self.run(self.ask(method, **fields))
 
     def image(self, name: str) -> dict[str, Any] | None:
-        """What the engine knows of an image, as its verbose answer has it; None: not there. Raises NodeError."""
+        """Returns the verbose information about an image, None if the node does not have it. Raises NodeError."""
         request = message("ImageStatusRequest", image={"image": name}, verbose=True)
         answer = self.run(self._unary("ImageService/ImageStatus", request, "ImageStatusResponse"))
         return information(answer) if answer.image.id else None
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Wait for a coroutine that uses `ask`.
+        """Runs a coroutine that uses `ask`, and returns its result.
 
-        A signal waits with it: what the engine is just making can only be removed once it is made.
+        Signals are delayed until it ends: a container that the engine is creating can be removed only afterwards.
         """
         self._loop = self._loop or asyncio.new_event_loop()
         with uninterrupted():
             return self._loop.run_until_complete(work)
 
     async def ask(self, method: str, **fields: Any) -> Any:
-        """`call` for coroutines."""
+        """Makes one call, as `call` does, from a coroutine."""
         response = f"{method}Response" if f"{method}Response" in _MESSAGES else "Empty"
         return await self._unary(f"RuntimeService/{method}", message(f"{method}Request", **fields), response)
 
@@ -101,12 +101,12 @@ class Cri:
 
 
 def information(answer: Any) -> dict[str, Any]:
-    """What a verbose answer says beyond its fields, as containerd and CRI-O both do; {} where it is nothing."""
+    """Returns the object `info` of a verbose answer, which containerd and CRI-O both have; {} if there is none."""
     return parsed(answer, "info")
 
 
 def parsed(answer: Any, name: str) -> dict[str, Any]:
-    """One JSON object of a verbose answer's `info`; {} where it is none."""
+    """Returns one JSON object of a verbose answer's `info`; {} if it is not an object."""
     try:
         found = json.loads(answer.info.get(name, "{}"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a pod author would write who wants to get around a policy; and which of its rules such a pod can try."""
+"""The env and mounts of a hostile test container, and the rules of a policy that it can try."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hook.policy.words import actual, wanted
 from hook.reserve.mounts import Mount
 
 PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
-"""The values that a reserved name is given: first as a device plugin's, then the pod's, as kubelet orders them."""
+"""The two values that a reserved name gets, in kubelet's order: the device plugin's, then the pod's."""
 
 
 def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]]:
-    """The rules that hold for a container whatever its adapter can see, and why each of the others is not tried."""
+    """Returns the rules that match a container for every adapter, and for each other rule why it is not tried."""
     judged = [{match.rule.name: match for match in select(policy, each)} for each in _views(who)]
     certain: list[Match] = []
     others: dict[str, str] = {}
@@ -28,7 +28,7 @@ def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]
         if all(match is not None and match.applies for match in seen):
             certain += [match for match in seen[:1] if match]
         elif any(match is not None and match.applies for match in seen):
-            others[rule.name] = "whether it holds for a probe depends on what the adapter can see"
+            others[rule.name] = "whether it matches a test container depends on what the adapter can see"
         else:
             others[rule.name] = "; ".join(
                 _why_not(condition, who) for condition in evaluate(rule, who) if condition.met is False
@@ -38,20 +38,20 @@ def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]
 
 def _why_not(condition: Condition, who: Identity) -> str:
     if who.kubernetes is False and condition.field in ("namespaces", "podSelector"):
-        return f"{condition.field}: the probe is of no pod"
+        return f"{condition.field}: the test container is not in a pod"
     return f"{condition.field} {actual(condition)} is not {wanted(condition)}"
 
 
 def _views(who: Identity) -> Iterator[Identity]:
-    """The same container as one adapter and another see it: pod labels, image and container type may be unknown."""
+    """Yields the container as different adapters see it: pod labels, image and container type may be unknown."""
     labels = (who.labels, {}) if who.kubernetes else (who.labels,)
     for seen, image, types in product(labels, {who.image, None}, {who.types, (CONTAINER,)}):
         yield Identity(who.engine, who.kubernetes, who.namespace, who.pod, who.uid, who.container, types, image, seen)
 
 
 def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:
-    """Other values for what the rules reserve. `gentle`: nothing that must be absent, or that a rule would deny."""
-    # A name that is left as it is without an allocation is not reserved for a probe, which has none.
+    """Returns other values for reserved names. `gentle`: leave out names that must be absent or are denied."""
+    # A test container has no allocation, so a name that stays unchanged without one is not reserved for it.
     reserved = [e for rule in rules if not (gentle and rule.deny) for e in rule.env if not e.keep]
     valued = dict.fromkeys(e.name for e in reserved if e.text is not None)
     absent = dict.fromkeys(_instance(e.name) for e in reserved if e.text is None and not gentle)
@@ -60,14 +60,14 @@ def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:
 
 
 def _instance(pattern: str) -> str:
-    """A name that a pattern stands for."""
+    """Returns a name that matches a pattern."""
     return pattern.replace("*", "REASSERT").replace("?", "X")
 
 
 def mounts(rules: list[Rule], absent: set[str], directory: str, gentle: bool = False) -> list[tuple[str, str]]:
-    """(path on the node, path in the container): something else over each reserved path, and one below it.
+    """Returns (path on the node, path in the container): another mount at each reserved path, and one below it.
 
-    `absent`: hostPaths that this node does not have. What is to be mounted is made in `directory`. Raises OSError.
+    `absent`: hostPaths that this node does not have. The sources of the mounts are made in `directory`. Raises OSError.
     """
     found: dict[str, str] = {}
     for rule in rules:
@@ -83,9 +83,10 @@ def mounts(rules: list[Rule], absent: set[str], directory: str, gentle: bool = F
 
 
 def _make(own: str, mount: Mount) -> str:
-    """Make what is mounted over a reservation, of the same kind. Returns the name of what is mounted below it, or "".
+    """Makes the source of a mount over a reserved path: a file or a directory, as the reserved source is.
 
-    That one exists in the reserved source too: a runtime would make what is missing there, on the node.
+    Returns the name to mount below it, or "". The reserved source has that name too; otherwise a runtime would create
+    it there, on the node.
     """
     if mount.source and not os.path.isdir(mount.source):
         Path(own).write_text("from reassert node verify\n", "ascii")

@@ -1,7 +1,7 @@
-"""The mounts of a running container, told as OCI mounts, so that the one decision can judge them.
+"""The mounts of a running container as OCI mounts, so that `plan` can compare them with the policy.
 
-By what can be seen, not by text: a mount counts as the policy's where the path, walked inside the container, ends in
-that mount and at the very file or directory that the policy names. Mounts that others hide count as nothing.
+A mount counts as the policy's if its path, resolved inside the container, leads to that mount and to the same file or
+directory that the policy names. The text of paths alone does not count. Mounts that other mounts hide are ignored.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hook.node.probe.starter import Gone
 from hook.reserve.mounts import Mount
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")
-"""Options that a mount must have where the policy asks for them. The others of mount(8) hide nothing from anybody."""
+"""The options of mount(8) that are compared. The others do not change what a container can do with the mount."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of /proc/PID/mountinfo (proc(5)). `root`: what of its file system; `point`: where in the container."""
+    """A line of /proc/PID/mountinfo (proc(5)). `root`: path in its file system. `point`: path in the container."""
 
     id: int
     root: str
@@ -31,7 +31,7 @@ class Row:
 
 
 def rows(mountinfo: str) -> list[Row]:
-    """The mounts in a mountinfo, in its order."""
+    """Returns the mounts in a mountinfo, in its order."""
     found = []
     for line in mountinfo.splitlines():
         number, _, _, root, point, options, *_ = line.split(" ")
@@ -44,15 +44,15 @@ def _plain(field: str) -> str:
 
 
 def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
-    """What is mounted at and below reserved paths in the mount namespace of a process.
+    """Returns the mounts at and below reserved paths in the mount namespace of a process.
 
-    What is as reserved comes as the reservation has it, last; anything else before it. Raises Gone, OSError.
+    Other mounts come first. Mounts that are as reserved come last, in the policy's form. Raises Gone, OSError.
     """
     try:
         table = rows(Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape"))
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
-        raise Gone("the container's process ended before its mounts could be looked at") from None
+        raise Gone("the container's process ended before its mounts could be read") from None
     ours: dict[str, dict[str, object]] = {}
     foreign: list[dict[str, object]] = []
     try:
@@ -75,7 +75,7 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
 
 
 def _visible(root: int, row: Row) -> bool:
-    """Whether its path leads into this very mount."""
+    """Whether the path of a mount leads to this mount, so that no other mount hides it."""
     try:
         fd = open_in_root(root, row.point)
     except OSError:
@@ -88,7 +88,7 @@ def _visible(root: int, row: Row) -> bool:
 
 
 def _same(root: int, path: str, source: str) -> bool:
-    """Whether a path in the container is a path of the node."""
+    """Whether a path in the container and a path of the node are the same file."""
     try:
         fd = open_in_root(root, path)
         try:
@@ -100,7 +100,7 @@ def _same(root: int, path: str, source: str) -> bool:
 
 
 def _part_of(root: int, path: str, mount: Mount) -> bool:
-    """Whether a mount below a reserved one came with its source, where the node has it too."""
+    """Whether a mount below a reserved mount is part of its source on the node."""
     return bool(mount.source) and _same(root, path, mount.source.rstrip("/") + path[len(mount.destination) :])
 
 

@@ -1,7 +1,7 @@
-"""Probes as pods, through CRI: containerd and CRI-O.
+"""Test pods through CRI: containerd and CRI-O.
 
-No image is pulled: a probe runs the engine's own sandbox image, which every node has that ever ran a pod. Its program
-only sleeps. kubelet ends pods that it does not know within seconds, so a probe can vanish while it is looked at.
+No image is pulled: a test pod runs the engine's sandbox image, which every node that ever ran a pod has. Its program
+only sleeps. kubelet ends pods that it does not know within seconds, so a test pod can end before it is examined.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from hook.node.probe.starter import (
 )
 
 LABEL = "reassert.probe"
-"""A label that only our pods have; its value is the probe's token."""
+"""The label of test pods. Its value is the token of the pod."""
 
 _NAMESPACES = {"network": NODE, "pid": OWN}
-"""The node's network: no CNI plugin is needed, and no address taken."""
+"""The network namespace is the node's, so no CNI plugin and no address is needed."""
 
 
 class PodStarter:
     """A Starter through a CRI socket.
 
-    `engine`: containerd or cri-o. `image`: of the engine's pod sandboxes, as its configuration names it. `systemd`:
-    whether runtimes put cgroups under systemd's control; None: ask the engine, which containerd answers.
+    `engine`: containerd or cri-o. `image`: the sandbox image of the engine's configuration. `systemd`: whether the
+    engine uses systemd's cgroup driver; None: ask the engine, which works with containerd.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PodStarter:
         )
 
     def close(self) -> None:
-        """Let go of the socket; what is left of probes that a signal cut off is removed."""
+        """Closes the connection and removes pods that are left after a signal."""
         with uninterrupted():
             if self._ready:
                 with suppress(NodeError):
@@ -80,9 +80,9 @@ class PodStarter:
             self._cri.close()
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
-        """A pod of one container. Raises NotStarted, NodeError."""
+        """Starts a pod with one container. Raises NotStarted, NodeError."""
         self.prepare()
-        self._attempt += 1  # an engine keeps the names of a pod that is not wholly gone yet
+        self._attempt += 1  # an engine reserves the names of a pod until it is completely removed
         token = new_token()
         logs = scratch()
         who = self.identity
@@ -107,7 +107,7 @@ class PodStarter:
         try:
             pod.start(handler, config, container)
         except CallFailed as error:
-            with suppress(NodeError):  # why it did not start is what matters
+            with suppress(NodeError):  # report why it did not start
                 pod.remove()
             raise NotStarted(" ".join(str(error).split())) from None
         except BaseException:
@@ -117,14 +117,14 @@ class PodStarter:
         return pod
 
     def prepare(self) -> None:
-        """Know the image, and `clean`, once. Raises NodeError."""
+        """Looks up the image and calls `clean`, once. Raises NodeError."""
         if self._ready:
             return
         found = self._cri.image(self._image)
         if found is None:
             raise NodeError(
-                f"the sandbox image {self._image} is not on this node, so nothing can be started to look at; start any "
-                f"pod through kubelet, or pull it: crictl --runtime-endpoint unix://{self._cri.socket} "
+                f"the sandbox image {self._image} is not on this node, so no test pod can be started; start any pod "
+                f"through kubelet, or pull the image: crictl --runtime-endpoint unix://{self._cri.socket} "
                 f"pull {self._image}"
             )
         self._command = _entrypoint(found)
@@ -133,11 +133,11 @@ class PodStarter:
         self._ready = True
 
     def clean(self) -> None:
-        """Remove pods of interrupted probes. Raises NodeError."""
+        """Removes test pods of interrupted commands. Raises NodeError."""
         _remove_pods(self._cri, abandoned)
 
     def _cgroup_parent(self, handler: str) -> str:
-        """A parent that exists, so that none is left behind. A slice, or the top."""
+        """Returns a cgroup that exists already, so that none is left behind: system.slice or the root."""
         if self._systemd is None:
             config = parsed(self._cri.call("Status", verbose=True), "config")
             found: Any = config
@@ -148,10 +148,10 @@ class PodStarter:
 
 
 class Pod:
-    """A Running in a pod of its own."""
+    """A running test container in its own pod."""
 
     def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None, marks: Marks) -> None:
-        """`command`: what can be executed in it and sleeps, if anything is known."""
+        """`command`: the image's command, to be executed in it; None if the image has none."""
         self._cri = cri
         self._marks = marks
         self._logs = logs
@@ -161,7 +161,7 @@ class Pod:
         self.pid = 0
 
     def start(self, handler: str, config: Mapping[str, Any], container: Mapping[str, Any]) -> None:
-        """Start it, as kubelet does. Raises CallFailed, Gone, NodeError."""
+        """Starts pod and container with kubelet's calls. Raises CallFailed, Gone, NodeError."""
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
         created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
         self._container = created.container_id
@@ -173,16 +173,16 @@ class Pod:
             raise Gone(str(error)) from None
         self.pid = information(status).get("pid") or 0
         if not self.pid:
-            raise NodeError(f"the engine does not tell the pid of container {self._container}")
+            raise NodeError(f"the engine does not report the pid of container {self._container}")
 
     def environ(self) -> list[str]:
-        """The environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises Gone, NodeError."""
         return Process(self.pid, self._token).environ()
 
     def exec_environ(self) -> list[str]:
-        """The environment of the image's own program, run once more beside the first. Raises NodeError."""
+        """Returns the environment of the image's command, executed in it once more. Raises NodeError."""
         if not self._command:
-            raise NodeError("the image does not say what can be run in it")
+            raise NodeError("the image has no command that could be executed in the container")
         return self._cri.run(self._executed(self._command))
 
     async def _executed(self, command: list[str]) -> list[str]:
@@ -196,28 +196,28 @@ class Pod:
             if found is None:
                 await asyncio.sleep(0.01)
         if found is not None:
-            # That ends the call too. One that is cancelled while the runtime is still starting the program makes
-            # containerd 1.7 wait for half a minute before it stops the container.
+            # This ends the call too. If the call were cancelled while the runtime is still starting the program,
+            # containerd 1.7 would wait for half a minute before it stops the container.
             with suppress(ProcessLookupError):
                 os.kill(found[0], signal.SIGKILL)
         try:
             answer = await calling
         except NodeError as error:
             if found is None:
-                raise NodeError(f"{command[0]}, executed in the container, did not come up: {error}") from None
+                raise NodeError(f"{command[0]}, executed in the container, did not start: {error}") from None
         if found is None:
             said = answer.stderr.decode(errors="replace").strip()
             raise NodeError(f"{command[0]} ended at once in the container ({answer.exit_code}) {said}".strip())
         return found[1]
 
     def remove(self) -> None:
-        """Stop and remove the pod and all in it. Raises NodeError."""
+        """Stops and removes the pod with its containers. Raises NodeError."""
         _remove_pods(self._cri, lambda token: token == self._token)
         shutil.rmtree(self._logs, ignore_errors=True)
 
 
 def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:
-    """Probes, by their tokens. Raises NodeError."""
+    """Removes the test pods whose token `which` accepts. Raises NodeError."""
     for pod in cri.call("ListPodSandbox").items:
         if LABEL not in pod.labels or not which(pod.labels[LABEL]):
             continue
@@ -231,14 +231,14 @@ def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:
 
 
 def _kill_containers(cri: Cri, pod: str) -> None:
-    """End what runs in a pod at once: CRI-O's StopPodSandbox gives it ten seconds to end by itself."""
+    """Ends the containers of a pod at once: CRI-O's StopPodSandbox would wait ten seconds for them."""
     for container in cri.call("ListContainers", filter={"pod_sandbox_id": pod}).containers:
-        with suppress(CallFailed):  # it ended meanwhile; StopPodSandbox says what else may be wrong
+        with suppress(CallFailed):  # the container has ended; StopPodSandbox reports any other error
             cri.call("StopContainer", container_id=container.id, timeout=0)
 
 
 def _entrypoint(image: dict[str, Any]) -> list[str] | None:
-    """What the image runs by itself; containerd and CRI-O show the OCI image config alike."""
+    """Returns the command of an image, from the OCI image config that containerd and CRI-O both report."""
     config = image.get("imageSpec", {}).get("config", {})
     command = [*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]
     return command or None

@@ -1,4 +1,4 @@
-"""That containers run on this node, before it is wired and after, and that a hostile one is put right."""
+"""The test containers of an install: started before the change, and after it, when a hostile one must be corrected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hook.policy.model import Policy
 
 
 def clear(engine: AnyEngine) -> None:
-    """Remove probes whose command was killed: they end by themselves, but stay. Raises NodeError."""
+    """Removes test containers of killed commands, which end by themselves but stay. Raises NodeError."""
     if traces() and engine.running():
         with closing(engine.starter(engine.read())) as starter:
             starter.clean()
@@ -23,10 +23,10 @@ def clear(engine: AnyEngine) -> None:
 
 @dataclass
 class Proof:
-    """Probe containers through an engine, before a change and after it.
+    """Test containers through an engine, before a change and after it.
 
-    `wiring`: the new one; it gets remarks for the administrator. `broken`: handlers under which no container started
-    before the change, with the reason.
+    `wiring`: the new one, to which remarks for the administrator are added. `broken`: handlers under which no container
+    started before the change, with the reason.
     """
 
     engine: AnyEngine
@@ -35,9 +35,9 @@ class Proof:
     broken: dict[str, str] = field(default_factory=dict)
 
     def before(self, now: Any) -> None:
-        """Start a container under each handler as it is. Raises NodeError where none starts: which reassert cannot fix.
+        """Starts a container under each handler before the change. Raises NodeError if none starts under any handler.
 
-        A handler whose containers do not start now is not held against the change; a remark says so.
+        A handler whose containers do not start now is left out of the test after the change. A remark says so.
         """
         with closing(self.engine.starter(now)) as starter:
             handlers = [handler for handler in self.engine.handlers(now, {}) if handler.runtime]
@@ -50,15 +50,15 @@ class Proof:
             reason = next(iter(self.broken.values()))
             raise NodeError(
                 f"no container starts on this node, even without reassert: {reason}\n"
-                "Nothing was changed. --no-probe wires it without starting containers."
+                "Nothing was changed. With --no-probe, install starts no test containers."
             )
         for name, reason in self.broken.items():
             self.wiring.remarks.append(
-                f"handler {name} was not tried, its containers did not start before either: {reason}"
+                f"handler {name} was not tried: its containers did not start before the install either: {reason}"
             )
 
     def after(self, now: Any) -> None:
-        """Start containers under each wired handler, innocent and hostile. Raises NodeError where one is not right."""
+        """Starts normal and hostile containers under each wired handler. Raises NodeError if a result is wrong."""
         handlers = [
             handler
             for handler in self.engine.handlers(now, self.wiring.notes)
@@ -70,18 +70,18 @@ class Proof:
             except NothingToVerify as error:
                 for handler in handlers:
                     _start(starter, handler.name)
-                self.wiring.remarks.append(f"containers start, and no hostile one was tried: {error}")
+                self.wiring.remarks.append(f"containers start; no hostile container was tried: {error}")
                 return
         for finding in findings:
             self._judge(finding)
 
     def _judge(self, finding: Finding) -> None:
-        """Remark on what is no fault of the wiring. Raises NodeError for what is."""
+        """Raises NodeError if the wiring is at fault; adds a remark for a result that it cannot change."""
         name, saw = finding.handler.name, "; ".join(finding.saw)
         if finding.result == BLOCKED:
             raise NodeError(f"handler {name}: {saw}")
         if finding.started == PROTECTED and RUNTIME not in finding.handler.wired:
-            self.wiring.remarks.append(f"handler {name}: {saw}; only --adapter runtime reaches that")
+            self.wiring.remarks.append(f"handler {name}: {saw}; only --adapter runtime prevents that")
         elif finding.result == EXPOSED:
             raise NodeError(f"handler {name} is not protected: {saw}")
         elif UNTRIED in (finding.result, finding.executed):

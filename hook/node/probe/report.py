@@ -1,4 +1,4 @@
-"""What `reassert node verify` prints: a finding per handler, the parts that were not tried, and the verdict."""
+"""The output of `reassert node verify`: a finding per handler, the parts that were not tried, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hook.node.engines.base import AnyEngine, Handler
 from hook.policy.model import Policy
 
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
-"""What became of a handler's containers. BLOCKED: one that overrides nothing does not start."""
+"""The result for a handler. BLOCKED: a container that overrides nothing does not start."""
 
 NOTHING = 3
-"""Exit status where nothing could be put back: neither protected nor exposed."""
+"""The exit status if the policy reserves nothing for a test container: neither protected nor exposed."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of the containers under one handler.
+    """The result for the containers under one handler.
 
-    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a
-    process that was executed in the hostile container; "" where no such container ran. `started`: the result of its
+    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: the observations, as text. `executed`: the result for a
+    process that was executed in the hostile container; "" if no such container ran. `started`: the result for its
     first process alone.
     """
 
@@ -35,9 +35,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What the operator accepts as not tried, and which engines run beside the one that is looked at.
+    """The parts that the operator accepts as not tried, and the other engines that run on this node.
 
-    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `rule/NAME`). `beside`: for each engine a text.
+    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `rule/NAME`). `beside`: a line for each other engine.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -50,9 +50,9 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that one `verify` found.
+    """The result of one `verify`.
 
-    `rules`: those that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
+    `rules`: the rules that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
     """
 
     engine: AnyEngine
@@ -63,13 +63,13 @@ class Report:
     nothing: str = ""
 
     def status(self) -> int:
-        """The exit status."""
+        """Returns the exit status."""
         if self.nothing:
             return NOTHING
         return 0 if self._is_good() else 1
 
     def untried(self) -> dict[str, str]:
-        """Every part that was not tried, with the reason."""
+        """Returns every part that was not tried, with the reason."""
         found: dict[str, str] = {}
         for finding in self.findings if not self.nothing else []:
             if finding.result == UNTRIED:
@@ -79,7 +79,7 @@ class Report:
         return {**found, **{f"rule/{name}": reason for name, reason in self.rules.items()}}
 
     def _missing(self) -> list[str]:
-        """The parts that were not tried, and that nobody accepted."""
+        """Returns the parts that were not tried and are not accepted."""
         return [part for part in self.untried() if not self.accepted.covers(part)]
 
     def _of(self, result: str) -> list[str]:
@@ -89,7 +89,7 @@ class Report:
         return bool(self._of(PROTECTED)) and not (self._of(EXPOSED) or self._of(BLOCKED) or self._missing())
 
     def as_json(self) -> str:
-        """For programs."""
+        """Returns the report as JSON."""
         report = {
             "engine": self.engine.title,
             "enginesBeside": self.accepted.beside,
@@ -120,7 +120,7 @@ class Report:
         return json.dumps(report, indent=2)
 
     def as_table(self) -> str:
-        """For people."""
+        """Returns the report as a table."""
         parts = [f"engine     {self.engine.title}", *(f"beside     {text}" for text in self.accepted.beside)]
         parts.append(f"policy     {self.policy.path}")
         if self.policy.warning:
@@ -128,7 +128,7 @@ class Report:
         parts = [printable(part) for part in parts]
         if self.nothing:
             return "\n".join([*parts, printable(f"result     nothing to verify: {self.nothing}")])
-        from hook.base.terminal import table  # brings importlib.metadata
+        from hook.base.terminal import table  # imports importlib.metadata
 
         rows = []
         for finding in self.findings:

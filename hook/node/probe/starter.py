@@ -1,6 +1,6 @@
-"""A container that is started only to be looked at: what every engine's way of doing so has in common.
+"""Test containers (probes): the parts that are the same for every engine.
 
-Everything is read from outside, in /proc: the container needs no program of ours, no shell and no cat.
+Everything is read in /proc, from outside the container. The container needs no program of reassert and no shell.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hook.container.identity import Identity
 from hook.node.errors import NodeError
 
 MARKER = "REASSERT_PROBE"
-"""An env name that every probe gets, with a value of its own: whatever process has it is past the runtime's work."""
+"""An env name that every test container has, with a token as value. A process that has it is not the runtime's."""
 
 NAME = "reassert-verify"
-"""What is made for probes is named so, and after it a token: pods, containers, images, directories."""
+"""The prefix of the names of pods, containers, images and directories for test containers; a token follows."""
 
 UP_SECONDS = 10.0
-"""How long a started container's program may take to come up; it has nothing to load."""
+"""Seconds to wait until the program of a started container runs; it loads almost nothing."""
 
 EXEC_SECONDS = 2.0
-"""How long a process lives that is executed in a probe, and how long it is waited for."""
+"""The lifetime of a process that is executed in a test container, and the wait for it, in seconds."""
 
 Pairs = Iterable[tuple[str, str]]
 
 
 def new_token() -> str:
-    """A value for MARKER and for names, which tells whose it is: `abandoned` reads it."""
+    """Returns a token for MARKER and for names. It has this process' pid, for `abandoned`."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def abandoned(token: str) -> bool:
-    """Whether the process that made a token is gone: what carries it was left by an interrupted probe."""
+    """Whether the process that made a token has ended: anything with the token is a leftover of it."""
     maker = token.partition("-")[0]
     return not (maker.isdigit() and os.path.exists(f"/proc/{maker}"))
 
@@ -51,33 +51,33 @@ def own(token: str) -> bool:
 
 
 def scratch(directory: str = "/run") -> str:
-    """A new directory of root's, there as long as a probe is: it tells of one that was interrupted. Raises OSError."""
+    """Makes a directory that is removed with the test container; `traces` finds one that is left. Raises OSError."""
     path = f"{directory}/{NAME}-{new_token()}"
     os.mkdir(path, 0o700)
     return path
 
 
 def traces(directory: str = "/run") -> list[str]:
-    """Directories of `scratch` that interrupted probes left. Raises OSError."""
+    """Returns the directories of `scratch` that interrupted commands left. Raises OSError."""
     names = [name for name in os.listdir(directory) if name.startswith(f"{NAME}-")]
     return [f"{directory}/{name}" for name in sorted(names) if abandoned(name.removeprefix(f"{NAME}-"))]
 
 
 class Marks:
-    """The files by which events and metrics know the containers of this command as probes (`hook.events.is_probe`)."""
+    """Files that mark the test containers of this command, for events and metrics (`hook.events.is_probe`)."""
 
     def __init__(self) -> None:
         self._paths: list[str] = []
 
     def add(self, name: str) -> None:
-        """Mark a container by its id, or all of a pod by its UID, before it starts. Raises OSError."""
+        """Marks a container by its id, or a pod's containers by its UID, before they start. Raises OSError."""
         make_directory(events.PROBES, 0o700)
         path = f"{events.PROBES}/{name}"
         Path(path).write_text(new_token(), "ascii")
         self._paths.append(path)
 
     def clear(self) -> None:
-        """The containers are gone."""
+        """Removes the marks, once the containers are removed."""
         for path in self._paths:
             Path(path).unlink(missing_ok=True)
         self._paths = []
@@ -85,7 +85,7 @@ class Marks:
 
 
 def clear_marks() -> None:
-    """Remove the marks of commands that were killed. Raises OSError."""
+    """Removes the marks of killed commands. Raises OSError."""
     for path in Path(events.PROBES).glob("*"):
         if abandoned(path.read_text("ascii")):
             path.unlink(missing_ok=True)
@@ -99,75 +99,75 @@ def _remove_if_empty() -> None:
 
 
 class NotStarted(NodeError):
-    """The engine refused or failed to start the container: its words."""
+    """The engine refused or failed to start the container. The text is the engine's."""
 
 
 class Gone(NodeError):
-    """The container ended while it was looked at. kubelet ends pods that it does not know."""
+    """The container ended before it was examined. kubelet ends pods that it does not know."""
 
 
 class Running(Protocol):
-    """A started container. `pid`: its first process, as this process sees it in /proc."""
+    """A running test container. `pid`: its first process, in the pid namespace of this process."""
 
     pid: int
 
     def environ(self) -> list[str]:
-        """The environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises Gone, NodeError."""
 
     def exec_environ(self) -> list[str]:
-        """The environment of a process executed in it. Raises NodeError where none could be."""
+        """Returns the environment of a process that is executed in it. Raises NodeError if none can be executed."""
 
     def remove(self) -> None:
-        """Remove it with all that was made for it; once is enough. Raises NodeError where something stays."""
+        """Removes the container and everything that was made for it. Raises NodeError if something stays."""
 
 
 class Starter(Protocol):
-    """How an engine starts a container. `identity`: who the container is, as reassert's adapters see it there."""
+    """Starts test containers through an engine. `identity`: a test container's, as the adapters see it."""
 
     identity: Identity
 
     def clean(self) -> None:
-        """Remove what interrupted probes left in this engine. Raises NodeError."""
+        """Removes leftovers of interrupted commands from this engine. Raises NodeError."""
 
     def prepare(self) -> None:
-        """Have what a probe runs; `start` would do it. Raises NodeError where this engine can start nothing at all."""
+        """Prepares the image; otherwise `start` does it. Raises NodeError if this engine cannot start a container."""
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Running:
-        """Start a container under a handler; where it fails, nothing stays.
+        """Starts a container under a handler. After a failure, nothing is left.
 
-        `env`: (name, value), a name twice where the engine passes that on. `mounts`: (path on the node, path in the
-        container), bound read-write. Raises NotStarted, NodeError.
+        `env`: (name, value); a name may occur twice. `mounts`: (path on the node, path in the container), bound
+        read-write. Raises NotStarted, NodeError.
         """
 
     def close(self) -> None:
-        """Let go of the engine, and remove what was prepared. Raises NodeError."""
+        """Disconnects from the engine and removes what was prepared. Raises NodeError."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """The first process of a probe. `token`: its MARKER's value."""
+    """The first process of a test container. `token`: the value of its MARKER."""
 
     pid: int
     token: str
 
     def environ(self) -> list[str]:
-        """Its environment, once it is the container's program and no longer the runtime. Raises Gone, NodeError."""
+        """Returns its environment once the runtime has executed the container's program. Raises Gone, NodeError."""
         deadline = time.monotonic() + UP_SECONDS
         while True:
             entries = environ_of(self.pid)
             if entries is None:
-                raise Gone("the container's process ended before it could be looked at")
+                raise Gone("the container's process ended before its environment could be read")
             if f"{MARKER}={self.token}" in entries:
                 return entries
             if time.monotonic() > deadline:
                 raise NodeError(
-                    f"the container's process does not show env {MARKER} within {UP_SECONDS:.0f} s: "
-                    "its program did not come up, or a rule removes that name"
+                    f"the container's process has no env {MARKER} after {UP_SECONDS:.0f} s: "
+                    "its program did not start, or a rule removes that name"
                 )
             time.sleep(0.01)
 
     def executed(self, before: set[int]) -> tuple[int, list[str]] | None:
-        """Pid and environment of another process with this marker, started since `before`; None so far."""
+        """Returns pid and environment of a process with this marker that is not in `before`; None if none yet."""
         for pid in processes() - before:
             entries = environ_of(pid) or []
             if f"{MARKER}={self.token}" in entries:
@@ -176,12 +176,12 @@ class Process:
 
 
 def processes() -> set[int]:
-    """All processes there are."""
+    """Returns the pids of all processes."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def environ_of(pid: int) -> list[str] | None:
-    """The environment that a process was given; None if it is gone. Bytes that are no UTF-8 are kept as surrogates."""
+    """Returns the environment of a process, None if it has ended. Bytes that are not UTF-8 become surrogates."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]

@@ -1,7 +1,7 @@
-"""A root file system for a probe where no image is at hand: this node's own sleep(1) and what it loads, as a tar.
+"""A root file system for a test container without an image: this node's sleep(1) and its libraries, as a tar.
 
-What it loads is what a running one has mapped, so nothing here knows an architecture, a C library or a distribution's
-directories. The loader is called by its own path and told where the libraries are.
+The libraries are those that a running sleep(1) has mapped. So this works with every architecture, C library and
+directory layout. The command calls the loader by its path, with the path of the libraries.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LOADER = re.compile(r"ld(64)?[-.]")
 
 
 def sleeper() -> tuple[bytes, list[str]]:
-    """The tar, and the command line in it that sleeps, without its seconds. Raises NodeError, OSError."""
+    """Returns the tar and its command line, to which the seconds are added. Raises NodeError, OSError."""
     program = which("sleep")
     if program is None:
-        raise NodeError("this node has no sleep(1) for a probe to run")
-    with subprocess.Popen([program, "60"], env={}, stdin=subprocess.DEVNULL) as running:  # noqa: S603  # the node's own
+        raise NodeError("this node has no sleep(1), which a test container runs")
+    with subprocess.Popen([program, "60"], env={}, stdin=subprocess.DEVNULL) as running:  # noqa: S603  # a program of the node
         try:
             executable, libraries = _mapped(running.pid)
         finally:
@@ -42,7 +42,7 @@ def sleeper() -> tuple[bytes, list[str]]:
 
 
 def _mapped(pid: int) -> tuple[str, list[str]]:
-    """The executable of a process and the other files that it runs code of, once it has loaded them all."""
+    """Returns the executable of a process and the libraries that it maps, once it has loaded all of them."""
     before: list[str] = []
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
@@ -54,11 +54,11 @@ def _mapped(pid: int) -> tuple[str, list[str]]:
             return executable, sorted(set(now) - {executable})
         before = now
         time.sleep(0.02)
-    raise NodeError(f"sleep(1) was not asleep within {_SECONDS:.0f} s")
+    raise NodeError(f"sleep(1) did not start within {_SECONDS:.0f} s")
 
 
 def _aliases(libraries: list[str]) -> dict[str, str]:
-    """Other names of the libraries, which are symbolic links beside them: libc.so.6 may be libc-2.31.so."""
+    """Returns the symbolic links to the libraries in their directories: libc.so.6 may be a link to libc-2.31.so."""
     found = {}
     for directory in {os.path.dirname(path) for path in libraries}:
         for entry in os.scandir(directory):
@@ -68,7 +68,7 @@ def _aliases(libraries: list[str]) -> dict[str, str]:
 
 
 def _tar(files: dict[str, str], links: dict[str, str]) -> bytes:
-    """Files of the node and symbolic links, by their path in the archive; all root's."""
+    """Returns a tar of files of the node and symbolic links, by their path in the archive, all owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, source in files.items():

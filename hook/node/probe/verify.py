@@ -1,4 +1,4 @@
-"""`reassert node verify`: an innocent and a hostile container per handler, and what became of them."""
+"""`reassert node verify`: starts a normal and a hostile container per handler and compares both with the policy."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit
 
 ATTEMPTS = 3
-"""Starts until one container lives long enough; kubelet looks for pods that it does not know every two seconds."""
+"""Attempts until a container lives long enough: kubelet ends pods that it does not know every two seconds."""
 
 _OURS = re.compile(
     r"reassert: refused"
     r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
     r"|executing \[reassert hook [^]]*\]: exit status 1"
 )
-"""In an engine's message: a refusal of ours. crun, and podman for precreate, name the hook without what it said."""
+"""Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
 
 
 INNOCENT = "a container that overrides nothing"
 
 
 class NothingToVerify(NodeError):
-    """The policy wants nothing of a probe: there is nothing that could be put back."""
+    """The policy reserves nothing for a test container, so there is nothing to compare."""
 
 
 def probe(starter: Starter, handler: str) -> None:
-    """Start a container that wants nothing, see its program run, remove it. Raises NodeError."""
+    """Starts a container that overrides nothing, waits for its program, and removes it. Raises NodeError."""
     for attempt in range(1, ATTEMPTS + 1):
         running = starter.start(handler)
         try:
@@ -62,10 +62,10 @@ def verify(
     output: str,
     accepted: Accepted | None = None,
 ) -> int:
-    """Print what a hostile container of each handler got. `output`: table or json.
+    """Prints the env and mounts that a hostile container of each handler got. `output`: table or json.
 
     Returns 0 if every handler is protected and every part was tried or is accepted as not tried, NOTHING if the policy
-    wants nothing of a probe, else 1. Raises NodeError where no probe can be started, OSError.
+    reserves nothing for a test container, else 1. Raises NodeError if no test container can be started; OSError.
     """
     nothing = ""
     try:
@@ -81,9 +81,9 @@ def verify(
 def examine(
     handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run"
 ) -> tuple[list[Finding], dict[str, str]]:
-    """Start hostile containers. Returns a finding per handler, and the rules that could not be tried with the reason.
+    """Starts hostile containers. Returns a finding per handler, and the rules that were not tried with the reason.
 
-    `directory`: for what the containers mount. Raises NothingToVerify, NodeError, OSError.
+    `directory`: for the volumes of the containers. Raises NothingToVerify, NodeError, OSError.
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
@@ -109,13 +109,13 @@ def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str
     matches, others = hostile.covering(policy, starter.identity)
     if not matches:
         why = "".join(f"; rule {name}: {reason}" for name, reason in others.items())
-        raise NothingToVerify(f"no rule of {policy.path} covers a probe{why}")
+        raise NothingToVerify(f"no rule of {policy.path} covers a test container{why}")
     return matches, others
 
 
 @dataclass
 class Attempt:
-    """Hostile containers against one policy. `volumes`: a directory for what they mount."""
+    """The test containers for one policy. `volumes`: a directory for their volumes."""
 
     policy: Policy
     starter: Starter
@@ -124,18 +124,21 @@ class Attempt:
     volumes: str
 
     def env(self, gentle: bool) -> list[tuple[str, str]]:
-        """As `hostile.env`."""
+        """Returns the hostile env of these rules (`hostile.env`)."""
         return hostile.env([match.rule for match in self.matches], gentle)
 
     def mounts(self, gentle: bool) -> list[tuple[str, str]]:
-        """As `hostile.mounts`, in a new directory."""
+        """Returns the hostile mounts of these rules (`hostile.mounts`), from a new directory."""
         directory = tempfile.mkdtemp(dir=self.volumes)
         return hostile.mounts([match.rule for match in self.matches], self.facts.absent_sources, directory, gentle)
 
     def finding(self, handler: Handler) -> Finding:
-        """An innocent container first; then a hostile one; and if that is refused, one without what is refused."""
+        """Returns the finding of a handler: starts a normal container, then a hostile one.
+
+        If the hostile one is refused, a further one overrides only what reassert corrects without a refusal.
+        """
         if not handler.runtime:
-            return Finding(handler, UNTRIED, ["it calls no OCI runtime of this node; NRI is the way in"])
+            return Finding(handler, UNTRIED, ["it calls no OCI runtime of this node; --adapter nri reaches it"])
         innocent = self._once(handler, [], [])
         if innocent.result in (BLOCKED, UNTRIED):
             return innocent
@@ -146,7 +149,7 @@ class Attempt:
         return hostile
 
     def _hostile(self, handler: Handler) -> Finding:
-        """Everything at once; and, if that is refused, without what can only be refused, to see the rest put back."""
+        """Starts a container with every override; if it is refused, one without those that are always refused."""
         first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
             return first
@@ -154,7 +157,7 @@ class Attempt:
         return replace(second, saw=list(dict.fromkeys(first.saw + second.saw)))
 
     def _once(self, handler: Handler, env: list[tuple[str, str]], mounts: list[tuple[str, str]]) -> Finding:
-        """One container. One that overrides nothing must start: BLOCKED where it does not."""
+        """Starts one container and returns its finding; BLOCKED if one that overrides nothing does not start."""
         innocent = not (env or mounts)
         reason = ""
         for _ in range(ATTEMPTS):
@@ -179,7 +182,7 @@ class Attempt:
                 running.remove()
         if innocent:
             return Finding(handler, BLOCKED, [f"{INNOCENT} does not start: {reason}"])
-        return Finding(handler, UNTRIED, [f"{INNOCENT} starts, a hostile one could not be started: {reason}"])
+        return Finding(handler, UNTRIED, [f"{INNOCENT} starts; a hostile one could not be started: {reason}"])
 
     def _look(self, handler: Handler, running: Running, env: Pairs, mounts: Pairs) -> Finding:
         reserved = [mount for match in self.matches for mount in match.rule.mounts]
@@ -204,20 +207,20 @@ class Attempt:
 
 
 def _refusal(message: str) -> str:
-    """Our own part of an engine's message; containerd 1.x and docker add words of their own after it."""
+    """Returns reassert's part of an engine's message; containerd 1.x and docker append their own."""
     at = message.find("reassert: refused")
     if at < 0:
-        return "refused by the hook; the engine does not show the reason, the event log does"
+        return "refused by the hook; the reason is in the event log, the engine does not show it"
     return re.sub(r"(: unknown)?( Error: failed to start containers: \S+)?$", "", message[at:])
 
 
 def _say(edit: Edit) -> str:
-    """What is left to be done, as what is wrong."""
+    """Returns an edit that is still needed as a message about what is wrong."""
     if isinstance(edit, SetEnv) and edit.value is not None:
         is_now = f"is {edit.before[-1]}" if edit.before else "is not set"
         return f"env {edit.name} {is_now}, the policy wants {edit.value}"
     if isinstance(edit, PlaceMount):
-        there = ", ".join(str(mount["destination"]) for mount in edit.before) or "nothing of the policy's"
+        there = ", ".join(str(mount["destination"]) for mount in edit.before) or "no mount of the policy"
         wanted = f"{edit.mount['source']} {edit.mount['options']}" if edit.mount else "nothing"
         return f"mount {edit.name}: {there} is mounted, the policy wants {wanted}"
     return f"{edit.kind} {edit.name} is there, the policy wants it absent"

@@ -78,7 +78,7 @@ stay() {
 
 run() {
   rm -f "$work"/*
-  node test -d /run/systemd/system || stay "this node's init is not systemd; install reassert there by other means"
+  node test -d /run/systemd/system || stay "this node's init is not systemd; install reassert on it in another way"
   wait_for_earlier_pod
   put_program || stay "the program could not be copied to $there on the node, or does not run there"
   case $STATE in
@@ -121,7 +121,7 @@ remove() {
     node rmdir "${in_force%/*}" 2>/dev/null || :
   fi
   node rm -rf "$there"
-  say "nothing of reassert is wired on this node"
+  say "reassert is not wired into any engine of this node"
   touch "$work/done"
   while :; do sleep 3600; done
 }

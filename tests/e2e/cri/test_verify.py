@@ -133,7 +133,7 @@ def test_rules_for_others_are_listed_as_not_tried(containerd: Containerd, node: 
     assert [entry["part"] for entry in verified.report["notTried"]] == ["rule/elsewhere", "rule/labelled"]
     assert verified.report["rulesNotTried"] == [
         {"name": "elsewhere", "because": "namespaces default is not team-*"},
-        {"name": "labelled", "because": "whether it holds for a probe depends on what the adapter can see"},
+        {"name": "labelled", "because": "whether it matches a test container depends on what the adapter can see"},
     ]
 
 

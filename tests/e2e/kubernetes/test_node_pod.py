@@ -94,7 +94,7 @@ def test_the_node_is_wired_verified_and_put_back_to_the_byte(daemon: Any, node: 
     last = daemon(state="absent")
     last.wait(True)
     assert hostile(node) == "/tmp/evil"
-    assert "it stays and passes through to /usr/sbin/runc" in last.said()
+    assert "it stays and only calls /usr/sbin/runc" in last.said()
     assert set(node.snapshot()) - set(before) == LEFT_FOR_RUNNING_CONTAINERS
     last.end()
     daemon(state="absent").wait(True)

@@ -286,7 +286,7 @@ def test_a_shim_that_is_named_by_its_path(node: Wirable) -> None:
     write(node, CONFIG, containerd_config(version(node), (RUNC, Handler("other", "", "by path", type=shim))))
     node.before = node.booted.snapshot()
     why = (
-        "names its shim by its path, and containerd tells such a one no BinaryName: it cannot be wrapped; write "
+        "names its shim by path, and containerd passes no BinaryName to such a shim, so it cannot be wrapped; write "
         f'runtime_type = "io.containerd.runc.v2" and runtime_path = "{shim}"'
     )
     assert f"handler other {why}" in node.refuses("--runtime-class", "other")
@@ -396,9 +396,9 @@ def test_what_somebody_breaks_is_said(node: Wirable) -> None:
     for path, said in (
         (
             "/opt/reassert/reassert",
-            "/opt/reassert/reassert is gone, so no container starts: run `reassert node install`",
+            "/opt/reassert/reassert is missing, so no container starts: run `reassert node install`",
         ),
-        (POLICY_FILE, f"every container is refused: there is no {POLICY_FILE}; `reassert node install`"),
+        (POLICY_FILE, f"every container is refused: there is no {POLICY_FILE}; run `reassert node install`"),
         ("/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-runc out of date: run `reassert node install`"),
     ):
         here = node.booted.path(path)

@@ -70,7 +70,7 @@ def test_containerd_understands_something_else(node: Wirable) -> None:
     node.reconfigure("imports = ['/etc/containerd/conf.d/*.toml']\n" + node.config())
     pid = node.pid()
     said = node.refuses("--no-probe")
-    assert "containerd reads its configuration differently than meant: " in said
+    assert "containerd does not read its configuration as intended: " in said
     assert "runtimes.runc.options.BinaryName is '/usr/bin/crun', not '/usr/local/sbin/reassert-crun'" in said
     assert node.pid() == pid
     node.is_untouched()
@@ -119,7 +119,7 @@ def test_no_container_starts_as_it_is(node: Wirable) -> None:
 def test_a_handler_that_was_broken_before_is_not_held_against_it(node: Wirable) -> None:
     node.reconfigure(broken(node, "crun"))
     said = node.install().stdout
-    assert "Note: handler crun was not tried, its containers did not start before either: " in said
+    assert "Note: handler crun was not tried: its containers did not start before the install either: " in said
     assert node.status() == (0, {"crun": ["runtime"], "runc": ["runtime"]}, [])
 
 

@@ -96,9 +96,13 @@ def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signa
     assert end(node, number, when, "install").returncode == -number
     code, _, problems = node.status()
     assert code == 1
-    assert "an interrupted install of containerd: run it again to finish or undo it" in problems
+    (problem,) = (problem for problem in problems if "interrupted" in problem)
+    assert problem == (
+        "the last install of containerd was interrupted; "
+        "run `reassert node install` or `uninstall`: both restore every file first"
+    )
     said = node.install("--no-probe").stdout
-    assert said.startswith("an earlier install of containerd was interrupted; restoring everything first\n")
+    assert said.startswith("an earlier install of containerd was interrupted; restoring every file first\n")
     assert node.status() == (0, WIRED, [])
     assert (pods(node), traces(node)) == ([], [])
     assert set(node.verified().values()) == {"protected"}

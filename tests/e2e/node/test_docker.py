@@ -168,10 +168,10 @@ def test_without_a_daemon_json_there_is_none_afterwards(docker: Docker) -> None:
     ("text", "complaint"),
     [
         ('{\n  "bridge": "none",\n}', ":3:1: Expecting property name"),
-        ("[]", ":1:1: an object"),
+        ("[]", ":1:1: the file must hold a JSON object"),
         ('{\n  "runtimes": {"x": 1}}', ":2:16: x must be an object"),
         ('{"runtimes": {"reassert": {"path": "/usr/bin/crun"}}}', "has a runtime reassert that is not ours"),
-        ('{"runtimes": {"x": {"path": "/nonexistent"}}}', "/nonexistent, which dockerd is to call, is not installed"),
+        ('{"runtimes": {"x": {"path": "/nonexistent"}}}', "/nonexistent, which dockerd calls, is not installed"),
     ],
 )
 def test_daemon_json_that_cannot_be_wired_stays_as_it_is(docker: Docker, text: str, complaint: str) -> None:
@@ -191,7 +191,7 @@ def test_what_dockerd_does_not_take_over_is_put_back(docker: Docker) -> None:
     file.write_text('{"hosts": ["unix:///run/another.sock"], ' + ADMINISTRATORS.lstrip("{"))
     before = docker.node.snapshot(TOPS)
     said = reassert(docker.node, "install", "--no-probe", check=False)
-    assert "docker 20.10.24 does not take over the runtimes" in said
+    assert "docker 20.10.24 did not apply the runtimes" in said
     assert "Everything is as it was before." in said, said.splitlines()
     assert differences(before, docker.node.snapshot(TOPS)) == []
     assert docker.info()["DefaultRuntime"] == "runc"
@@ -246,7 +246,7 @@ def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docke
 def test_containers_of_before_are_named(docker: Docker) -> None:
     docker("create", "--name", "before", "--network=host", "--env", ENV, HOSTILE)
     docker.start("crun", "--runtime=crun")
-    past = "1 containers were created with runc itself and start with it again, which bypasses reassert, until they are"
+    past = "1 containers were created with dockerd's runc and bypass reassert at each start until they are"
     assert f"Note: {past} recreated: before\n" in reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))
     assert (found["problems"], found["hints"]) == ([], [f"docker: {past} recreated: before"])

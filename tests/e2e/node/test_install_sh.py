@@ -21,7 +21,7 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     node = Wirable(booted, booted.snapshot())
     installed = booted.run("sh", INSTALL)
     assert "is wired (runtime)." in installed.stdout
-    assert "no hostile one was tried" in installed.stdout  # the first policy only looks on
+    assert "no hostile container was tried" in installed.stdout  # the first policy only looks on
     assert booted.path(POLICY_FILE).read_text() == (TOP / "config/policy.yaml").read_text()
     assert booted.run("/usr/local/bin/reassert", "node", "status").returncode == 0
     others = "! -user root -o ! -group root -o ! -type l -perm /022 -o ! -perm -444"

@@ -177,7 +177,7 @@ def test_hook_of_the_stage_precreate(podman: Podman) -> None:
     before = podman.node.snapshot(TOPS)
     said = reassert(podman.node, "install", "--adapter=hook")
     assert "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify" in said
-    assert "; only --adapter runtime reaches that\n" in said
+    assert "; only --adapter runtime prevents that\n" in said
     assert podman.probe() == CORRECTED
     reassert(podman.node, "uninstall")
     assert podman.probe() == LEFT_ALONE
@@ -220,7 +220,7 @@ def test_file_that_is_read_later_and_says_otherwise_stops_the_install(podman: Po
     before = podman.node.snapshot(TOPS)
     try:
         said = reassert(podman.node, "install", "--no-probe", check=False)
-        assert "podman takes /usr/bin/crun for crun, not /usr/local/sbin/reassert-podman-crun" in said
+        assert "podman calls /usr/bin/crun for runtime crun instead of /usr/local/sbin/reassert-podman-crun" in said
         assert differences(before, podman.node.snapshot(TOPS)) == []
     finally:
         (drop_ins / "zz.conf").unlink()

@@ -148,7 +148,7 @@ def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> N
     before = installed.files()
     done = installed.run("dpkg --remove reassert", check=False)
     assert done.returncode == 1
-    assert "reassert: this node could not be unwired, see above" in done.stdout
+    assert "reassert: 'reassert node uninstall' failed, see above" in done.stdout
     assert state(installed) == "installed 0.2.0-1"
     assert before.items() <= installed.files().items()
     installed.run("reassert --version")

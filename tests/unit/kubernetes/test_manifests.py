@@ -21,7 +21,7 @@ def by_kind(found: list[dict[str, object]]) -> list[dict[str, object]]:
 def test_they_are_what_the_chart_says() -> None:
     rendered = [each for each in objects({"image": {"repository": "reassert"}}) if not is_hook(each)]
     written = load((MANIFESTS / "reassert.yaml").read_text())
-    assert by_kind(written) == by_kind(rendered), "make reassert.yaml anew; its first lines say how"
+    assert by_kind(written) == by_kind(rendered), "generate reassert.yaml again; its first lines name the command"
 
 
 def test_kubectl_puts_the_image_in() -> None:

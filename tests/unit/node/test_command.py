@@ -144,7 +144,7 @@ def test_engines_beside_the_one_that_is_verified_are_named(monkeypatch: pytest.M
     record.parts = {"docker": OwnerRecord(["runtime"])}
     assert command._beside("fake", record) == [
         "containerd is not wired: reassert node verify --engine containerd",
-        "docker 20 is wired (runtime), and was not tried: reassert node verify --engine docker",
+        "docker 20 is wired (runtime) and was not tried: reassert node verify --engine docker",
     ]
 
 

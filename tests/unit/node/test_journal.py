@@ -157,7 +157,7 @@ def test_a_lock_that_goes_while_it_is_taken_is_none(tmp_path: Path, monkeypatch:
         flock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", taken)
-    with pytest.raises(NodeError, match="another `reassert node` is at work"), journals.locked(str(tmp_path)):
+    with pytest.raises(NodeError, match="another `reassert node` command is running"), journals.locked(str(tmp_path)):
         pass
 
 

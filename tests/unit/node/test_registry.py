@@ -44,7 +44,9 @@ def test_the_only_one_that_runs_is_meant(kubelet: Path, monkeypatch: pytest.Monk
 
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
     kubelet.write_text("containerRuntimeEndpoint: unix:///run/another.sock\n")
-    with pytest.raises(NodeError, match=r"containerd and crio and docker, and kubelet does not say .*--engine"):
+    with pytest.raises(
+        NodeError, match=r"containerd and crio and docker, and kubelet's configuration names none; .*--engine"
+    ):
         engines.chosen(None)
 
 
@@ -68,7 +70,7 @@ def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
         monkeypatch.setattr(module, "traces", lambda: [str(trace)])
     monkeypatch.setattr(engines, "installed", lambda: list(there))
     monkeypatch.setattr(engines, "engine", lambda name: there[name])
-    said = "what an interrupted probe left in containerd is still there: clean fails"
+    said = "leftovers of an interrupted test container in containerd could not be removed: clean fails"
     assert engines.clear_probes() == ([said] if fails else [])
     assert [engine.calls for engine in there.values()] == [["clean"], [], ["clean"]]
     assert trace.exists() == fails

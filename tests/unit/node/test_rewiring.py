@@ -110,7 +110,7 @@ def test_engine_that_still_refers_to_it_keeps_it(node: FakeNode) -> None:
     node.install()
     before = node.everything()
     node.engine.left = ("runtime",)
-    with pytest.raises(NodeError, match="still refers to reassert in runc, by a setting of somebody else's"):
+    with pytest.raises(NodeError, match="still refers to reassert in runc, by a setting that install did not write"):
         node.uninstall()
     assert node.everything() == before
 

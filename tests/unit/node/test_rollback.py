@@ -47,7 +47,7 @@ def test_engine_that_does_not_come_up_again_is_said_and_tried_again(node: FakeNo
     before = node.everything()
     node.engine.fails.add("restart")
     monitored = node.engine.calls
-    with pytest.raises(NodeError, match="does not come up again: restart fails"):
+    with pytest.raises(NodeError, match="does not start again: restart fails"):
         install_with_failing_proof(node)
     assert monitored == ["check", "restart", "prove", "restart"]
     node.engine.fails.clear()
@@ -131,7 +131,9 @@ def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
     node.engine.fails |= fails
     recover(node)
     assert order.index("restart") < order.index("clean") < order.index("-reassert-runc")
-    assert [line for line in node.said if "still there: clean fails" in line] == (node.said[-1:] if fails else [])
+    assert [line for line in node.said if "could not be removed: clean fails" in line] == (
+        node.said[-1:] if fails else []
+    )
     assert journals.pending(node.state) is None
 
 

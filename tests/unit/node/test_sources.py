@@ -93,7 +93,7 @@ def test_audit_mode_refuses_nothing_yet(root_dir: Path) -> None:
     assert (len(problems), hints) == (1, [])
     problems, hints = problems_and_hints(policy(mounting(path), mode="Audit"))
     assert (problems, len(hints)) == ([], 1)
-    assert hints[0].endswith("(not now: the mode is Audit)")
+    assert hints[0].endswith("(not in Audit mode, which is in force)")
 
 
 def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None:

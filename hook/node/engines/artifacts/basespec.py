@@ -1,4 +1,4 @@
-"""The OCI spec that containerd starts every container's from (`base_runtime_spec`), with reassert's part in it."""
+"""The OCI spec on which containerd bases every container's (`base_runtime_spec`), with reassert's entries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STAGE = "createRuntime"
 
 
 def base_spec(default: dict[str, Any], program: str, env: list[str]) -> dict[str, Any]:
-    """A spec with the verifying hook as the last of its stage, and these entries at the end of its env.
+    """Returns a spec with the verifying hook as the last of its stage, and these entries at the end of its env.
 
-    The hook runs for every container but the sandbox. An entry whose name is in the default already takes its place.
+    The hook runs for every container but the sandbox. An entry replaces one of the same name in the default spec.
     """
     names = {entry.partition("=")[0] for entry in env}
     process = dict(default.get("process") or {})
@@ -28,12 +28,12 @@ def base_spec(default: dict[str, Any], program: str, env: list[str]) -> dict[str
 
 
 def reserved_env(policy: Policy) -> list[str]:
-    """An entry for each name that the policy gives a value, in the policy's order; the first rule's value.
+    """Returns an env entry for each name to which the policy gives a value: the first rule's, in the policy's order.
 
-    The verifying hook alone refuses a container that lacks it, whoever should have set it. And containerd replaces a
-    name that stands in the base spec, whoever sets it again, so no duplicate reaches NRI, which could not correct it.
-    A name that may have to be absent cannot be among them: NRI cannot remove env. Raises NodeError for a value that
-    cannot be read.
+    Without these entries the verifying hook would refuse every container that lacks a reserved name. If a pod or
+    a device plugin sets such a name again, containerd replaces the entry, so NRI, which cannot correct a duplicate,
+    never sees one. A name that must
+    be absent is not included: NRI cannot remove env. Raises NodeError for a value that cannot be read.
     """
     values: dict[str, str] = {}
     for rule in policy.candidates(None):

@@ -1,4 +1,4 @@
-"""The CDI spec as a file of this node."""
+"""The file of the CDI spec."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ PATH = "/etc/cdi/reassert.json"
 
 
 def cdi_file(policy: Policy, program: str) -> Change:
-    """Where it belongs and what is to be in it. Raises ReassertError for a policy of which nothing can be carried."""
+    """Returns the change that writes the CDI spec. Raises ReassertError if CDI can express nothing of the policy."""
     return PATH, State(json.dumps(cdi_spec(policy, program), indent=2, ensure_ascii=False).encode() + b"\n")

@@ -15,12 +15,12 @@ DIRECTORY = "/usr/local/sbin"
 
 
 def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: bool = False) -> tuple[str, State]:
-    """The path of the dispatcher for a real runtime, and what is to be there.
+    """Returns the path of the dispatcher for a real runtime, and its content.
 
-    `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
-    one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
-    `rootless`: for podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`.
-    Raises NodeError where `real` is no program.
+    `real`, `program`: absolute paths. `taken`: dispatcher paths in use, with their real runtimes; this one is added.
+    Two runtimes of one name get two dispatchers. A file that reassert did not write is never replaced. `rootless`: for
+    podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`. Raises NodeError if `real` is
+    not an executable file.
     """
     if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
         raise NodeError(f"the OCI runtime {real} is not an executable file; correct its path or install it")
@@ -35,7 +35,7 @@ def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: boo
 
 
 def script(path: str) -> list[str]:
-    """The lines of a script that engines call, if it is ours: a dispatcher or podman's hook. Raises OSError."""
+    """Returns the lines of a dispatcher or podman's hook, [] for a file that reassert did not write. Raises OSError."""
     try:
         with Path(path).open("rb") as file:
             if MARK.encode() not in file.read(256):
@@ -47,22 +47,22 @@ def script(path: str) -> list[str]:
 
 
 def real_of(path: str) -> str | None:
-    """The real runtime that a dispatcher of ours calls; None where the path is none of them. Raises OSError."""
+    """Returns the real runtime that a dispatcher calls; None if the path is not a dispatcher. Raises OSError."""
     lines = script(path)
     last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.emit.dispatcher
     try:
         words = shlex.split(last[0]) if last else []
-    except ValueError:  # edited since
+    except ValueError:  # the dispatcher was edited
         words = []
     return words[1] if len(words) > 1 and os.path.isabs(words[1]) else None
 
 
 def pass_through(real: str) -> State:
-    """What stands in a dispatcher's place while what runs still calls it: the real runtime alone."""
-    text = f'#!/bin/sh\n{MARK}, which is gone; what runs still calls this\nexec {shlex.quote(real)} "$@"\n'
+    """Returns the file that replaces a dispatcher that containers still call: it only calls the real runtime."""
+    text = f'#!/bin/sh\n{MARK}; removed, but running containers still call this\nexec {shlex.quote(real)} "$@"\n'
     return State(text.encode(), mode=0o755)
 
 
 def behind(path: str) -> str:
-    """The runtime itself, whether it is called directly or through a dispatcher of ours."""
+    """Returns the real runtime of a path, which may be a dispatcher or the runtime itself."""
     return real_of(path) or path

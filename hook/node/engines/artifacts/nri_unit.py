@@ -1,4 +1,4 @@
-"""The systemd unit of the NRI plugin, and its place in the boot."""
+"""The systemd unit of the NRI plugin, and the link that starts it at boot."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hook.node.errors import NodeError
 
 NAME = "reassert-nri.service"
 TEMPLATE = Path(__file__).with_name(NAME)
-"""packaging/systemd's, beside this module in the frozen program."""
+"""The unit of packaging/systemd; the frozen program has it beside this module."""
 
 PLUGIN_IS_OURS = "unit"
-"""In an engine's notes, with the value False: the plugin is run by others (`--no-unit`)."""
+"""A key in an engine's notes. False: something else than this unit runs the plugin (`--no-unit`)."""
 
 PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
-"""What `status` says then of a handler."""
+"""The note of `status` on each handler in that case."""
 
 _DIRECTORY = "/etc/systemd/system"
 _SOCKET = "/var/run/nri/nri.sock"
 
 
 def nri_unit(program: str, socket: str) -> tuple[list[Change], list[str]]:
-    """The unit's files, calling this program, and the units to start. `socket`: the engine's NRI socket."""
+    """Returns the changes that write the unit for this program, and the units to start. `socket`: the engine's."""
     command = [program, "nri", *(["--socket", socket] if socket != _SOCKET else [])]
     source = TEMPLATE if TEMPLATE.exists() else TEMPLATE.parents[4] / "packaging/systemd" / NAME
     try:

@@ -40,17 +40,17 @@ from hook.policy.model import Policy
 
 CONFIG = "/etc/containerd/config.toml"
 SPECS = "/etc/reassert/base-runtime-spec"
-"""Where the generated base_runtime_spec of each handler lies."""
+"""The directory of each handler's generated base_runtime_spec."""
 
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
 Dump = dict[str, Any]
-"""What `containerd config dump` says."""
+"""The values that `containerd config dump` prints."""
 
 
 class Containerd(Engine[Dump]):
-    """The containerd of this node, its configuration read by itself (`containerd config dump`).
+    """The containerd of this node. Its configuration is read by `containerd config dump`.
 
-    `config`: path of its configuration file. `address`: of its socket.
+    `config`: path of its configuration file. `address`: path of its socket.
     """
 
     name = "containerd"
@@ -65,12 +65,12 @@ class Containerd(Engine[Dump]):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether this node has it."""
+        """Whether containerd is installed on this node."""
         return systemd.which("containerd") is not None
 
     @classmethod
     def find(cls) -> Self:
-        """By its own word and the running daemon's command line."""
+        """Returns the containerd of this node, by `containerd --version` and the running daemon's command line."""
         arguments = arguments_of(systemd.main_pid(cls.service))
         config = option(arguments, "--config", "-c") or [CONFIG]
         address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
@@ -79,7 +79,7 @@ class Containerd(Engine[Dump]):
     # -- what is
 
     def handlers(self, now: Dump, notes: dict[str, Any]) -> list[Handler]:
-        """Every handler of the CRI plugin."""
+        """Returns every handler of the CRI plugin."""
         is_active = systemd.is_active(NAME)
         was = notes.get("handlers", {})
         note = "" if notes.get(PLUGIN_IS_OURS, True) else PLUGIN_NOT_SEEN
@@ -104,27 +104,27 @@ class Containerd(Engine[Dump]):
         return Handler(name, self._runtime(original), tuple(wired), "; ".join(notices))
 
     def _runtime(self, binary: str) -> str:
-        """The absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
+        """Returns the absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
         found = systemd.which(binary or "runc")
         if found is None:
             raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
         return found
 
     def preexisting(self, now: Dump, policy: Policy, hooked: bool) -> list[str]:
-        """Pods whose sandbox has another BinaryName: the CRI plugin takes it over for each container made in them."""
+        """Returns a warning about pods whose sandbox has another BinaryName: the CRI plugin keeps using it there."""
         names = [
             f"{who.namespace}/{who.pod}" for who in shims.preexisting_pods(_state(now)) if not excluded(policy, who)
         ]
         if not names:
             return []
-        becomes = "is refused where it lacks a reserved value" if hooked else "bypasses reassert"
+        becomes = "is refused if it lacks a reserved value" if hooked else "bypasses reassert"
         return [
-            f"{len(names)} pods were created before the install; a container that starts in them {becomes} "
-            f"until they are recreated (kubectl drain): {shims.listed(names)}"
+            f"{len(names)} pods were created before the install; until they are recreated (kubectl drain), a container "
+            f"that starts in them {becomes}: {shims.listed(names)}"
         ]
 
     def warnings(self, now: Dump) -> list[str]:
-        """Handlers of runc that cannot be wrapped, and have no hook either."""
+        """Returns a warning for each runc handler that cannot be wrapped and has no hook either."""
         return [
             f"handler {name} {not_wrapped(table)}"
             for name, table in sorted(runtimes(now).items())
@@ -132,7 +132,7 @@ class Containerd(Engine[Dump]):
         ]
 
     def hints(self, now: Dump) -> list[str]:
-        """Keys that blogs recommend and that containerd ignores without a word."""
+        """Returns a hint for each key that some guides recommend and that containerd silently ignores."""
         found = []
         for name, table in sorted(runtimes(now).items()):
             for key in ("hooks", "env"):
@@ -148,13 +148,13 @@ class Containerd(Engine[Dump]):
     # -- what is to be
 
     def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """BinaryName and base_runtime_spec of the handlers, and NRI switched on where it is asked for."""
+        """Returns files that set BinaryName and base_runtime_spec of the handlers, and enable NRI or CDI if chosen."""
         dump = now
         files = Files.read(self._config, self.version[0], imports(dump), base)
         wiring = Wiring()
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
-        # The wrapper sets env itself, and for those whom a rule concerns only.
+        # The wrapper sets env itself, and only for containers that a rule matches.
         env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
         taken: dict[str, str] = {}
         defaults: dict[str, dict[str, Any]] = {}
@@ -164,7 +164,7 @@ class Containerd(Engine[Dump]):
             was[name] = old
             runtime = ("containerd", "runtimes", name)
             if name == created or not files.define((*runtime,)):
-                # Tables of files replace the built-in ones, so all of such a one has to be said.
+                # A table in a file replaces the built-in one, so the file must have all of its values.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
             if RUNTIME in choice.adapters and not path_of_shim(table):
                 artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
@@ -202,7 +202,7 @@ class Containerd(Engine[Dump]):
     def _chosen(
         self, dump: dict[str, Any], choice: Choice, notes: dict[str, Any]
     ) -> tuple[dict[str, dict[str, Any]], str | None]:
-        """The tables of the handlers to wire, and which of them is a new one: a copy of the default handler's."""
+        """Returns the tables of the handlers to wire, and the name of a new handler, a copy of the default one."""
         there = {name: table for name, table in runtimes(dump).items() if name != notes.get("created")}
         known = {name: table for name, table in there.items() if table.get("runtime_type") in RUNC_TYPES}
         if {HOOK, NRI_ADAPTER} & set(choice.adapters):
@@ -230,9 +230,9 @@ class Containerd(Engine[Dump]):
         return {wanted: known[default]}, wanted
 
     def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """The plugin's unit, unless others run it."""
+        """Adds the plugin's unit, unless something else runs the plugin. Raises NodeError for containerd 1.6."""
         if self.version < (1, 7):
-            raise NodeError(f"{self.title} has no NRI, that needs 1.7 or later; use --adapter runtime")
+            raise NodeError(f"{self.title} has no NRI, which needs 1.7 or later; use --adapter runtime")
         if not choice.unit:
             return
         socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
@@ -240,17 +240,17 @@ class Containerd(Engine[Dump]):
         wiring.artifacts += artifacts
 
     def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """The CDI spec, where containerd looks for one."""
+        """Adds the CDI spec. Raises NodeError if containerd does not read its directory."""
         if self.version < (1, 7):
-            raise NodeError(f"{self.title} has no CDI, that needs 1.7 or later; use --adapter runtime")
+            raise NodeError(f"{self.title} has no CDI, which needs 1.7 or later; use --adapter runtime")
         path, state = cdi_file(choice.policy, choice.program)
         directories = toml.get(dump, (*cri(dump), "cdi_spec_dirs"), [])
         if os.path.dirname(CDI_FILE) not in map(os.path.normpath, directories):
-            raise NodeError(f"{self._config}: cdi_spec_dirs has no {os.path.dirname(CDI_FILE)}; add it")
+            raise NodeError(f"{self._config}: cdi_spec_dirs does not name {os.path.dirname(CDI_FILE)}; add it")
         wiring.artifacts.append((path, state))
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Our own drop-in goes whole; of other files, our settings."""
+        """Returns None for our own files, and other files without our settings."""
         if path.startswith(SPECS) or os.path.basename(path).startswith("99-reassert"):
             return None
         return toml.encode(strip(path, toml.decode(content), notes.get("settings", [])))
@@ -258,15 +258,15 @@ class Containerd(Engine[Dump]):
     # -- doing it
 
     def check(self, now: Dump, wiring: Wiring) -> None:
-        """Containerd must find in the files exactly what was meant: no more, no less."""
+        """Checks that `containerd config dump` prints exactly the expected values."""
         if wiring.expected is None:
             return
         wrong = differences(comparable(wiring.expected), comparable(now))
         if wrong:
-            raise NodeError(f"containerd reads its configuration differently than meant: {'; '.join(wrong[:5])}")
+            raise NodeError(f"containerd does not read its configuration as intended: {'; '.join(wrong[:5])}")
 
     def restart(self) -> None:
-        """Containers run on meanwhile: they belong to their shims."""
+        """Restarts containerd. Containers keep running: their shims are separate processes."""
         systemd.restart(self.service)
         deadline = time.monotonic() + systemd.SECONDS
         while systemd.command(["ctr", "--address", self._address, "version"]).returncode:
@@ -276,21 +276,21 @@ class Containerd(Engine[Dump]):
         systemd.wait_active(self.service)
 
     def starter(self, now: Dump) -> Starter:
-        """Probes as pods, of the sandbox image that the configuration names."""
-        from hook.node.probe.pods import PodStarter  # gRPC, for those who start pods
+        """Returns a starter of test pods, which run the sandbox image of the configuration."""
+        from hook.node.probe.pods import PodStarter  # imports gRPC
 
         image = toml.get(now, _PINNED) or toml.get(now, (*CRI[2], "sandbox_image"))
         return PodStarter(self.name, self._address, str(image))
 
     def users(self, now: Dump, path: str) -> int:
-        """Bundles of running containers whose shim was told to call this runtime."""
+        """Returns how many running containers have a shim that calls this runtime."""
         return shims.users(path, _state(now))
 
     # -- containerd itself
 
     def read(self) -> Dump:
-        """The configuration as containerd has understood it. Raises NodeError with containerd's words."""
-        # Where there is none, 1.x starts with its defaults all the same, and yet cannot dump them.
+        """Returns the effective configuration. Raises NodeError with containerd's message."""
+        # Without a file, 1.x starts with its defaults, but `config dump` fails.
         config = self._config if os.path.exists(self._config) else os.devnull
         done = systemd.command(["containerd", "--config", config, "config", "dump"])
         if done.returncode:
@@ -302,12 +302,12 @@ class Containerd(Engine[Dump]):
             raise NodeError(f"{self._config}: the CRI plugin is disabled (disabled_plugins), so kubelet cannot use it")
         for name in ("default_runtime", "untrusted_workload_runtime"):
             if toml.get(plugin, ("containerd", name, "runtime_type")):
-                raise NodeError(f"{self._config}: the deprecated {name} is in use; write it as runtimes.NAME")
+                raise NodeError(f"{self._config}: {name} is deprecated and not supported; write it as runtimes.NAME")
         return dump
 
 
 def _default_spec(configured: str) -> dict[str, Any]:
-    """The spec that the handler had, or the engine's own."""
+    """Returns the base_runtime_spec that the handler had, or containerd's default."""
     try:
         if configured:
             text = Path(configured).read_text()
@@ -320,17 +320,17 @@ def _default_spec(configured: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise NodeError(f"base_runtime_spec {configured}: {error}") from None
     if not isinstance(spec, dict):
-        raise NodeError(f"base_runtime_spec {configured} is no OCI spec")
+        raise NodeError(f"base_runtime_spec {configured} is not an OCI spec")
     return spec
 
 
 def _state(now: Dump) -> str:
-    """Where containerd keeps its bundles; no setting of ours moves that."""
+    """Returns containerd's state directory, which has the bundles. No setting of reassert changes it."""
     return str(now.get("state", "/run/containerd"))
 
 
 def _expected(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]) -> Dump:
-    """What `containerd config dump` is to say: as now, without what was ours, with what is to be."""
+    """Returns the wanted output of `containerd config dump`: the current one without old, and with new settings."""
     expected = deepcopy(dump)
     handlers = runtimes(expected)
     for name, old in notes.get("handlers", {}).items():
@@ -353,7 +353,7 @@ def _version() -> tuple[int, int, int]:
     found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
     if found is None:
         said = " ".join((done.stdout + done.stderr).split())
-        raise NodeError(f"`containerd --version` says {said!r}, which is no version")
+        raise NodeError(f"`containerd --version` prints no version: {said!r}")
     major, minor, patch = map(int, found.groups())
     if (major, minor) < (1, 6):
         raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
@@ -361,7 +361,7 @@ def _version() -> tuple[int, int, int]:
 
 
 def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
-    """What a handler has without us. It may be a copy of one that is wired, and then has what that one had."""
+    """Returns a handler's settings without reassert. A copy of a wired handler has that handler's old settings."""
     binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
     if _is_our_spec(spec):
         of = os.path.basename(spec).removesuffix(".json")
@@ -370,7 +370,7 @@ def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
 
 
 def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
-    """What a handler's table sets, without the defaults and without what is wired."""
+    """Returns the values of a handler's table without zero values and without the settings that wire it."""
     ours = (("options", "BinaryName"), ("base_runtime_spec",))
     return {key: value for key, value in comparable(table).items() if key not in ours}
 

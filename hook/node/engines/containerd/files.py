@@ -1,9 +1,9 @@
-"""Which of containerd's configuration files to change, and how. Pure but for reading the files.
+"""Which of containerd's configuration files are changed, and how. The only I/O is reading the files.
 
-containerd 1.x: an imported file that has the CRI plugin's table replaces it whole, so the file that has the last
-word is edited in place. 2.x merges deeply: a drop-in of our own, with the main file's `version` (others are not
-applied), and the main file's `imports` names it where it does not yet. Source: containerd's
-cmd/containerd/server/config.
+containerd 1.x: an imported file that has the CRI plugin's table replaces the whole table. So the last file with that
+table is edited in place. 2.x merges files deeply. So a drop-in of our own is written, with the `version` of the main
+file, since files of another version are not applied. The main file's `imports` gets an entry for the drop-in if it
+does not cover it yet. Source: containerd's cmd/containerd/server/config.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 
 CRI = {2: ("plugins", "io.containerd.grpc.v1.cri"), 3: ("plugins", "io.containerd.cri.v1.runtime")}
-"""The table of the CRI plugin's runtimes by the version of a configuration file."""
+"""The key of the CRI plugin's table, by the version of a configuration file."""
 
 NRI: Key = ("plugins", "io.containerd.nri.v1.nri")
 
 _DROP_IN = "99-reassert.toml"
 _OUR_IMPORT = "99-reassert*.toml"
-"""A pattern: where a plain name stands in `imports` and the file is gone, containerd does not start."""
+"""A pattern, since containerd does not start if `imports` names a single file that is missing."""
 
 
 class Parsed(NamedTuple):
-    """A file's text, and the values in it."""
+    """The text of a file and its values."""
 
     text: str
     values: dict[str, Any]
@@ -39,10 +39,10 @@ class Parsed(NamedTuple):
 class Files:
     """The configuration files as they are without reassert.
 
-    `main`: path of config.toml, which may be missing. `major`: containerd's major version. `version`: of the format.
-    `imports`: the patterns of other files, None where the main one says nothing of them. `files`: text and values of
-    each, the main one first, in the order in which they are read. Of a symbolic link, the file that it leads to is
-    read and changed.
+    `main`: path of config.toml, which may be missing. `major`: containerd's major version. `version`: of the file
+    format. `imports`: the patterns of other files. `has_imports`: whether the main file sets them. `files`: text and
+    values of each, the main one first, in the order of reading. A symbolic link is followed: its target is read and
+    changed.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Files:
 
     @classmethod
     def read(cls, main: str, major: int, imports: list[str], base: Base) -> Self:
-        """Read every file once. `imports`: the effective patterns, as containerd itself has them.
+        """Reads every file once. `imports`: the effective patterns of containerd.
 
-        Raises NodeError for a file that cannot be understood, or an old format.
+        Raises NodeError for a file that cannot be parsed or has an old format.
         """
         parsed = _parsed(main, base)
         others = [path for path in imports if not os.path.basename(path).startswith("99-reassert")]
@@ -81,11 +81,11 @@ class Files:
         return cls(main, major, version, patterns, "imports" in parsed.values, files, base)
 
     def cri(self) -> Key:
-        """The table of the CRI plugin in the file that is edited."""
+        """Returns the key of the CRI plugin's table in the file that is edited."""
         return CRI[self.version]
 
     def change(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
-        """The files that make these settings effective, and what `strip` needs to take them out again."""
+        """Returns the changes that make these settings effective, and the notes with which `strip` removes them."""
         return self._drop_in(settings) if self.major > 1 else self._in_place(settings)
 
     def _in_place(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
@@ -101,11 +101,11 @@ class Files:
         return [(path, self._state(path, toml.edit(text, path, settings)))], notes
 
     def define(self, key: Key) -> bool:
-        """Whether any file has this table below the CRI plugin's."""
+        """Whether any file defines this table below the CRI plugin's."""
         return any(toml.get(parsed.values, (*self.cri(), *key)) is not None for parsed in self._files.values())
 
     def _last_word(self) -> str:
-        """The file whose CRI table counts."""
+        """Returns the file whose CRI table is effective."""
         with_table = [path for path, parsed in self._files.items() if toml.get(parsed.values, self.cri()) is not None]
         return with_table[-1] if with_table else self.main
 
@@ -127,7 +127,7 @@ class Files:
         return changes, [{"path": real, "key": ["imports"], "ours": ours, "was": self._has_imports}]
 
     def _state(self, path: str, text: str) -> State:
-        """The file with another text, and the owner and mode that it has."""
+        """Returns the file's state with another text, and with the owner and mode that it has."""
         base = self._base(path)
         content = toml.encode(text)
         return base.with_content(content) if base else State(content)
@@ -140,7 +140,7 @@ def _parsed(path: str, base: Base) -> Parsed:
 
 
 def _version(main: str, major: int, parsed: Parsed) -> int:
-    """The version of the format. Raises NodeError for one that this containerd does not read."""
+    """Returns the version of the file format. Raises NodeError if it is not supported with this containerd."""
     empty = not parsed.text.strip()
     version = 2 if major == 1 and empty else int(parsed.values.get("version", 0 if not empty else min(major, 2) + 1))
     if version not in CRI or (major == 1 and version == 3):
@@ -153,12 +153,12 @@ def _version(main: str, major: int, parsed: Parsed) -> int:
 
 
 def _absolute(main: str, pattern: str) -> str:
-    """As containerd resolves it: from the main file's directory."""
+    """Returns a pattern as containerd resolves it: from the main file's directory."""
     return os.path.normpath(os.path.join(os.path.dirname(main), pattern))
 
 
 def strip(path: str, text: str, notes: list[dict[str, Any]]) -> str:
-    """A file that an administrator edited after us, without our settings; theirs stay. Raises NodeError."""
+    """Returns a file that was edited after the install, without our settings. Raises NodeError."""
     values = toml.parse(text, path)
     settings: dict[Key, Any] = {}
     for note in notes:

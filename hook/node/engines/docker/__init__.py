@@ -1,1 +1,1 @@
-"""dockerd: daemon.json, and its API."""
+"""docker: daemon.json and the API of dockerd."""

@@ -1,4 +1,4 @@
-"""What dockerd says over its socket (Docker Engine API). The docker command need not be there."""
+"""A client of the Docker Engine API on dockerd's socket. The docker command need not be installed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from urllib.parse import quote
 from hook.node.errors import NodeError
 
 SECONDS = 20.0
-"""How long an answer may take."""
+"""The longest wait for an answer, in seconds."""
 
 RELOAD_SECONDS = 10.0
-"""How long a reload may take. One that fails is never heard of, so this is how long that is waited for."""
+"""The longest wait for a reload, in seconds. dockerd reports no failed reload, so this is the wait for one."""
 
 
 class NotThere(NodeError):
-    """What was asked for is not there, or no longer."""
+    """dockerd answered 404: the object does not exist, or no longer."""
 
 
 def get(path: str, address: str) -> Any:
-    """The answer to a GET as data. `path`: without a version. `address`: of the socket. Raises NotThere, NodeError."""
+    """Returns the JSON answer to a GET. `path`: without version. `address`: the socket. Raises NotThere, NodeError."""
     connection = _Connection("localhost")
     connection.address = address
     try:
@@ -41,9 +41,9 @@ def get(path: str, address: str) -> Any:
 
 
 def wait_for_reload(ask: Callable[[], None], address: str) -> None:
-    """Ask for a reload and wait until dockerd has done it: it makes an event of that, and none of a failure.
+    """Calls `ask`, which requests a reload, and waits for dockerd's event of a reload. A failed reload has no event.
 
-    Raises NodeError where it does not answer at all.
+    Raises NodeError if dockerd does not answer.
     """
     connection = _Connection("localhost")
     connection.address = address

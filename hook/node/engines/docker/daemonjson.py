@@ -1,4 +1,4 @@
-"""dockerd's daemon.json: read with line and column in every error, written in the style that it has."""
+"""dockerd's daemon.json: errors have line and column, and an edit keeps the style of the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPELLED: dict[type, str] = {dict: "an object", str: "a string"}
 
 
 def parse(content: bytes, path: str) -> dict[str, Any]:
-    """The settings; {} for an empty file. Raises NodeError for what dockerd would not read either."""
+    """Returns the settings; {} for an empty file. Raises NodeError for a file that dockerd would not read either."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -25,7 +25,7 @@ def parse(content: bytes, path: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise NodeError(f"{path}:{error.lineno}:{error.colno}: {error.msg}; nothing was changed") from None
     if not isinstance(values, dict):
-        raise NodeError(f"{path}:1:1: an object {{…}} of settings is needed; nothing was changed")
+        raise NodeError(f"{path}:1:1: the file must hold a JSON object; nothing was changed")
     for key, kind in _CHECKED.items():
         _check(values.get(key, kind()), kind, key, text, path)
     for name, entry in values.get("runtimes", {}).items():
@@ -36,7 +36,7 @@ def parse(content: bytes, path: str) -> dict[str, Any]:
 
 
 def render(values: dict[str, Any], like: bytes) -> bytes:
-    """The settings as text, indented as an earlier text of the file is; tabs or spaces, or all in one line."""
+    """Returns the settings as JSON, in the style of the earlier content: tabs, spaces, or one line."""
     before = like.decode("utf-8-sig", "replace")
     found = re.search(r"^([ \t]+)\S", before, re.MULTILINE)
     one_line = bool(before.strip()) and "\n" not in before.strip()

@@ -1,4 +1,4 @@
-"""dockerd: `runtimes` and `default-runtime` in daemon.json, which it reads again without touching a container."""
+"""docker: `runtimes` and `default-runtime` in daemon.json, which dockerd reloads while containers keep running."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from hook.policy.model import Policy
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
-"""The runtime that stands for runc: `runc` itself is a name that dockerd keeps to itself."""
+"""The name of the runtime that wraps runc: dockerd reserves the name `runc` for itself."""
 
 _STOCK = ("runc", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
 _BEGINNING_SECONDS, _STARTING_SECONDS, _LATELY_SECONDS = 0.5, 10.0, 30.0
-"""How long a start may take until dockerd lists its container; how long it is waited for then; and how old a container
-is at least that was created to be started some other time."""
+"""Seconds until dockerd lists the container of a start that has begun; the longest wait for the end of that start;
+the age from which a created container is not about to be started."""
 
 _STATES = ("/run/containerd", "/run/docker/containerd/daemon")
-"""State directories of the containerd that dockerd uses: the node's, or one of its own."""
+"""State directories of the containerd that dockerd uses: the node's, or dockerd's own."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """daemon.json. `state`: the file, None where there is none. `values`: what it says."""
+    """daemon.json. `state`: the file, None if it does not exist. `values`: its settings."""
 
     state: State | None
     values: dict[str, Any]
 
     def runtimes(self) -> dict[str, Any]:
-        """The entries of `runtimes`, by name."""
+        """Returns the entries of `runtimes`, by name."""
         found: dict[str, Any] = self.values.get("runtimes", {})
         return found
 
     def default(self) -> str:
-        """The name of the runtime that is taken unasked."""
+        """Returns the name of the default runtime."""
         return str(self.values.get("default-runtime") or "runc")
 
 
 class Docker(Engine[Settings]):
-    """The dockerd of this node. `arguments`: the running daemon's; none where it does not run."""
+    """The dockerd of this node. `arguments`: of the running daemon, [] if it does not run."""
 
     name = "docker"
     adapters = (RUNTIME, CDI)
@@ -75,20 +75,20 @@ class Docker(Engine[Settings]):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether this node has it."""
+        """Whether dockerd is installed on this node."""
         return systemd.which("dockerd") is not None
 
     @classmethod
     def find(cls) -> Self:
-        """By its own word and the running daemon's command line."""
+        """Returns the dockerd of this node, by `dockerd --version` and the running daemon's command line."""
         said = systemd.command(["dockerd", "--version"]).stdout
         found = re.search(r"version (\d+\.\d+\.\d+)", said)
         if found is None:
-            raise NodeError(f"`dockerd --version` says {said.strip()!r}, which is no version")
+            raise NodeError(f"`dockerd --version` prints no version: {said.strip()!r}")
         return cls(tuple(map(int, found[1].split("."))), arguments_of(_pid()))
 
     def read(self) -> Settings:
-        """daemon.json as it is."""
+        """Returns daemon.json as it is now."""
         return self._parsed(look(self._config))
 
     def _parsed(self, state: State | None) -> Settings:
@@ -97,9 +97,9 @@ class Docker(Engine[Settings]):
     # -- what is
 
     def handlers(self, now: Settings, notes: dict[str, Any]) -> list[Handler]:
-        """The runtimes that daemon.json names, and runc as long as it is the default.
+        """Returns the runtimes in daemon.json, and runc if it is the default.
 
-        dockerd's own names for runc can always be asked for, and nobody can redirect them (`wire` remarks on it).
+        A container can always ask for dockerd's own names of runc. No setting redirects them (`wire` remarks on it).
         """
         default = now.default()
         found = [Handler("runc", systemd.which("runc") or "runc", (), "the default")] if default in _STOCK else []
@@ -115,7 +115,7 @@ class Docker(Engine[Settings]):
         return found
 
     def warnings(self, now: Settings) -> list[str]:
-        """A wired node whose default is runc after all, or whose default is in nobody's reach."""
+        """Returns a warning if the node is wired but the default runtime is dockerd's own runc."""
         default = now.default()
         names = [name for name, entry in now.runtimes().items() if real_of(_called(entry) or "")]
         if NAME in names and default in _STOCK:
@@ -123,17 +123,17 @@ class Docker(Engine[Settings]):
         return []
 
     def preexisting(self, now: Settings, policy: Policy, hooked: bool) -> list[str]:
-        """The containers that remember runc by dockerd's own name for it. Raises NodeError."""
+        """Returns a warning about containers that were created with dockerd's own runc. Raises NodeError."""
         names = [name for name, runtime in self._containers(now) if runtime in _STOCK]
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with runc itself and start with it again, which bypasses reassert, "
+            f"{len(names)} containers were created with dockerd's runc and bypass reassert at each start "
             f"until they are recreated: {listed(names)}"
         ]
 
     def uninstall_notes(self, before: Callable[[], Settings], notes: dict[str, Any]) -> list[str]:
-        """The containers that remember a runtime that will be gone. Raises NodeError where dockerd does not answer."""
+        """Returns a note about containers whose runtime the uninstall removes. Raises NodeError without an answer."""
         created = notes.get("created")
         names = [name for name, runtime in self._containers(before()) if runtime == created] if created else []
         if not names:
@@ -144,7 +144,7 @@ class Docker(Engine[Settings]):
         ]
 
     def _containers(self, now: Settings) -> list[tuple[str, str]]:
-        """Name and runtime of every container, running or not."""
+        """Returns name and runtime of every container, running or not."""
         if not self.running():
             return []
         found = []
@@ -152,7 +152,7 @@ class Docker(Engine[Settings]):
         for entry in dockerapi.get("/containers/json?all=1", address):
             try:
                 one = dockerapi.get(f"/containers/{entry['Id']}/json", address)
-            except dockerapi.NotThere:  # removed meanwhile
+            except dockerapi.NotThere:  # the container was removed
                 continue
             found.append((str(one["Name"]).lstrip("/"), str(one["HostConfig"].get("Runtime", ""))))
         return found
@@ -160,14 +160,14 @@ class Docker(Engine[Settings]):
     # -- what is to be
 
     def wire(self, now: Settings, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """Every configured runtime gets a dispatcher in its place, and runc one under a name of ours."""
+        """Returns a daemon.json with a dispatcher for every runtime, and with a runtime of ours that wraps runc."""
         wiring = Wiring()
         if CDI in choice.adapters:
             wiring.artifacts.append(cdi_file(choice.policy, choice.program))
             wiring.remarks.append('docker 25 to 28.2 needs "features": {"cdi": true} in daemon.json, and a restart')
         if RUNTIME not in choice.adapters:
             return wiring
-        self._flags_stand_in_the_way()
+        self._check_flags()
         before = base(self._config)
         values = self._parsed(before).values
         edited = self._edited(values, choice, wiring)
@@ -201,7 +201,7 @@ class Docker(Engine[Settings]):
         return edited
 
     def _wrap(self, name: str, entry: dict[str, Any], program: str, taken: dict[str, str], wiring: Wiring) -> None:
-        """A dispatcher in the place of what the entry calls; its runtimeArgs and options go on to that."""
+        """Replaces the runtime of an entry by a dispatcher, which passes runtimeArgs and options on."""
         called = _called(entry)
         if called is None:
             kind = entry.get("runtimeType") or "without a path"
@@ -214,7 +214,7 @@ class Docker(Engine[Settings]):
             entry["options"] = {**entry.get("options", {}), "BinaryName": path}
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Our settings as they were before, where nobody has set them anew."""
+        """Returns an edited file with our settings restored, except those that were changed since."""
         values = parse(content, path)
         for setting in notes.get("settings", []):
             key = tuple(setting["key"])
@@ -224,8 +224,8 @@ class Docker(Engine[Settings]):
             del values["runtimes"]
         return render(values, content) if values else None
 
-    def _flags_stand_in_the_way(self) -> None:
-        """No file is read that says again what its command line says (moby, daemon/config)."""
+    def _check_flags(self) -> None:
+        """Raises NodeError if dockerd's command line sets what the file must set: it would refuse the file then."""
         for flag in ("--add-runtime", "--default-runtime"):
             if option(self._arguments, flag):
                 raise NodeError(
@@ -236,7 +236,7 @@ class Docker(Engine[Settings]):
     # -- doing it
 
     def check(self, now: Settings, wiring: Wiring) -> None:
-        """By dockerd itself, since 23.0. One before that checks the file when it reloads, and else stays as it is."""
+        """Checks the file with `dockerd --validate`, from 23.0 on. Earlier versions check it when they reload."""
         if self.version < (23, 0) or not now.values:
             return
         done = systemd.command(["dockerd", "--validate", "--config-file", self._config])
@@ -248,11 +248,11 @@ class Docker(Engine[Settings]):
         return bool(_pid())
 
     def restart(self) -> None:
-        """Let it read its configuration again, without a restart: that would end containers (live-restore apart).
+        """Makes dockerd reload its configuration. A restart would end containers, unless live-restore is on.
 
-        A reload changes what the file says and leaves what it no longer says. So if runtimes are to vanish, the file
-        says so in as many words for the length of one reload. Before that, one in which ours are still known but no
-        longer the default: `docker run` first creates a container, with its runtime's name, and then starts it.
+        A reload does not unset settings that the file no longer has. So to remove runtimes, the file states all
+        settings explicitly during one reload. An earlier reload keeps our runtimes but not as the default, because
+        `docker run` creates a container with a runtime's name first and starts it later.
         """
         now = self.read()
         state, address = now.state, self._address(now)
@@ -271,7 +271,7 @@ class Docker(Engine[Settings]):
             put(self._config, state)
 
     def _going(self, values: dict[str, Any], address: str) -> dict[str, dict[str, Any]]:
-        """The runtimes of ours that are in force and not among these."""
+        """Returns our runtimes that dockerd knows now and that `values` no longer has."""
         now = dockerapi.get("/info", address)["Runtimes"] if _pid() else {}
         gone = {name: str(entry.get("path", "")) for name, entry in now.items() if name not in values["runtimes"]}
         return {name: {"path": path} for name, path in gone.items() if path and real_of(path)}
@@ -283,11 +283,11 @@ class Docker(Engine[Settings]):
         dockerapi.wait_for_reload(lambda: os.kill(pid, signal.SIGHUP), address)
         if not self._is_in_force(values, address):
             said = systemd.last_lines(self.service)
-            raise NodeError(f"{self.title} does not take over the runtimes of {self._config}{said}")
+            raise NodeError(f"{self.title} did not apply the runtimes of {self._config}{said}")
         self._wait_for_starts(address)
 
     def _wait_for_starts(self, address: str) -> None:
-        """Until whoever is about to start a container, by what was in force before, has done so."""
+        """Waits for containers that were created before the reload and are about to be started."""
         time.sleep(_BEGINNING_SECONDS)
         deadline = time.monotonic() + _STARTING_SECONDS
         starting = self._created(address)
@@ -296,13 +296,13 @@ class Docker(Engine[Settings]):
             starting &= self._created(address)
 
     def _created(self, address: str) -> set[str]:
-        """Ids of the containers that were created lately and have not been started."""
+        """Returns the ids of containers that were created lately and not started yet."""
         filters = quote(json.dumps({"status": ["created"]}))
         found = dockerapi.get(f"/containers/json?all=1&filters={filters}", address)
         return {one["Id"] for one in found if one["Created"] > time.time() - _LATELY_SECONDS}
 
     def _is_in_force(self, values: dict[str, Any], address: str) -> bool:
-        """Whether the daemon works with these runtimes, no more and no less, and this default."""
+        """Whether the daemon has exactly these runtimes and this default."""
         info = dockerapi.get("/info", address)
         now = {name: entry for name, entry in info["Runtimes"].items() if name not in _STOCK}
         wanted: dict[str, Any] = values.get("runtimes", {})
@@ -310,17 +310,17 @@ class Docker(Engine[Settings]):
         return same and set(now) == set(wanted) and info["DefaultRuntime"] == values.get("default-runtime", "runc")
 
     def starter(self, now: Settings) -> Starter:
-        """Probes by the docker command."""
+        """Returns a starter that uses the docker command."""
         return ContainerStarter(self.name)
 
     def users(self, now: Settings, path: str) -> int:
-        """Running containers whose shim calls this runtime."""
+        """Returns how many running containers have a shim that calls this runtime."""
         return sum(shims.users(path, state) for state in _STATES)
 
     # -- dockerd itself
 
     def _address(self, now: Settings) -> str:
-        """Its unix socket. Raises NodeError where it listens on none."""
+        """Returns dockerd's unix socket. Raises NodeError if it listens on none."""
         hosts = option(self._arguments, "--host", "-H")
         hosts = hosts or [str(host) for host in now.values.get("hosts", [])]
         sockets = [host.removeprefix("unix://") for host in hosts if host.startswith("unix://")]
@@ -330,7 +330,7 @@ class Docker(Engine[Settings]):
 
 
 def _pid() -> int:
-    """Its process, by systemd or by its own pid file; 0 where it does not run."""
+    """Returns dockerd's pid, from systemd or from its pid file; 0 if it does not run."""
     pid = systemd.main_pid(Docker.service)
     if not pid:
         try:
@@ -342,7 +342,7 @@ def _pid() -> int:
 
 
 def _called(entry: dict[str, Any]) -> str | None:
-    """The OCI runtime that an entry of `runtimes` calls, as it is written; None where it calls none."""
+    """Returns the OCI runtime that an entry of `runtimes` calls, as written; None if it calls none."""
     if entry.get("path"):
         return str(entry["path"])
     if entry.get("runtimeType") in RUNC_TYPES:
@@ -351,15 +351,15 @@ def _called(entry: dict[str, Any]) -> str | None:
 
 
 def _dispatcher(called: str, program: str, taken: dict[str, str], wiring: Wiring) -> str:
-    """The path of the dispatcher for a runtime; the file itself joins the artifacts."""
+    """Adds the dispatcher for a runtime to the artifacts. Returns its path."""
     real = systemd.which(called)
     if real is None:
-        raise NodeError(f"the OCI runtime {called}, which dockerd is to call, is not installed on this node")
+        raise NodeError(f"the OCI runtime {called}, which dockerd calls, is not installed on this node")
     return wiring.add_artifact(dispatcher_for(behind(real), program, taken))
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each setting that is ours, with what it was; entries of `runtimes` one by one."""
+    """Returns each setting that we change, with its old value; `runtimes` entry by entry."""
     found: list[dict[str, Any]] = []
     if after.get("default-runtime") != before.get("default-runtime"):
         found.append(

@@ -252,8 +252,8 @@ GARBAGE = frames(PLUGIN, struct.pack(">IIBB", 4, 1, 1, 0) + b"\xff\xff\xff\xff")
     [
         (OVERSIZED, "a frame of 1073741824 bytes"),
         (LONG_MESSAGE, "a message of 1073741824 bytes"),
-        (GARBAGE, "4 bytes that are no Request"),
-        (frames(PLUGIN, struct.pack(">IIBB", 0, 2, 2, 0)), "where a request belongs"),
+        (GARBAGE, "4 bytes do not decode as Request"),
+        (frames(PLUGIN, struct.pack(">IIBB", 0, 2, 2, 0)), "expected a request"),
     ],
     ids=["frame", "length", "garbage", "response"],
 )
@@ -378,7 +378,7 @@ def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:
             service="nri.pkg.api.v1alpha1.Plugin", method="CreateContainer", payload=b"\xff"
         )
         plugin.peer.send_message(1, request.SerializeToString())
-        assert "1 bytes that are no CreateContainerRequest" in plugin.ended()["message"]
+        assert "1 bytes do not decode as CreateContainerRequest" in plugin.ended()["message"]
 
 
 def test_a_runtime_that_never_configures_is_given_up(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
 ) -> None:
     """A runtime that is there and sends us away would be asked as often."""
     chosen = SimpleNamespace(socket=str(root_dir / "nri"), policy="/none", store="/none", events="/none")
-    for name in ("_stop", "_serve", "_take_up_policy"):
+    for name in ("_stop", "_serve", "_load_policy"):
         monkeypatch.setattr(Service, name, lambda *_: False)
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     service = Service(chosen, "10", Report("", NoMetrics()))  # type: ignore[arg-type]  # options, as argparse has them
@@ -164,7 +164,7 @@ def test_a_wrong_command_line_is_told(options: list[str]) -> None:
 def test_a_socket_that_no_runtime_left_open_is_told(given: str) -> None:
     done = reassert("nri", env={"NRI_PLUGIN_SOCKET": given})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"reassert: NRI_PLUGIN_SOCKET={given!r} in the environment is no open socket; ")
+    assert done.stderr.startswith(f"reassert: NRI_PLUGIN_SOCKET={given!r} is not an open socket; ")
 
 
 def test_metrics_take_no_file_away(root_dir: Path) -> None:

@@ -117,7 +117,7 @@ def test_nothing_is_kept_of_what_is_skipped() -> None:
 
 @pytest.mark.parametrize("payload", [b"\x12" * 1024, b"\x0a\xff" * 512, b"\x0a\x01a\x1a" * 256])
 def test_a_message_that_is_skipped_has_to_begin_as_a_request_does(payload: bytes) -> None:
-    with pytest.raises(Violation, match="is no request"):
+    with pytest.raises(Violation, match="is not a request"):
         ttrpc.read_request(ttrpc.Message(1, ttrpc.REQUEST, payload, ttrpc.SKIP_LIMIT))
 
 

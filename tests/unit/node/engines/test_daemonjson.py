@@ -22,7 +22,7 @@ def test_empty_file_has_no_settings(content: bytes) -> None:
     [
         (b'{\n  "a": 1,\n}', f"{PATH}:3:1: "),
         (b'{"a": 1', f"{PATH}:1:8: "),
-        (b"[]", f"{PATH}:1:1: an object"),
+        (b"[]", f"{PATH}:1:1: the file must hold a JSON object"),
         (b'{\n "a": "\xff"}', f"{PATH} is not UTF-8"),
         (b'{"a": 1,\n  "runtimes": []}', f"{PATH}:2:3: runtimes must be an object"),
         (b'{"default-runtime": 1}', f"{PATH}:1:2: default-runtime must be a string"),

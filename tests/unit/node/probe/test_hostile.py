@@ -106,7 +106,7 @@ def covering(who: Identity, **match: Any) -> tuple[bool, str]:
     return bool(tried), others.get("r", "")
 
 
-UNSURE = "whether it holds for a probe depends on what the adapter can see"
+UNSURE = "whether it matches a test container depends on what the adapter can see"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_rule_is_tried_if_it_holds_whatever_the_adapter_sees(match: dict[str, 
 
 
 def test_a_container_of_no_pod_has_no_namespace() -> None:
-    assert covering(BARE, namespaces=["*"]) == (False, "namespaces: the probe is of no pod")
+    assert covering(BARE, namespaces=["*"]) == (False, "namespaces: the test container is not in a pod")
     assert covering(BARE, images=["localhost/*"]) == (True, "")
 
 

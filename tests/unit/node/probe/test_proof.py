@@ -32,7 +32,7 @@ def again(monkeypatch: pytest.MonkeyPatch, wired: str, started: str) -> list[str
 
 def test_what_the_hook_cannot_reach_is_no_failure_of_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     """podman's `exec --env` asks the runtime, and no hook."""
-    assert again(monkeypatch, HOOK, PROTECTED) == [f"handler crun: {IN_EXEC}; only --adapter runtime reaches that"]
+    assert again(monkeypatch, HOOK, PROTECTED) == [f"handler crun: {IN_EXEC}; only --adapter runtime prevents that"]
 
 
 @pytest.mark.parametrize(("wired", "started"), [(RUNTIME, PROTECTED), (HOOK, EXPOSED), (RUNTIME, EXPOSED)])

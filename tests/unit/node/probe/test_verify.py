@@ -161,9 +161,9 @@ def test_an_exec_that_differs_is_a_way_in(local: Make) -> None:
 
 def test_an_exec_that_cannot_be_tried_is_not_called_protected(local: Make) -> None:
     def cannot(_env: Env) -> Env:
-        raise NodeError("the image does not say what can be run in it")
+        raise NodeError("the image has no command that could be executed in the container")
 
-    said = ["put back: 2 env", "exec not tried: the image does not say what can be run in it"]
+    said = ["put back: 2 env", "exec not tried: the image has no command that could be executed in the container"]
     assert found(local(protect, cannot)) == ("protected", said, "not tried")
 
 
@@ -202,7 +202,7 @@ def test_a_hostile_container_that_fails_for_another_reason_is_no_protection(loca
     def fragile(env: Env) -> Env:
         return break_down(env) if "INSECURE" in env else protect(env)
 
-    said = "a container that overrides nothing starts, a hostile one could not be started: "
+    said = "a container that overrides nothing starts; a hostile one could not be started: "
     assert found(local(fragile)) == ("not tried", [f"{said}exec: reassert-runc: no such file"], "")
 
 
@@ -212,19 +212,19 @@ def test_one_that_somebody_ends_is_tried_again(local: Make) -> None:
     assert found(starter)[0] == "protected"
     assert starter.started == 4
     starter.short_lived = 3
-    ended = "the container's process ended before it could be looked at"
+    ended = "the container's process ended before its environment could be read"
     assert found(starter)[:2] == ("starts nothing", [f"a container that overrides nothing does not start: {ended}"])
     starter.short_lived = 2
     probe(starter, "runc")
     starter.short_lived = 3
-    with pytest.raises(NodeError, match="ended before it could be looked at"):
+    with pytest.raises(NodeError, match="ended before its environment could be read"):
         probe(starter, "runc")
 
 
 def test_a_virtual_machines_handler_is_not_called_protected(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table") == 1
     output = capsys.readouterr().out
-    assert "kata       -        not tried  it calls no OCI runtime of this node; NRI is the way in" in output
+    assert "kata       -        not tried  it calls no OCI runtime of this node; --adapter nri reaches it" in output
     assert output.endswith("result     not tried: handler/kata (--except PART accepts that)\n")
     assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table", Accepted(["handler/kata"])) == 0
     output = capsys.readouterr().out
@@ -240,7 +240,7 @@ def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
     given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}, team)
     assert verify(ENGINE, [RUNC], given, local(protect), "table") == 1
     output = capsys.readouterr().out
-    assert "not tried  rule/team: namespaces: the probe is of no pod\n" in output
+    assert "not tried  rule/team: namespaces: the test container is not in a pod\n" in output
     assert "every handler is protected" not in output
     assert verify(ENGINE, [RUNC], given, local(protect), "json", Accepted(["rule/other"])) == 1
     assert json.loads(capsys.readouterr().out)["protected"] is False
@@ -248,7 +248,7 @@ def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
     report = json.loads(capsys.readouterr().out)
     assert (report["protected"], report["notTried"]) == (
         True,
-        [{"part": "rule/team", "because": "namespaces: the probe is of no pod", "accepted": True}],
+        [{"part": "rule/team", "because": "namespaces: the test container is not in a pod", "accepted": True}],
     )
 
 
@@ -256,7 +256,7 @@ def test_an_exec_that_was_not_tried_is_an_exception_that_has_to_be_named(
     local: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cannot(_env: Env) -> Env:
-        raise NodeError("the image does not say what can be run in it")
+        raise NodeError("the image has no command that could be executed in the container")
 
     assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table") == 1
     assert "result     not tried: exec/runc " in capsys.readouterr().out
@@ -313,7 +313,9 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
 
 def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
     given = policy({"name": "ca", "match": {"namespaces": ["a"]}, "env": [{"name": "CA", "value": "/ca.pem"}]})
-    with pytest.raises(NothingToVerify, match=r"no rule of policy.yaml covers a probe; rule ca: namespaces: the "):
+    with pytest.raises(
+        NothingToVerify, match=r"no rule of policy.yaml covers a test container; rule ca: namespaces: the "
+    ):
         found(local(protect), given=given)
 
 
@@ -334,7 +336,7 @@ def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(
     monkeypatch.setattr("hook.node.probe.starter.UP_SECONDS", 0.0)
     result, [reason], _ = found(local(lambda _env: {"PATH": "/bin"}))
     assert result == "not tried"
-    assert f"does not show env {MARKER}" in reason
+    assert f"has no env {MARKER}" in reason
 
 
 def test_only_what_dead_processes_left_is_abandoned() -> None:
