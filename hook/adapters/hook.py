@@ -73,8 +73,9 @@ def options_of(arguments: "list[str]") -> Options:
 
 def run(options: Options, caller: Caller) -> int:
     """Do the work of one stage, in `/`; returns the exit status."""
-    posix.chdir("/")
     stage = options.operands[0]
+    bundle = _working_directory() if stage == PRECREATE else "/"
+    posix.chdir("/")
     kinds = ALL
     if options.flags == {"inject-env"}:
         kinds = ALL - {mounts.KIND}
@@ -82,13 +83,21 @@ def run(options: Options, caller: Caller) -> int:
         kinds = frozenset({mounts.KIND})
     try:
         if stage == PRECREATE:
-            precreate(options, kinds)
+            precreate(options, kinds, bundle)
         elif stage != POSTSTOP:
             _at_stage(options, stage, kinds, caller)
     except Refused as error:
         caller.say(str(error).replace("\n", " "))
         return 1
     return 0
+
+
+def _working_directory() -> str:
+    """Where the hook was started; "/" if that directory is gone."""
+    try:
+        return posix.getcwd()
+    except OSError:
+        return "/"
 
 
 class State:

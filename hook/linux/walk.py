@@ -11,6 +11,9 @@ from hook.container.paths import clean, is_below
 from hook.linux.mountns import mount_id
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
 
+DIRECTORIES = 1000
+"""Maximum number of directories in which a container has devices. Each is walked to."""
+
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _TABLE_LIMIT = 1 << 28
 """Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
@@ -18,6 +21,14 @@ _TABLE_LIMIT = 1 << 28
 
 class Misled(Exception):
     """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
+
+
+class NotSo(Exception):
+    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would mend that."""
+
+    def __init__(self, message: str, can_place: bool = False) -> None:
+        super().__init__(message)
+        self.can_place = can_place
 
 
 class Place:

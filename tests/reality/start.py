@@ -126,7 +126,7 @@ class Start:
         bundle.write(self._hook() if self.adapter in ("hook", "both") else None)
         if self.adapter == "precreate":
             command = [str(REASSERT), "hook", *self.node.options(), "precreate"]
-            done = self.node.run(command, self.runtime, stdin=bundle.config)
+            done = self.node.run(command, self.runtime, stdin=bundle.config, cwd=str(bundle.path))
             if done.status:
                 return done
             bundle.config.write_text(done.output)
