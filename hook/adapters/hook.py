@@ -14,6 +14,7 @@ from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
 from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import say
+from hook.base.text import named
 from hook.container.identity import Identity, identify
 from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
@@ -173,7 +174,7 @@ def _too_late(edit: Edit) -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
     message = (
-        f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
+        f"{edit.kind} {named(edit.name)} is not what the policy wants, and a hook cannot set {what}; "
         "the runtime wrapper (reassert runtime) or the NRI plugin can"
     )
     return Reason(edit.rule, edit.kind, message)

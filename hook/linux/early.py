@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 
 from hook.base.system import is_link
+from hook.base.text import named
 from hook.container.paths import clean, is_below, parents
 from hook.container.spec import Spec
 from hook.linux.walk import DIRECTORIES, Misled, walk
@@ -37,13 +38,15 @@ def astray(rootfs: str, directories: Sequence[str], reserved: Sequence[PlaceMoun
             at = next((name for name in ours if path == name or is_below(path, name)), "")
             volume = next((v for v in volumes if any(way == v or is_below(way, v) for way in through)), "")
             if at:
-                found.append(Reason(ours[at], KIND, f"{directory}, in which devices are made, leads into {at}"))
+                found.append(
+                    Reason(ours[at], KIND, f"{named(directory)}, in which devices are made, leads into {named(at)}")
+                )
                 continue
             if path != "/dev" and not path.startswith("/dev/"):
                 volume = volume or unknown
             volume = volume or led
             if volume:
-                message = f"{directory}, in which devices are made, may be in the volume {volume}"
+                message = f"{named(directory)}, in which devices are made, may be in the volume {named(volume)}"
                 found.append(Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount"))
         return found
     finally:

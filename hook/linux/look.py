@@ -7,6 +7,7 @@ attributes and those of its subtree are the kernel's, and what cannot be made tr
 
 import posix
 
+from hook.base.text import named
 from hook.container.paths import directories, is_below
 from hook.container.spec import Spec
 from hook.linux.mountns import (
@@ -91,7 +92,7 @@ def _looked(
 
 
 def _still(edit: PlaceMount, problem: NotSo) -> str:
-    return f"{edit.name} in the image {_ASTRAY}" if problem.can_place else str(problem)
+    return f"{named(edit.name)} in the image {_ASTRAY}" if problem.can_place else str(problem)
 
 
 class _View:
@@ -127,7 +128,9 @@ class _View:
     def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         """What is wrong with each reserved mount, of those with which something is."""
         if not self._is_the_images():
-            return [(edit, NotSo(f"{edit.name}: another mount lies over the container's root")) for edit in reserved]
+            return [
+                (edit, NotSo(f"{named(edit.name)}: another mount lies over the container's root")) for edit in reserved
+            ]
         found: list[tuple[PlaceMount, NotSo]] = []
         for edit in reserved:
             try:
@@ -135,7 +138,7 @@ class _View:
             except NotSo as problem:
                 found.append((edit, problem))
             except (Misled, OSError) as error:
-                found.append((edit, NotSo(f"{edit.name} in the image {_cannot(error)}")))
+                found.append((edit, NotSo(f"{named(edit.name)} in the image {_cannot(error)}")))
         return found or self._late(reserved)
 
     def _is_the_images(self) -> bool:
@@ -155,11 +158,13 @@ class _View:
                 self._check_nothing_mounted(edit, place.path, self._companions(edit, place.path, reserved))
                 return
             if place.fd < 0:
-                raise NotSo(f"{edit.name} is missing in the container", can_place=True)
+                raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
             row = self._row(mount_id(place.fd))
             same = same_file(posix.fstat(place.fd), self.sources[edit.name])
             if row.point != self.prefix + place.path or not same:
-                raise NotSo(f"{edit.name} in the container is not {edit.source()} of the node", can_place=True)
+                raise NotSo(
+                    f"{named(edit.name)} in the container is not {named(edit.source())} of the node", can_place=True
+                )
             under = self._row(row.parent)
             while under.point == row.point and (under.device, under.root) == (row.device, row.root):
                 under = self._row(under.parent)  # an earlier copy, on which `look` placed this one
@@ -175,7 +180,7 @@ class _View:
         for number, path in place.crossed:
             row = self._row(number)
             if row.filesystem in _NOBODYS:
-                raise Misled(f"leads through {path}, a {row.filesystem} file system")
+                raise Misled(f"leads through {named(path)}, a {row.filesystem} file system")
             if edit.mount and number != self.own and number not in self.ours and not edit.volumes_above:
                 raise NotSo(volume_above(self._at(row), edit.name))
         if edit.mount and place.path == "/":
@@ -185,7 +190,7 @@ class _View:
         for row in self.inside:
             at = self._at(row)
             if (at == path or is_below(at, path)) and not any(at == ok or is_below(at, ok) for ok in companions):
-                raise NotSo(f"{at} is mounted, and nothing may be mounted at {edit.name} or below")
+                raise NotSo(f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below")
 
     def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
@@ -198,7 +203,9 @@ class _View:
             if any(at == ok or is_below(at, ok) for ok in companions):
                 continue
             if not self._came_with(edit, row.point[len(mount.point) :], row):
-                raise NotSo(f"{at} is mounted below the reserved mount {edit.name}", can_place=not companions)
+                raise NotSo(
+                    f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
+                )
             if not all(option in row.options for option in wanted):
                 tree.append(row)
         for row in tree:
@@ -223,7 +230,10 @@ class _View:
             at = point.removeprefix(self.prefix)
             allowed = any(at == ok or is_below(at, ok) for ok in companions)
             if not allowed and (point, row.device, row.root) not in there:
-                raise NotSo(f"{row.point} of the node is missing in the reserved mount {edit.name}", can_place=True)
+                raise NotSo(
+                    f"{named(row.point)} of the node is missing in the reserved mount {named(edit.name)}",
+                    can_place=True,
+                )
 
     def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
@@ -298,12 +308,12 @@ class _View:
                 own = self.places[edit.name]
                 above = {way for _, way in own.crossed} if what != _DEVICES else ()
                 if place and (place.path == own.path or is_below(place.path, own.path) or place.path in above):
-                    problem = f"leads to the reserved mount {edit.name}"
+                    problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and not (place and edit.volumes_above):
                     problem = changeable
                 else:
                     continue
-                found.append((edit, NotSo(f"{what} {path} of the container {problem}")))
+                found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
         return found
 
     def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
@@ -327,7 +337,7 @@ class _View:
             nodes, dev = self._of_the_node()
             for row in volumes:
                 if row.device in nodes and (row.device, row.root) not in dev:
-                    return f"is in the volume {self._at(row)}, in which others can lead it to a reserved mount"
+                    return f"is in the volume {named(self._at(row))}, in which others can lead it to a reserved mount"
         return ""
 
 

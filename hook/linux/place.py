@@ -3,6 +3,7 @@
 import errno
 import posix
 
+from hook.base.text import named
 from hook.container.paths import clean, is_below
 from hook.container.spec import Spec
 from hook.linux.mountns import clone_tree, mount_namespace_of, move_mount, open_in_root
@@ -38,9 +39,9 @@ def _place(root: int, edit: PlaceMount, tree: int, spec: Spec) -> None:
                 clone = _clone(root, path)
                 if clone >= 0:
                     kept.append((path, clone))
-        _mount(root, edit.name, tree, f"{edit.name} cannot be reached inside the image")
+        _mount(root, edit.name, tree, f"{named(edit.name)} cannot be reached inside the image")
         for path, clone in kept:
-            what = f"{path}, which allowBelow lets through, has no place in the mount at {edit.name}"
+            what = f"{named(path)}, which allowBelow lets through, has no place in the mount at {named(edit.name)}"
             _mount(root, path, clone, what, make=False)
     finally:
         for _, clone in kept:
@@ -91,7 +92,7 @@ def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
                     posix.close(posix.open(name, flags, 0o644, dir_fd=parent))
                 at = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
             except OSError as error:
-                raise OSError(error.errno, f"{path} is missing and cannot be made: {error.strerror}") from None
+                raise OSError(error.errno, f"{named(path)} is missing and cannot be made: {error.strerror}") from None
             finally:
                 posix.close(parent)
         return at

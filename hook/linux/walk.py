@@ -7,6 +7,7 @@ import errno
 import posix
 
 from hook.base.system import SYMLINK_LIMIT, read_file
+from hook.base.text import named
 from hook.container.paths import clean, is_below
 from hook.linux.mountns import mount_id
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
@@ -95,7 +96,7 @@ def walk(root: int, path: str, everywhere: bool = False) -> Place:
                 continue
             here = way.path().rstrip("/") + "/" + part
             if not everywhere and any(here == tree or is_below(here, tree) for tree in BUILT_BY_THE_RUNTIME):
-                raise Misled(f"leads to {_written(here, pending)}, in a tree that the runtime builds")
+                raise Misled(f"leads to {named(_written(here, pending))}, in a tree that the runtime builds")
             try:
                 fd = posix.open(part, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=directory)
             except FileNotFoundError:

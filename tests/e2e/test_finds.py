@@ -155,6 +155,17 @@ def test_audit_says_that_enforce_would_refuse_a_device(
     assert [edit["name"] for edit in event["edits"]] == ["/etc/ssl"]
 
 
+def test_long_path_of_a_device_does_not_push_the_reason_out_of_the_log(node: Node, bundle: Bundle, real: str) -> None:
+    node.compile(DIRECTORY)
+    lead_devices_astray(bundle, "device through a link")
+    bundle.spec["linux"]["devices"][0]["path"] = "/evil/" + "x" * 250 + "/" + "y" * 250 + "/disk"
+    assert holds((real, "wrapper"), node, bundle) == "refused"
+    [event] = node.logged()
+    message = event["denials"][0]["message"]
+    assert message.startswith("/evil/xxx")
+    assert message.endswith("in which devices are made, leads into /etc/ssl")
+
+
 def test_precreate_finds_a_relative_root_in_the_bundle(node: Node, bundle: Bundle) -> None:
     """podman runs its hooks in the bundle, where the runtime looks for a relative root.path."""
     node.compile(DIRECTORY)

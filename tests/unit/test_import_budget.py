@@ -70,7 +70,9 @@ RULE = {
 MOUNT = {"hostPath": "/etc", "mountPath": "/etc/ssl"}
 
 
-def imported(*command: str, text: str = "", cwd: Path | None = None) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+def imported(
+    *command: str, text: str = "", cwd: Path | None = None
+) -> tuple[set[str], subprocess.CompletedProcess[str]]:
     """The modules that a command loads beyond those of an interpreter that does nothing."""
 
     def modules(stderr: str) -> set[str]:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from hook.adapters.nri import messages
+from hook.base.text import named
 from hook.container import paths
 from hook.container.model import Container
 from hook.container.paths import is_below
@@ -102,17 +103,17 @@ def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Rea
     if isinstance(edit, SetEnv):
         return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
     if isinstance(edit, PlaceMount):
-        why = f"conflicts with the reserved mount {edit.name}, and NRI cannot remove it"
+        why = f"conflicts with the reserved mount {named(edit.name)}, and NRI cannot remove it"
         left = mount_leftovers(edit, final, adjustment.mounts)
-        return [Reason(edit.rule, "mount", f"mount {destination} {why}") for destination in left]
+        return [Reason(edit.rule, "mount", f"mount {named(destination)} {why}") for destination in left]
     message = ""
     if isinstance(edit, PlaceDevice):
         if any(device.get("path") != edit.name for device in edit.before):
-            message = f"the container has device {edit.name} under another spelling of its path"
+            message = f"the container has device {named(edit.name)} under another spelling of its path"
         elif "m" in edit.access and edit.device["type"] == "c":
-            message = f"NRI cannot give the mknod access that {edit.name} has"
+            message = f"NRI cannot give the mknod access that {named(edit.name)} has"
     elif not isinstance(edit, DropAnnotation):
-        message = f"{edit.kind} {edit.name} is not what the policy wants, and NRI cannot change it"
+        message = f"{edit.kind} {named(edit.name)} is not what the policy wants, and NRI cannot change it"
     return [Reason(edit.rule, edit.kind, message)] if message else []
 
 
@@ -133,9 +134,9 @@ def _env_holds(edit: SetEnv, set_at_all: bool) -> bool:
 def _env_denial(edit: SetEnv) -> Reason:
     if edit.value is None:
         return Reason(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
-    name = edit.name
+    name = named(edit.name)
     why = f"env {name} occurs more than once, and NRI replaces only the first entry"
-    if name.startswith("-"):
+    if edit.name.startswith("-"):
         why = f"NRI cannot set env {name}: it takes a name that begins with - for a removal"
     return Reason(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
 
