@@ -101,7 +101,7 @@ def _event_log(path: str) -> list[str]:
         may = os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
         why = "" if may else f"it is missing, and cannot be created in {directory}"
     except OSError as error:
-        why = error.strerror
+        why = error.strerror or str(error)
     return [f"the event log {path} cannot be written: {why}; no event is logged"] if why else []
 
 
