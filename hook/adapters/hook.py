@@ -138,7 +138,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _is_harmless(edit)]
+        late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
         if HANDED_ON in options.flags and was_decided_by_another(spec.annotations, decided.policy.fingerprint):
             late = []  # the policy was edited since create, and the container keeps the env that it was given there
         if decided.audit_only():
@@ -180,9 +180,9 @@ def _too_late(edit: Edit) -> Reason:
     return Reason(edit.rule, edit.kind, message)
 
 
-def _is_harmless(edit: Edit) -> bool:
-    """Whether the edit only removes duplicates: of an env name that occurs twice, runc and crun use the last value."""
-    return isinstance(edit, SetEnv) and edit.value is not None and edit.before[-1:] == [edit.value]
+def _takes_effect(edit: Edit) -> bool:
+    """Whether the edit only removes duplicates."""
+    return isinstance(edit, SetEnv) and edit.takes_effect()
 
 
 def _can_mount(edit: Edit) -> bool:

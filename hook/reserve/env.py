@@ -87,6 +87,10 @@ class SetEnv(Edit):
             return f"env {named(self.name)} is reserved and was set to something else"
         return ""
 
+    def takes_effect(self) -> bool:
+        """Whether processes have the value already: of a name that occurs twice, runc and crun use the last value."""
+        return self.value is not None and self.before[-1:] == [self.value]
+
     def before_and_after(self) -> "tuple[object, object]":
         """The values before, and the value after."""
         return self.before, self.value

@@ -237,25 +237,18 @@ def _options(mount: Mount) -> list[str]:
 
 
 def still_wrong(plan: Plan, container: Container) -> list[Edit]:
-    """The edits of a running container's plan that are drift: NRI's order and spelling do not explain them."""
+    """The edits of a running container's plan that are drift: what an adjustment made of the container does not count.
+
+    That is a mount in NRI's order, or a part of the reserved hostPath in place of a pod's mount, or an earlier value of
+    a name. An adjustment of the running container would ask for the same parts again.
+    """
+    asked, _ = adjust(plan, container, removes_mounts=False)
     drift: list[Edit] = []
     for edit in plan.edits:
         if isinstance(edit, PlaceMount):
-            if mount_leftovers(edit, container.mounts, _own_parts(edit, container)):
-                drift.append(edit)
-        elif not (isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}):
+            holds = not mount_leftovers(edit, container.mounts, asked.mounts)
+        else:
+            holds = isinstance(edit, SetEnv) and edit.takes_effect()
+        if not holds:
             drift.append(edit)
     return drift
-
-
-def _own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
-    """Parts of the reserved hostPath that an earlier adjustment mounted in place of a pod's mounts."""
-    if not edit.mount:
-        return []
-    parts = []
-    for mount in container.mounts:
-        path = clean(str(mount["destination"]))
-        source = edit.source() + path[len(edit.name) :]
-        if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:
-            parts.append({**edit.mount, "destination": mount["destination"], "source": source})
-    return parts

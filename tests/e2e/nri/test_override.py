@@ -49,7 +49,11 @@ def test_an_override_is_undone_in_the_container_and_in_exec(
     assert (event["event"], event["adapter"]) == ("container.edited", "nri")
     assert (event["applied"], event["asked"]) == (False, True)
     # The hook has looked since. Before 2.0 it finds our own part where the pod's mount was, and puts the whole on top.
-    assert [(event["adapter"], event["verified"]) for event in seen] in ([], [("hook", "container")])
+    assert [(event["adapter"], event["applied"], event["verified"]) for event in seen] in (
+        [],
+        [("hook", True, "container")],
+    )
+    assert [edit["name"] for event in seen for edit in event["edits"]] in ([], ["/etc/ssl"])
     assert event["container"]["namespace"] == "default"
 
 
