@@ -155,6 +155,27 @@ def test_audit_says_that_enforce_would_refuse_a_device(
     assert [edit["name"] for edit in event["edits"]] == ["/etc/ssl"]
 
 
+AFTER_THE_DEVICES = [way for way in WAYS if way[1] == "createRuntime"]
+
+
+@pytest.mark.parametrize("way", AFTER_THE_DEVICES, ids="-".join, indirect=True)
+@pytest.mark.parametrize("made", ["dev is a link", "device through a link", "device through a link in a volume"])
+@pytest.mark.parametrize(
+    "options", [[], ["ro", "rro"], ["rw"]], ids=["hook alone", "read-only by NRI", "writable by NRI"]
+)
+def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
+    way: tuple[str, str], node: Node, bundle: Bundle, made: str, options: list[str]
+) -> None:
+    """The device was made before. In the node's directory it is only where that is mounted writable by then."""
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false") if options == ["rw"] else DIRECTORY)
+    lead_devices_astray(bundle, made)
+    if options:
+        bundle.bind(node.ca, "/etc/ssl", "rprivate", *options)
+    before = files(node)
+    assert seen(guarded(way[1], way[0], node, bundle)) == "refused"
+    assert files(node) == before or options == ["rw"]
+
+
 def test_long_path_of_a_device_does_not_push_the_reason_out_of_the_log(node: Node, bundle: Bundle, real: str) -> None:
     node.compile(DIRECTORY)
     lead_devices_astray(bundle, "device through a link")
