@@ -13,7 +13,7 @@ from hook.base.child import own_command
 from hook.base.excerpt import line
 from hook.base.jsontext import parse
 from hook.base.system import is_link
-from hook.container.paths import clean
+from hook.container.paths import directories
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
 from hook.plan import Plan
@@ -35,10 +35,10 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     `bundle`: the directory from which a relative root.path counts. `config`: the path of config.json, if the hook is to
     be told both: the state that a runtime gives to the hook does not name them reliably.
     """
+    denials = _devices_astray(decided, spec, bundle)
     if decided.audit_only():
         spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
-        return Done()
-    denials = _devices_astray(decided, spec, bundle)
+        return Done(denials=denials)
     if denials:
         return Done(CONFIG, denials)
     decided.apply(spec)
@@ -60,14 +60,12 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
     if not isinstance(path, str) or not any(edit.mount for edit in decided.mounts):
         return []
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
-    paths = [str(device.get("path", "")) for device in spec.devices]
-    # runc takes `..` out of the text, crun follows links before it
-    directories = {way.rpartition("/")[0] or "/" for at in paths for way in (at, clean(at))}
-    if directories <= {"/dev"} and not is_link(rootfs + "/dev"):
+    made_in = directories([str(device.get("path", "")) for device in spec.devices])
+    if made_in <= {"/dev"} and not is_link(rootfs + "/dev"):
         return []  # as almost always; the rest of the check loads ctypes
     from hook.linux.early import astray
 
-    return astray(rootfs, sorted({*directories, "/dev"}), decided.mounts, spec)
+    return astray(rootfs, sorted({*made_in, "/dev"}), decided.mounts, spec)
 
 
 def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":

@@ -14,6 +14,7 @@ from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
 from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import say
+from hook.base.text import named
 from hook.container.identity import Identity, identify
 from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
@@ -73,8 +74,9 @@ def options_of(arguments: "list[str]") -> Options:
 
 def run(options: Options, caller: Caller) -> int:
     """Do the work of one stage, in `/`; returns the exit status."""
-    posix.chdir("/")
     stage = options.operands[0]
+    bundle = _working_directory() if stage == PRECREATE else "/"
+    posix.chdir("/")
     kinds = ALL
     if options.flags == {"inject-env"}:
         kinds = ALL - {mounts.KIND}
@@ -82,13 +84,21 @@ def run(options: Options, caller: Caller) -> int:
         kinds = frozenset({mounts.KIND})
     try:
         if stage == PRECREATE:
-            precreate(options, kinds)
+            precreate(options, kinds, bundle)
         elif stage != POSTSTOP:
             _at_stage(options, stage, kinds, caller)
     except Refused as error:
         caller.say(str(error).replace("\n", " "))
         return 1
     return 0
+
+
+def _working_directory() -> str:
+    """Where the hook was started; "/" if that directory is gone."""
+    try:
+        return posix.getcwd()
+    except OSError:
+        return "/"
 
 
 class State:
@@ -130,7 +140,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _is_harmless(edit)]
+        late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
         if HANDED_ON in options.flags and was_decided_by_another(spec.annotations, decided.policy.fingerprint):
             late = []  # the policy was edited since create, and the container keeps the env that it was given there
         if decided.audit_only():
@@ -166,15 +176,15 @@ def _too_late(edit: Edit) -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
     message = (
-        f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
+        f"{edit.kind} {named(edit.name)} is not what the policy wants, and a hook cannot set {what}; "
         "the runtime wrapper (reassert runtime) or the NRI plugin can"
     )
     return Reason(edit.rule, edit.kind, message)
 
 
-def _is_harmless(edit: Edit) -> bool:
-    """Whether the edit only removes duplicates: of an env name that occurs twice, runc and crun use the last value."""
-    return isinstance(edit, SetEnv) and edit.value is not None and edit.before[-1:] == [edit.value]
+def _takes_effect(edit: Edit) -> bool:
+    """Whether the edit only removes duplicates."""
+    return isinstance(edit, SetEnv) and edit.takes_effect()
 
 
 def _can_mount(edit: Edit) -> bool:

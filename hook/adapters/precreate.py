@@ -1,9 +1,11 @@
 """podman's hook stage precreate: it runs before the runtime, so it can correct env. Start path: builtins only."""
 
+import posix
+
 from hook import events
 from hook.adapters.handover import correct
 from hook.adapters.options import Options
-from hook.base.errors import Refused
+from hook.base.errors import Refused, Undecided
 from hook.base.system import read_fd, write_all
 from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
@@ -15,8 +17,11 @@ ADAPTER = "precreate"
 STDIN = "the config.json on stdin"
 
 
-def precreate(options: Options, kinds: "frozenset[str]") -> None:
-    """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused."""
+def precreate(options: Options, kinds: "frozenset[str]", bundle: str) -> None:
+    """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused.
+
+    `bundle`: the directory in which podman started this. It is the bundle, but for podman 4.3, which stays in its own.
+    """
     data = b""
     written = False
 
@@ -28,7 +33,9 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
 
     def act(decided: Plan, spec: Spec) -> Done:
         nonlocal written
-        done = correct(case, options, decided, spec, "/")
+        if decided.mounts:
+            _check_root(spec, bundle)
+        done = correct(case, options, decided, spec, bundle)
         if done.denials:
             return done
         text = spec.render()
@@ -46,3 +53,15 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
         raise Refused(verdict.refusal)
     if not written:
         write_all(1, data)
+
+
+def _check_root(spec: Spec, bundle: str) -> None:
+    """Refuse a root file system that the runtime would look for elsewhere than we do. Raises Undecided."""
+    root = spec.member("root")
+    path = root.get("path") if isinstance(root, dict) else None
+    if not isinstance(path, str) or path.startswith("/"):
+        return
+    try:
+        posix.stat(f"{bundle}/{path}/.")
+    except OSError:
+        raise Undecided(f"root.path {path} is relative to the bundle, and {bundle} has no such directory") from None

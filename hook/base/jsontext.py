@@ -9,6 +9,7 @@ import sys
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
 
 from hook.base.errors import TooLarge
+from hook.base.text import named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Malformed(f"duplicate member {name!r}")
+                raise Malformed(f"duplicate member {named(repr(name))}")
             seen.add(name)
     return result
 
@@ -207,7 +208,7 @@ def _members(
             raise Malformed(f"broken member name at {_place(text, at)}") from None
         at = _skip(text, at)
         if text[at : at + 1] != ":":
-            raise Malformed(f"no colon after {name!r} at {_place(text, at)}")
+            raise Malformed(f"no colon after {named(repr(name))} at {_place(text, at)}")
         begin = _skip(text, at + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
@@ -215,7 +216,7 @@ def _members(
         else:
             value, end = value_at(text, begin, name in strict)
         if name in result:
-            raise Malformed(f"duplicate member {name!r} at {_place(text, begin)}")
+            raise Malformed(f"duplicate member {named(repr(name))} at {_place(text, begin)}")
         result[name] = (value, begin, end)
         at = _skip(text, end)
         if text[at : at + 1] == "}":

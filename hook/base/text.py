@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 STRING = 256
 """Bytes of UTF-8 that are kept of one string in a log or message."""
 
+NAME = 64
+"""Bytes of UTF-8 that are kept of a name or path inside a message, so that STRING bytes hold the reason too."""
+
 MESSAGE = 4096
 """Maximum number of bytes of UTF-8 in a message to an engine or on standard error."""
 
@@ -74,6 +77,11 @@ def shortened(text: str, limit: int = STRING) -> str:
         return text
     size, digest = measure(text)
     return f"{kept}… ({size} bytes, sha256 {digest})"
+
+
+def named(name: str) -> str:
+    """A name or path of a pod, as a message quotes it."""
+    return shortened(name, NAME)
 
 
 def joined(reasons: "Sequence[object]") -> str:

@@ -31,3 +31,11 @@ def parents(path: str) -> "list[str]":
         path = path.rpartition("/")[0] or "/"
         above.append(path)
     return above
+
+
+def directories(paths: "list[str]") -> "set[str]":
+    """The directories in which a runtime makes devices with these paths.
+
+    runc takes `..` out of the text, crun follows links before it.
+    """
+    return {way.rpartition("/")[0] or "/" for path in paths for way in (path, clean(path))}

@@ -5,6 +5,7 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 
 from hook.base.errors import Unacceptable
 from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, holds_nul, members
+from hook.base.text import named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _check_names(members_of: "dict[str, Any]", names: "dict[str, str]") -> None:
     for name in members_of:
         exact = names.get(fold(name), name)
         if exact != name:
-            raise Malformed(f"member {name!r} is spelled {exact!r} in an OCI spec")
+            raise Malformed(f"member {named(repr(name))} is spelled {exact!r} in an OCI spec")
 
 
 def _check_names_of_each(objects: object, names: "dict[str, str]") -> None:
@@ -272,5 +273,5 @@ def _string_map(value: object) -> "dict[str, str]":
         raise Malformed("annotations is not an object")
     for name, entry in value.items():
         if not isinstance(entry, str):
-            raise Malformed(f"annotation {name!r} is not a string")
+            raise Malformed(f"annotation {named(repr(name))} is not a string")
     return value

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from hook.base.system import is_link
+from hook.base.text import named
 from hook.container.paths import clean, is_below, parents
 from hook.container.spec import Spec
-from hook.linux.walk import Misled, walk
+from hook.linux.walk import DIRECTORIES, Misled, walk
 from hook.reserve.mounts import KIND, PlaceMount
 from hook.reserve.outcome import Reason
-
-_DIRECTORIES = 1000
-"""Maximum number of directories with devices. Each is walked to."""
 
 _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 """File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""
@@ -25,26 +24,29 @@ _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 
 def astray(rootfs: str, directories: Sequence[str], reserved: Sequence[PlaceMount], spec: Spec) -> list[Reason]:
     """Why devices in some directories of the container must not be made. Raises OSError where there is no `rootfs`."""
-    if len(directories) > _DIRECTORIES:
-        return [Reason("", KIND, f"devices are in more than {_DIRECTORIES} directories of the container")]
+    if len(directories) > DIRECTORIES:
+        return [Reason("", KIND, f"devices are in more than {DIRECTORIES} directories of the container")]
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         ours = {edit.name: edit.rule for edit in reserved if edit.mount}
         for name, rule in list(ours.items()):
             ours.setdefault(_walked(root, name)[0], rule)
-        volumes, unknown = _volumes(root, spec, set(ours))
+        volumes, unknown, led = _volumes(root, spec, set(ours))
         found = []
         for directory in directories:
             path, through = _walked(root, directory)
             at = next((name for name in ours if path == name or is_below(path, name)), "")
             volume = next((v for v in volumes if any(way == v or is_below(way, v) for way in through)), "")
             if at:
-                found.append(Reason(ours[at], KIND, f"{directory}, in which devices are made, leads into {at}"))
+                found.append(
+                    Reason(ours[at], KIND, f"{named(directory)}, in which devices are made, leads into {named(at)}")
+                )
                 continue
             if path != "/dev" and not path.startswith("/dev/"):
                 volume = volume or unknown
+            volume = volume or led
             if volume:
-                message = f"{directory}, in which devices are made, may be in the volume {volume}"
+                message = f"{named(directory)}, in which devices are made, may be in the volume {named(volume)}"
                 found.append(Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount"))
         return found
     finally:
@@ -61,13 +63,13 @@ def _walked(root: int, path: str) -> tuple[str, set[str]]:
     return place.path, {way for _, way in place.crossed}.union(parents(place.path))
 
 
-def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str]:
-    """The volumes in which a container can make links, and one that a link of another volume may lead anywhere.
+def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str, str]:
+    """The volumes in which a container can make links; one in another volume; one that a link of that one leads on.
 
-    The latter does not count for directories in /dev: pods with a volume in a volume and devices there are usual.
+    One in another volume does not count for directories in /dev: pods with such volumes and devices there are usual.
     """
-    found: list[str] = []
-    unknown = ""
+    found: dict[str, str] = {}
+    unknown = led = ""
     for mount in spec.mounts:
         at = clean(str(mount["destination"]))
         options = mount.get("options")
@@ -75,7 +77,16 @@ def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str]:
         if at in ours or mount.get("source") == "/dev" or (mount.get("type") in _EMPTY and not is_bind):
             continue
         path, through = _walked(root, at)
-        if any(way == volume or is_below(way, volume) for way in through for volume in found):
+        above = [volume for volume in found if any(way == volume or is_below(way, volume) for way in through)]
+        if above:
             unknown = at
-        found.append(path)
-    return found, unknown
+            led = led or (at if any(_leads_on(volume, found[volume], {at, path}) for volume in above) else "")
+        found[path] = str(mount.get("source", ""))
+    return list(found), unknown, led
+
+
+def _leads_on(volume: str, source: str, paths: set[str]) -> bool:
+    """Whether a volume has a symbolic link on one of these paths. A process that shares it can make one a moment later."""
+    inside = [path[len(volume) :] for path in paths if is_below(path, volume)]
+    ways = [source + way for path in inside for way in [path, *parents(path)[:-1]]]
+    return not inside or any(map(is_link, ways))

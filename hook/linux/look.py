@@ -5,30 +5,26 @@ namespace. Every path is walked as the container will walk it; the mount found a
 attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
 """
 
-import errno
 import posix
 
-from hook.container.paths import clean, is_below
+from hook.base.text import named
+from hook.container.paths import directories, is_below
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     clone_source,
-    clone_tree,
     mount_id,
     mount_namespace_of,
-    move_mount,
     open_in_root,
     same_file,
     set_attributes,
 )
-from hook.linux.walk import Misled, Place, Row, mount_table, walk
+from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, mount_table, walk
 from hook.reserve.mounts import KIND, PlaceMount, volume_above
 from hook.reserve.outcome import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-_S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 """The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
@@ -39,15 +35,9 @@ _NOBODYS = ("proc", "sysfs")
 _THE_KERNELS = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
 """File systems that may be mounted often, and in which no container makes a link."""
 
+_DEVICES = "a device's directory"
+
 _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
-
-
-class NotSo(Exception):
-    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that."""
-
-    def __init__(self, message: str, can_place: bool = False) -> None:
-        super().__init__(message)
-        self.can_place = can_place
 
 
 def look(
@@ -73,12 +63,14 @@ def look(
     if denials or not missing:
         return [], denials
     before_mounting()
+    from hook.linux.place import placed  # in almost every container nothing is missing
+
     trees: list[tuple[PlaceMount, int]] = []
     try:
         for edit in missing:
             trees.append((edit, clone_source(edit.source(), edit.options())))
             sources[edit.name] = posix.fstat(trees[-1][1])
-        denials = _placed(pid, rootfs, trees, spec)
+        denials = placed(pid, rootfs, trees, spec)
     finally:
         for _, tree in trees:
             posix.close(tree)
@@ -100,7 +92,7 @@ def _looked(
 
 
 def _still(edit: PlaceMount, problem: NotSo) -> str:
-    return f"{edit.name} in the image {_ASTRAY}" if problem.can_place else str(problem)
+    return f"{named(edit.name)} in the image {_ASTRAY}" if problem.can_place else str(problem)
 
 
 class _View:
@@ -121,6 +113,7 @@ class _View:
         self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
         self.ours: dict[int, PlaceMount] = {}
         self.places: dict[str, Place] = {}
+        self._nodes: tuple[set[str], set[tuple[str, str]]] | None = None
 
     def _row(self, number: int) -> Row:
         row = self.table.get(number)
@@ -135,7 +128,9 @@ class _View:
     def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         """Returns the problem of each reserved mount that has one."""
         if not self._is_the_images():
-            return [(edit, NotSo(f"{edit.name}: another mount lies over the container's root")) for edit in reserved]
+            return [
+                (edit, NotSo(f"{named(edit.name)}: another mount lies over the container's root")) for edit in reserved
+            ]
         found: list[tuple[PlaceMount, NotSo]] = []
         for edit in reserved:
             try:
@@ -143,7 +138,7 @@ class _View:
             except NotSo as problem:
                 found.append((edit, problem))
             except (Misled, OSError) as error:
-                found.append((edit, NotSo(f"{edit.name} in the image {_cannot(error)}")))
+                found.append((edit, NotSo(f"{named(edit.name)} in the image {_cannot(error)}")))
         return found or self._late(reserved)
 
     def _is_the_images(self) -> bool:
@@ -163,11 +158,13 @@ class _View:
                 self._check_nothing_mounted(edit, place.path, self._companions(edit, place.path, reserved))
                 return
             if place.fd < 0:
-                raise NotSo(f"{edit.name} is missing in the container", can_place=True)
+                raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
             row = self._row(mount_id(place.fd))
             same = same_file(posix.fstat(place.fd), self.sources[edit.name])
             if row.point != self.prefix + place.path or not same:
-                raise NotSo(f"{edit.name} in the container is not {edit.source()} of the node", can_place=True)
+                raise NotSo(
+                    f"{named(edit.name)} in the container is not {named(edit.source())} of the node", can_place=True
+                )
             under = self._row(row.parent)
             while under.point == row.point and (under.device, under.root) == (row.device, row.root):
                 under = self._row(under.parent)  # an earlier copy, on which `look` placed this one
@@ -183,7 +180,7 @@ class _View:
         for number, path in place.crossed:
             row = self._row(number)
             if row.filesystem in _NOBODYS:
-                raise Misled(f"leads through {path}, a {row.filesystem} file system")
+                raise Misled(f"leads through {named(path)}, a {row.filesystem} file system")
             if edit.mount and number != self.own and number not in self.ours and not edit.volumes_above:
                 raise NotSo(volume_above(self._at(row), edit.name))
         if edit.mount and place.path == "/":
@@ -193,7 +190,7 @@ class _View:
         for row in self.inside:
             at = self._at(row)
             if (at == path or is_below(at, path)) and not any(at == ok or is_below(at, ok) for ok in companions):
-                raise NotSo(f"{at} is mounted, and nothing may be mounted at {edit.name} or below")
+                raise NotSo(f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below")
 
     def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
@@ -206,7 +203,9 @@ class _View:
             if any(at == ok or is_below(at, ok) for ok in companions):
                 continue
             if not self._came_with(edit, row.point[len(mount.point) :], row):
-                raise NotSo(f"{at} is mounted below the reserved mount {edit.name}", can_place=not companions)
+                raise NotSo(
+                    f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
+                )
             if not all(option in row.options for option in wanted):
                 tree.append(row)
         for row in tree:
@@ -231,7 +230,10 @@ class _View:
             at = point.removeprefix(self.prefix)
             allowed = any(at == ok or is_below(at, ok) for ok in companions)
             if not allowed and (point, row.device, row.root) not in there:
-                raise NotSo(f"{row.point} of the node is missing in the reserved mount {edit.name}", can_place=True)
+                raise NotSo(
+                    f"{named(row.point)} of the node is missing in the reserved mount {named(edit.name)}",
+                    can_place=True,
+                )
 
     def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
@@ -282,9 +284,17 @@ class _View:
         return found
 
     def _late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
-        """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one."""
+        """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
+
+        Directories in which it made devices must not have led into one. With a link in a volume that another mount was
+        made through, only the container's own mounts show that (hook.linux.early saw the image and config.json).
+        """
         found: list[tuple[PlaceMount, NotSo]] = []
-        for what, path in _made_late(self.spec):
+        devices = _with_devices(self.spec)
+        if len(devices) > DIRECTORIES:
+            problem = f"devices are in more than {DIRECTORIES} directories of the container"
+            return [(edit, NotSo(problem)) for edit in reserved if edit.mount][:1]
+        for what, path in [*_made_late(self.spec), *devices]:
             try:
                 place = walk(self.root, path, everywhere=True)
                 place.close()
@@ -296,15 +306,23 @@ class _View:
                 if not edit.mount:
                     continue
                 own = self.places[edit.name]
-                above = {way for _, way in own.crossed}
+                above = {way for _, way in own.crossed} if what != _DEVICES else ()
                 if place and (place.path == own.path or is_below(place.path, own.path) or place.path in above):
-                    problem = f"leads to the reserved mount {edit.name}"
+                    problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and not (place and edit.volumes_above):
                     problem = changeable
                 else:
                     continue
-                found.append((edit, NotSo(f"{what} {path} of the container {problem}")))
+                found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
         return found
+
+    def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
+        """Devices of the node's own file systems; and device and root of its /dev, which is a tmpfs on some nodes."""
+        if self._nodes is None:
+            rows = [row for row in self.table.values() if not row.point.startswith(self.prefix)]
+            dev = {(row.device, row.root) for row in rows if row.point == "/dev"}
+            self._nodes = {row.device for row in rows}, dev
+        return self._nodes
 
     def _changeable(self, place: Place) -> str:
         """Why a path could still lead elsewhere when the runtime goes there, or "".
@@ -316,10 +334,10 @@ class _View:
         rows = {number: self._row(number) for number, _ in place.crossed if number != self.own}
         volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
         if volumes:
-            nodes = {row.device for row in self.table.values() if not row.point.startswith(self.prefix)}
+            nodes, dev = self._of_the_node()
             for row in volumes:
-                if row.device in nodes:
-                    return f"is in the volume {self._at(row)}, in which others can lead it to a reserved mount"
+                if row.device in nodes and (row.device, row.root) not in dev:
+                    return f"is in the volume {named(self._at(row))}, in which others can lead it to a reserved mount"
         return ""
 
 
@@ -345,90 +363,7 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
     return found
 
 
-# -- placing
-
-
-def _placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spec) -> list[Reason]:
-    """Mount detached trees at their paths; reasons where the image has no place for one."""
-    denials: list[Reason] = []
-    with mount_namespace_of(pid):
-        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
-        try:
-            for edit, tree in trees:
-                try:
-                    _place(root, edit, tree, spec)
-                except NotSo as problem:
-                    denials.append(Reason(edit.rule, KIND, str(problem)))
-        finally:
-            posix.close(root)
-    return denials
-
-
-def _place(root: int, edit: PlaceMount, tree: int, spec: Spec) -> None:
-    """Mount a tree, with what `allowBelow` lets through on top of it again. Raises NotSo."""
-    kept: list[tuple[str, int]] = []
-    try:
-        for path in dict.fromkeys(clean(str(mount["destination"])) for mount in spec.mounts):
-            if path in edit.companions and is_below(path, edit.name):
-                clone = _clone(root, path)
-                if clone >= 0:
-                    kept.append((path, clone))
-        _mount(root, edit.name, tree, f"{edit.name} cannot be reached inside the image")
-        for path, clone in kept:
-            what = f"{path}, which allowBelow lets through, has no place in the mount at {edit.name}"
-            _mount(root, path, clone, what, make=False)
-    finally:
-        for _, clone in kept:
-            posix.close(clone)
-
-
-def _clone(root: int, path: str) -> int:
-    try:
-        fd = open_in_root(root, path)
-    except FileNotFoundError:
-        return -1
-    try:
-        return clone_tree(fd, path)
-    finally:
-        posix.close(fd)
-
-
-def _mount(root: int, path: str, tree: int, complaint: str, make: bool = True) -> None:
-    try:
-        target = _target(root, path, posix.fstat(tree).st_mode & _S_IFMT == _S_IFDIR, make)
-        try:
-            move_mount(tree, target, path)
-        finally:
-            posix.close(target)
-    except (Misled, OSError) as error:
-        raise NotSo(f"{complaint}: {error.strerror if isinstance(error, OSError) else error}") from None
-
-
-def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
-    """The place to mount on; made where it is missing, as a runtime would, relative to an opened parent.
-
-    Raises Misled, OSError, which says what is wrong with the image.
-    """
-    place = walk(root, path)
-    try:
-        if place.fd >= 0:
-            return posix.dup(place.fd)
-        if not make:
-            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
-        at = posix.dup(place.parent)
-        for number, name in enumerate(place.missing, 1):
-            parent, at = at, -1
-            try:
-                if number < len(place.missing) or is_directory:
-                    posix.mkdir(name, 0o755, dir_fd=parent)
-                else:
-                    flags = posix.O_CREAT | posix.O_EXCL | posix.O_WRONLY | posix.O_CLOEXEC
-                    posix.close(posix.open(name, flags, 0o644, dir_fd=parent))
-                at = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
-            except OSError as error:
-                raise OSError(error.errno, f"{path} is missing and cannot be made: {error.strerror}") from None
-            finally:
-                posix.close(parent)
-        return at
-    finally:
-        place.close()
+def _with_devices(spec: Spec) -> list[tuple[str, str]]:
+    """The directories in which the runtime made devices. Every container has devices in /dev."""
+    made_in = directories([str(device.get("path", "")) for device in spec.devices])
+    return [(_DEVICES, path) for path in sorted({*made_in, "/dev"})]

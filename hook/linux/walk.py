@@ -7,9 +7,13 @@ import errno
 import posix
 
 from hook.base.system import SYMLINK_LIMIT, read_file
+from hook.base.text import named
 from hook.container.paths import clean, is_below
 from hook.linux.mountns import mount_id
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
+
+DIRECTORIES = 1000
+"""Maximum number of directories in which a container has devices. Each is walked to."""
 
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _TABLE_LIMIT = 1 << 28
@@ -18,6 +22,14 @@ _TABLE_LIMIT = 1 << 28
 
 class Misled(Exception):
     """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
+
+
+class NotSo(Exception):
+    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that."""
+
+    def __init__(self, message: str, can_place: bool = False) -> None:
+        super().__init__(message)
+        self.can_place = can_place
 
 
 class Place:
@@ -84,7 +96,7 @@ def walk(root: int, path: str, everywhere: bool = False) -> Place:
                 continue
             here = way.path().rstrip("/") + "/" + part
             if not everywhere and any(here == tree or is_below(here, tree) for tree in BUILT_BY_THE_RUNTIME):
-                raise Misled(f"leads to {_written(here, pending)}, in a tree that the runtime builds")
+                raise Misled(f"leads to {named(_written(here, pending))}, in a tree that the runtime builds")
             try:
                 fd = posix.open(part, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=directory)
             except FileNotFoundError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass, field
 
 from hook.base.errors import ReassertError
+from hook.events import EVENTS
 from hook.node import systemd
 from hook.node.change import journal
 from hook.node.change.files import Disk
@@ -41,7 +43,7 @@ def look(record: Record, name: str | None) -> Status:
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
         problems, hints = _named_files()
-        found.problems += problems
+        found.problems += problems + _event_log(EVENTS)
         found.hints += hints
     if interrupted:
         found.problems.append(
@@ -82,6 +84,34 @@ def _named_files() -> tuple[list[str], list[str]]:
         return problems_and_hints(policy(seeded=False))
     except ReassertError:  # `out_of_date` reports a missing policy for each engine
         return [], []
+
+
+def _event_log(path: str) -> list[str]:
+    """Why no event can be appended to the log, if so (hook.base.logfile). A missing log is made with its first event.
+
+    That the disk is full is not looked at.
+    """
+    try:
+        why = _not_a_log(os.lstat(path))
+        if not why:
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+    except FileNotFoundError:
+        directory = os.path.dirname(path)
+        while not os.path.lexists(directory):
+            directory = os.path.dirname(directory)
+        may = os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
+        why = "" if may else f"it is missing, and cannot be created in {directory}"
+    except OSError as error:
+        why = error.strerror or str(error)
+    return [f"the event log {path} cannot be written: {why}; no event is logged"] if why else []
+
+
+def _not_a_log(status: os.stat_result) -> str:
+    if stat.S_ISLNK(status.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISREG(status.st_mode):
+        return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
+    return "" if status.st_uid in (0, os.geteuid()) else f"it belongs to the user {status.st_uid}, not to root"
 
 
 def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:

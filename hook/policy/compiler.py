@@ -103,6 +103,9 @@ def refresh(path: str, store: str) -> str:
 
     A policy file with errors does not replace the last good policy; the store then holds that policy and the errors. A
     store that cannot be written (a full disk) is no error: the caller has the text.
+
+    A policy that another version compiled is replaced by a good policy only. Where an upgrade stops at a policy file
+    with errors, that version runs on, and this is its last good policy.
     """
     content, status = read_source(path)
     try:
@@ -110,6 +113,8 @@ def refresh(path: str, store: str) -> str:
     except PolicyInvalid as error:
         errors = [problem.at(path) for problem in error.problems if problem.severity == "error"]
         text = _held_text(path, store, file_key(status), errors)
+        if _is_of_another_version(path, store):
+            return text
     try:
         make_directory(store, 0o700)
         replace_file(store_path(path, store), text.encode("ascii"))
@@ -145,13 +150,24 @@ def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
 
 def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[str]]:
     """The header and the rule lines in the store for a policy file; None if there are none of this format."""
+    header, lines = _stored(path, store)
+    return (header, lines) if header.get("format") == FORMAT else (None, [])
+
+
+def _stored(path: str, store: str) -> tuple[dict[str, Any], list[str]]:
+    """The same of any format; an empty header if there is none."""
     try:
         trusted(store_path(path, store))
         first, *lines = Path(store_path(path, store)).read_text("ascii").splitlines()
         header = json.loads(first)
     except (OSError, ValueError, ReassertError):
-        return None, []
-    return (header, lines) if isinstance(header, dict) and header.get("format") == FORMAT else (None, [])
+        return {}, []
+    return (header, lines) if isinstance(header, dict) else ({}, [])
+
+
+def _is_of_another_version(path: str, store: str) -> bool:
+    header, _ = _stored(path, store)
+    return header.get("format") != FORMAT and bool(header.get("sha256"))
 
 
 def clear(store: str = STORE) -> None:

@@ -1,6 +1,7 @@
 """Reserved annotations: keys that only a device plugin may set. Part of the start path: builtins only."""
 
 from hook.base.glob import glob_match, literal_start
+from hook.base.text import named
 from hook.container.model import Container
 from hook.reserve.outcome import Edit, Outcome
 
@@ -26,7 +27,7 @@ class DropAnnotation(Edit):
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides."""
-        return f"annotation {self.name} must be absent and was set"
+        return f"annotation {named(self.name)} must be absent and was set"
 
     def before_and_after(self) -> "tuple[object, object]":
         """The value, and None: the annotation is removed."""

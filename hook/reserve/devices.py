@@ -1,5 +1,6 @@
 """Reserved device nodes: those that device plugins allocated. Part of the start path: builtins only."""
 
+from hook.base.text import named
 from hook.container.model import Container
 from hook.container.paths import clean
 from hook.reserve.outcome import SHOWN, Edit, Outcome
@@ -54,7 +55,7 @@ class PlaceDevice(Edit):
         """What the container asked for that this edit overrides, or ""."""
         if all(map(self.is_same_node, self.before)):
             return ""
-        return f"device {self.name} is allocated and another node was put there"
+        return f"device {named(self.name)} is allocated and another node was put there"
 
     def before_and_after(self) -> "tuple[object, object]":
         """OCI device objects."""

@@ -1,6 +1,7 @@
 """Reserved env: names that have one given value or are absent. Part of the start path: builtins only."""
 
 from hook.base.glob import glob_match, is_pattern, literal_start
+from hook.base.text import named
 from hook.container.model import Container
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
@@ -81,10 +82,14 @@ class SetEnv(Edit):
     def conflict(self) -> str:
         """What the container asked for that this edit overrides, or "". It never includes the value."""
         if self.value is None:
-            return f"env {self.name} must be absent and was set" if self.before else ""
+            return f"env {named(self.name)} must be absent and was set" if self.before else ""
         if any(value != self.value for value in self.before):
-            return f"env {self.name} is reserved and was set to something else"
+            return f"env {named(self.name)} is reserved and was set to something else"
         return ""
+
+    def takes_effect(self) -> bool:
+        """Whether processes have the value already: of a name that occurs twice, runc and crun use the last value."""
+        return self.value is not None and self.before[-1:] == [self.value]
 
     def before_and_after(self) -> "tuple[object, object]":
         """The values before, and the value after."""

@@ -4,7 +4,7 @@ config.json does not say where the image's symbolic links lead, nor what the run
 right, `hook.linux.look` verifies both in the container's mount namespace.
 """
 
-from hook.base.text import shortened
+from hook.base.text import named
 from hook.container.model import Container
 from hook.container.paths import clean, is_below, parents
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
@@ -156,7 +156,7 @@ class PlaceMount(Edit):
         if not self.before:
             return ""
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
-        return f"mount {self.name} is reserved and {shortened(', '.join(others))} was mounted"
+        return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
     def before_and_after(self) -> "tuple[object, object]":
         """Destinations and sources of the mounts before; source and options of the reserved mount."""
@@ -231,7 +231,7 @@ def _compare(
         edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
         device = next((at for at in devices if mount.source and (at == path or is_below(at, path))), "")
         if device:
-            outcome.deny(rule.name, KIND, f"device {device} would be made in the reserved mount {path}")
+            outcome.deny(rule.name, KIND, f"device {named(device)} would be made in the reserved mount {named(path)}")
         if path in denying and edit.conflict():
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
@@ -242,8 +242,8 @@ def _compare(
 def volume_above(volume: str, path: str) -> str:
     """The reason to refuse a volume above a reserved mount."""
     return (
-        f"mount {volume} is a volume above the reserved mount {path}; others who write to the volume could remove the "
-        "reserved mount (volumesAbove: Allow permits it)"
+        f"mount {named(volume)} is a volume above the reserved mount {named(path)}; others who "
+        "write to the volume could remove the reserved mount (volumesAbove: Allow permits it)"
     )
 
 

@@ -51,7 +51,8 @@ def guarded(adapter: str, real: str, node: Node, bundle: Bundle) -> Running:
     if adapter == "wrapper":
         return Running(node.dispatcher(real), bundle)
     if adapter == "precreate":
-        done = run(str(REASSERT), "hook", *node.options(), "precreate", input=bundle.config.read_text(), check=False)
+        command = [str(REASSERT), "hook", *node.options(), "precreate"]
+        done = run(*command, input=bundle.config.read_text(), cwd=bundle.directory, check=False)
         bundle.config.write_text(done.stdout or "refused by precreate")
         return Running(real, bundle)
     config = bundle.saved()

@@ -1,7 +1,7 @@
-"""Whatever an author writes, a decision costs no more than a second of processor time and 128 MB.
+"""Whatever an author writes, a decision takes less than a second of CPU time and 128 MB.
 
-Memory is measured as it is. Processor time is held against that of a small container of the same run, since a busy
-machine takes twice as long: the limits let through what costs about 20 times as much; what is quadratic, 1,000 times.
+Both are the process's own, as wait4(2) counts them. On a slower or busy machine CPU time counts as much less as a loop
+takes longer there, which is timed before and after each decision.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED, config
+from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED
 from e2e.support import REASSERT, Node, scratch
 
 MEGABYTES = 128
-TIMES = 150
-"""At most so many times the processor time of a small container, which is 10 to 15 ms."""
+SECONDS = 1.0
+LOOP = 0.04
+"""Seconds of CPU time that `loop` takes on the machine that the bound is stated for (docs/runtime.md)."""
 
 ADAPTERS = ("runtime", "precreate", "hook", "exec")
 
@@ -34,7 +36,7 @@ class Cost(NamedTuple):
     megabytes: float
 
 
-def run(command: list[str], stdin: Path) -> Cost:
+def run(command: list[str], stdin: Path, cwd: Path | None = None) -> Cost:
     """Run it below time(1), a small program: a child counts what its parent had before exec(2)."""
     with stdin.open("rb") as source:
         done = subprocess.run(
@@ -44,6 +46,7 @@ def run(command: list[str], stdin: Path) -> Cost:
             stderr=subprocess.PIPE,
             text=True,
             timeout=300,
+            cwd=cwd,
         )
     said, _, figures = done.stderr.rpartition("@")
     user, system, kilobytes = figures.split()
@@ -61,7 +64,7 @@ def node() -> Iterator[Node]:
 def cost(node: Node, adapter: str, text: str) -> Cost:
     """Of one decision. The real runtime is true(1); exec has the same env as the container."""
     bundle = node.directory / "k8s.io" / "0a1b"
-    bundle.mkdir(parents=True, exist_ok=True)
+    (bundle / "rootfs").mkdir(parents=True, exist_ok=True)
     path = bundle / "config.json"
     path.write_text(text)
     state = node.directory / "state.json"
@@ -72,7 +75,7 @@ def cost(node: Node, adapter: str, text: str) -> Cost:
     if adapter == "runtime":
         return run([*wrapper, "create", "--bundle", str(bundle), "x"], state)
     if adapter == "precreate":
-        return run([str(REASSERT), "hook", *node.options(), "precreate"], path)
+        return run([str(REASSERT), "hook", *node.options(), "precreate"], path, cwd=bundle)
     if adapter == "hook":
         return run([str(REASSERT), "hook", *node.options(), "--inject-env", "createRuntime"], state)
     decision = {
@@ -91,25 +94,23 @@ def cost(node: Node, adapter: str, text: str) -> Cost:
     return run([*wrapper, "--root", str(root.parent), "exec", "--process", str(process), "x"], state)
 
 
-@pytest.fixture(scope="module")
-def small(node: Node) -> dict[str, float]:
-    """Seconds that a small container takes, by adapter; at least time(1)'s resolution."""
-    return {
-        adapter: max(
-            0.01, sum(cost(node, adapter, config(env='"REQUESTS_CA_BUNDLE=/ca"')).seconds for _ in range(5)) / 5
-        )
-        for adapter in ADAPTERS
-    }
+def loop() -> float:
+    """Seconds of CPU time that a fixed amount of work takes now."""
+    began = time.process_time()
+    assert sum(number * number for number in range(1_000_000))
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("shape", [*LET_THROUGH, *REFUSED])
-def test_a_decision_is_bounded(node: Node, small: dict[str, float], adapter: str, shape: str) -> None:
+def test_a_decision_is_bounded(node: Node, adapter: str, shape: str) -> None:
     text = {**LET_THROUGH, **REFUSED}[shape]()
+    before = loop()
     taken = cost(node, adapter, text)
+    slowness = max(1.0, before / LOOP, loop() / LOOP)
     print(f"{shape}, {adapter}: {taken.seconds:.2f} s, {taken.megabytes:.0f} MB, {taken.status}, {taken.said[:200]}")
     assert taken.megabytes < MEGABYTES
-    assert taken.seconds < TIMES * small[adapter]
+    assert taken.seconds < SECONDS * slowness
     if adapter in ("runtime", "precreate"):
         assert (taken.status != 0) == (shape in REFUSED)
     if taken.status:

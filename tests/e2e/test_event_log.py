@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
+from hook.node.status import _event_log
 
 RUNC = "/usr/sbin/runc"
 WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
@@ -136,3 +137,19 @@ def test_what_a_refusal_says_is_bounded_and_harmless(node: Node, bundle: Bundle)
     assert len(line.encode()) < 4200
     assert json.loads(log.read_text())["msg"] == line
     assert node.events.stat().st_size < 16 << 10
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_status_names_a_log_on_a_read_only_file_system(node: Node, missing: bool) -> None:
+    node.events.parent.mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "tmpfs", str(node.events.parent))
+    try:
+        if not missing:
+            node.events.touch()
+        assert _event_log(str(node.events)) == []
+        run("mount", "-o", "remount,ro", str(node.events.parent))
+        [problem] = _event_log(str(node.events))
+        assert ("cannot be created" if missing else "Read-only file system") in problem
+        assert node.events.exists() != missing
+    finally:
+        run("umount", "-l", str(node.events.parent))

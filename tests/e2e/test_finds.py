@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.runtimes import guarded, real_runtime
-from e2e.support import Bundle, Node, run
+from e2e.support import REASSERT, Bundle, Node, run
 from e2e.test_mounts import DIRECTORY, WAYS, holds, in_user_namespace, link, seen, volume
 
 
@@ -115,10 +116,15 @@ def test_no_link_lets_the_runtime_make_devices_in_the_nodes_directory(
 ) -> None:
     """crun makes a mount read-only only after it has made the devices. `holds` looks at the node's directory."""
     node.compile(DIRECTORY)
-    bundle.spec["root"]["path"] = str(bundle.rootfs)  # as podman has it: precreate is told no bundle
+    lead_devices_astray(bundle, made)
+    result = holds(way, node, bundle)
+    assert result == "refused" or made in ("dots", "dev is a link")
+
+
+def lead_devices_astray(bundle: Bundle, made: str) -> None:
+    """Give the image a link, and the container a device that the link leads into the reserved directory."""
     if made == "dev is a link":
         link(bundle, "dev", "/etc/ssl/certs")
-        holds(way, node, bundle)
         return
     path = "/evil/certs/disk"
     if made == "dots":
@@ -133,8 +139,64 @@ def test_no_link_lets_the_runtime_make_devices_in_the_nodes_directory(
         bundle.bind(pods, "/volume")
         path = "/volume" + path
     bundle.spec["linux"]["devices"] = [{"path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}]
-    result = holds(way, node, bundle)
-    assert result == "refused" or made == "dots"
+
+
+@pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
+@pytest.mark.parametrize("made", ["device through a link", "device through a link in a volume"])
+def test_audit_says_that_enforce_would_refuse_a_device(
+    way: tuple[str, str], node: Node, bundle: Bundle, made: str
+) -> None:
+    node.compile(DIRECTORY.replace("spec:", "spec:\n  mode: Audit", 1))
+    lead_devices_astray(bundle, made)
+    with guarded(way[1], way[0], node, bundle):
+        [event] = node.logged()
+    assert (event["event"], event["applied"]) == ("container.would-deny", False)
+    assert "in which devices are made" in event["denials"][0]["message"]
+    assert [edit["name"] for edit in event["edits"]] == ["/etc/ssl"]
+
+
+AFTER_THE_DEVICES = [way for way in WAYS if way[1] == "createRuntime"]
+
+
+@pytest.mark.parametrize("way", AFTER_THE_DEVICES, ids="-".join, indirect=True)
+@pytest.mark.parametrize("made", ["dev is a link", "device through a link", "device through a link in a volume"])
+@pytest.mark.parametrize(
+    "options", [[], ["ro", "rro"], ["rw"]], ids=["hook alone", "read-only by NRI", "writable by NRI"]
+)
+def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
+    way: tuple[str, str], node: Node, bundle: Bundle, made: str, options: list[str]
+) -> None:
+    """The device was made before. In the node's directory it is only where that is mounted writable by then."""
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false") if options == ["rw"] else DIRECTORY)
+    lead_devices_astray(bundle, made)
+    if options:
+        bundle.bind(node.ca, "/etc/ssl", "rprivate", *options)
+    before = files(node)
+    assert seen(guarded(way[1], way[0], node, bundle)) == "refused"
+    assert files(node) == before or options == ["rw"]
+
+
+def test_long_path_of_a_device_does_not_push_the_reason_out_of_the_log(node: Node, bundle: Bundle, real: str) -> None:
+    node.compile(DIRECTORY)
+    lead_devices_astray(bundle, "device through a link")
+    bundle.spec["linux"]["devices"][0]["path"] = "/evil/" + "x" * 250 + "/" + "y" * 250 + "/disk"
+    assert holds((real, "wrapper"), node, bundle) == "refused"
+    [event] = node.logged()
+    message = event["denials"][0]["message"]
+    assert message.startswith("/evil/xxx")
+    assert message.endswith("in which devices are made, leads into /etc/ssl")
+
+
+def test_precreate_finds_a_relative_root_in_the_bundle(node: Node, bundle: Bundle) -> None:
+    """podman runs its hooks in the bundle, where the runtime looks for a relative root.path."""
+    node.compile(DIRECTORY)
+    assert bundle.spec["root"]["path"] == "rootfs"
+    lead_devices_astray(bundle, "dev is a link")
+    command = [str(REASSERT), "hook", *node.options(), "precreate"]
+    for where, complaint in ((bundle.directory, "/dev, in which devices are made"), (node.directory, "root.path")):
+        done = run(*command, input=json.dumps(bundle.spec), cwd=where, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert complaint in done.stderr
 
 
 @pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
@@ -142,7 +204,6 @@ def test_no_link_lets_the_runtime_make_devices_in_the_nodes_directory(
 def test_block_volume_elsewhere_starts(way: tuple[str, str], node: Node, bundle: Bundle, path: str) -> None:
     """The same paths where nothing leads into a reserved mount."""
     node.compile(DIRECTORY)
-    bundle.spec["root"]["path"] = str(bundle.rootfs)
     (bundle.rootfs / "var").mkdir()
     (bundle.rootfs / "run").mkdir()
     link(bundle, "var/run", "/run")
@@ -162,3 +223,27 @@ def test_paths_of_the_runtime_in_another_spelling_are_refused(
     node.compile(DIRECTORY)
     bundle.spec["linux"][member] = ["/etc/ssl/certs"]
     assert holds((real, "wrapper"), node, bundle) == "refused"
+
+
+@pytest.mark.parametrize(
+    "policy", [DIRECTORY, DIRECTORY.replace("readOnly: true", "readOnly: false")], ids=["ro", "rw"]
+)
+@pytest.mark.parametrize("target", ["net", "dev"])
+def test_link_in_a_volume_leads_a_second_volume_over_dev(
+    way: tuple[str, str], node: Node, bundle: Bundle, policy: str, target: str
+) -> None:
+    """The second volume has a link where the runtime makes a device. Nobody sees it before the first one is mounted."""
+    node.compile(policy)
+    first, second = volume(bundle, "first"), volume(bundle, "second")
+    if target == "dev":
+        (first / "x").symlink_to("/dev")
+        (second / "net").symlink_to("/etc/ssl/certs")
+    else:
+        (first / "x").symlink_to("/dev/net")
+        (second / "tun").mkdir()
+        (second / "tun/x").symlink_to("/etc/ssl/certs")
+    bundle.bind(first, "/data")
+    bundle.bind(second, "/data/x")
+    path = "/dev/net/tun" if target == "dev" else "/dev/net/tun/x/tun"
+    bundle.spec["linux"]["devices"] = [{**DEVICE, "path": path}]
+    assert holds(way, node, bundle) == "refused"

@@ -42,6 +42,7 @@ def hostile_config(bundle: Bundle) -> str:
     """config.json of a container that sets what is reserved, with fields that nobody knows."""
     bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "OTHER=stays"]
     bundle.bind("/tmp", "/etc/ssl/certs")
+    bundle.spec["root"]["path"] = str(bundle.rootfs)  # as podman has it
     bundle.spec["x-unknown"] = {"a": [1.50, "é", None]}
     return json.dumps(bundle.spec, ensure_ascii=False, indent=3)
 

@@ -66,6 +66,7 @@ def test_precreate_cannot_write_its_output(node: Node, bundle: Bundle, policy: s
         done = subprocess.run(
             [str(REASSERT), "hook", *node.options(), "precreate"],
             input=bundle.config.read_bytes(),
+            cwd=bundle.directory,
             stdout=full,
             stderr=subprocess.PIPE,
         )

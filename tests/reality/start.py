@@ -125,7 +125,8 @@ class Start:
             bundle.spec["process"]["env"] += [f"{name}={value}" for name, value in wanted.items() if value is not None]
         bundle.write(self._hook() if self.adapter in ("hook", "both") else None)
         if self.adapter == "precreate":
-            command = [str(REASSERT), "hook", *self.node.options(), "precreate"]
+            in_bundle = ["sh", "-c", 'cd "$0" && exec "$@"', str(bundle.path)]  # nsenter goes to /
+            command = [*in_bundle, str(REASSERT), "hook", *self.node.options(), "precreate"]
             done = self.node.run(command, self.runtime, stdin=bundle.config)
             if done.status:
                 return done

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hook import events
+from hook.base.excerpt import line
 from hook.container.identity import Identity
 from hook.container.model import Container
 from hook.plan import Plan, plan
 from unit.support import POD, bind, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+
+
+def with_annotations(annotations: dict[str, str]) -> Container:
+    """A container with annotations."""
+    asked = container()
+    asked.annotations = annotations
+    return asked
 
 
 def event(decided: Plan, verified: str = "config.json") -> dict[str, object]:
@@ -109,6 +118,32 @@ def test_event_is_one_line_of_json_whatever_a_container_brings(root_dir: Path) -
         ["\ud800"],
         ["é\x00\x1b[31m"],
     ]
+
+
+LONG = "N_" + "x" * 5000
+DENY: dict[str, tuple[dict[str, object], Any, str]] = {
+    "env": ({"env": [{"name": "N_*", "absent": True}]}, container([f"{LONG}=1"]), "must be absent and was set"),
+    "mount": (
+        {"mounts": [{"hostPath": "/h", "mountPath": "/m"}]},
+        container([], [bind(f"/m/{LONG}")]),
+        "mount /m is reserved and /m/N_xxx",
+    ),
+    "annotation": (
+        {"annotations": [{"name": "N_*", "absent": True}]},
+        with_annotations({LONG: "1"}),
+        "must be absent and was set",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DENY)
+def test_long_name_does_not_push_the_reason_out_of_the_log(kind: str) -> None:
+    rule, asked, reason = DENY[kind]
+    record = event(plan(policy({"name": "r", **rule, "onConflict": "Deny"}), asked))
+    [denial] = json.loads(line(record))["denials"]
+    assert reason in denial["message"]
+    assert "sha256" in denial["message"]
+    assert not denial["message"].endswith("…")
 
 
 def test_log_that_cannot_be_written_stops_nothing(root_dir: Path) -> None:

@@ -70,7 +70,9 @@ RULE = {
 MOUNT = {"hostPath": "/etc", "mountPath": "/etc/ssl"}
 
 
-def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.CompletedProcess[str]]:
+def imported(
+    *command: str, text: str = "", cwd: Path | None = None
+) -> tuple[set[str], subprocess.CompletedProcess[str]]:
     """The modules that a command loads beyond those of an interpreter that does nothing."""
 
     def modules(stderr: str) -> set[str]:
@@ -78,7 +80,7 @@ def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.Comple
         return {line.rpartition("|")[2].strip() for line in lines[1:]}
 
     idle = subprocess.run([*PYTHON, "-c", "pass"], capture_output=True, text=True, check=True)
-    result = subprocess.run([*PYTHON, *command], capture_output=True, text=True, input=text, timeout=60)
+    result = subprocess.run([*PYTHON, *command], capture_output=True, text=True, input=text, timeout=60, cwd=cwd)
     own = modules(result.stderr)
     assert own, result.stderr
     return own - modules(idle.stderr), result
@@ -90,7 +92,7 @@ class Start:
     def __init__(self, directory: Path) -> None:
         self.directory, self.bundle = directory, directory / "bundle"
         self.config = self.bundle / "config.json"
-        self.bundle.mkdir()
+        (self.bundle / "rootfs").mkdir(parents=True)
         self.set_policy({**RULE, "mounts": [MOUNT]})
         self.write(["CA=/tmp/x", "N_A=1"])
         self.where = ["--policy", f"{directory}/policy.yaml", "--store", f"{directory}/s"]
@@ -113,7 +115,7 @@ class Start:
 
     def hook(self, stage: str, text: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
         """The modules of `reassert hook`."""
-        return imported(str(ROOT / "hook" / "__main__.py"), "hook", *self.where, stage, text=text)
+        return imported(str(ROOT / "hook" / "__main__.py"), "hook", *self.where, stage, text=text, cwd=self.bundle)
 
     def state(self) -> str:
         """What a runtime gives a hook on stdin."""

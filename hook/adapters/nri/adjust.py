@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from hook.adapters.nri import messages
+from hook.base.text import named
 from hook.container import paths
 from hook.container.model import Container
 from hook.container.paths import is_below
@@ -102,17 +103,17 @@ def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Rea
     if isinstance(edit, SetEnv):
         return [] if _env_holds(edit, bool(adjustment.env)) else [_env_denial(edit)]
     if isinstance(edit, PlaceMount):
-        why = f"conflicts with the reserved mount {edit.name}, and NRI cannot remove it"
+        why = f"conflicts with the reserved mount {named(edit.name)}, and NRI cannot remove it"
         left = mount_leftovers(edit, final, adjustment.mounts)
-        return [Reason(edit.rule, "mount", f"mount {destination} {why}") for destination in left]
+        return [Reason(edit.rule, "mount", f"mount {named(destination)} {why}") for destination in left]
     message = ""
     if isinstance(edit, PlaceDevice):
         if any(device.get("path") != edit.name for device in edit.before):
-            message = f"the container has device {edit.name} under another spelling of its path"
+            message = f"the container has device {named(edit.name)} under another spelling of its path"
         elif "m" in edit.access and edit.device["type"] == "c":
-            message = f"NRI cannot give the mknod access that {edit.name} has"
+            message = f"NRI cannot give the mknod access that {named(edit.name)} has"
     elif not isinstance(edit, DropAnnotation):
-        message = f"{edit.kind} {edit.name} is not what the policy wants, and NRI cannot change it"
+        message = f"{edit.kind} {named(edit.name)} is not what the policy wants, and NRI cannot change it"
     return [Reason(edit.rule, edit.kind, message)] if message else []
 
 
@@ -133,9 +134,9 @@ def _env_holds(edit: SetEnv, set_at_all: bool) -> bool:
 def _env_denial(edit: SetEnv) -> Reason:
     if edit.value is None:
         return Reason(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
-    name = edit.name
+    name = named(edit.name)
     why = f"env {name} occurs more than once, and NRI replaces only the first entry"
-    if name.startswith("-"):
+    if edit.name.startswith("-"):
         why = f"NRI cannot set env {name}: it takes a name that begins with - for a removal"
     return Reason(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
 
@@ -236,25 +237,18 @@ def _options(mount: Mount) -> list[str]:
 
 
 def still_wrong(plan: Plan, container: Container) -> list[Edit]:
-    """The edits of a running container's plan that are drift: NRI's order and spelling do not explain them."""
+    """The edits of a running container's plan that are drift: what an adjustment made of the container does not count.
+
+    That is a mount in NRI's order, or a part of the reserved hostPath in place of a pod's mount, or an earlier value of
+    a name. An adjustment of the running container would ask for the same parts again.
+    """
+    asked, _ = adjust(plan, container, removes_mounts=False)
     drift: list[Edit] = []
     for edit in plan.edits:
         if isinstance(edit, PlaceMount):
-            if mount_leftovers(edit, container.mounts, _own_parts(edit, container)):
-                drift.append(edit)
-        elif not (isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}):
+            holds = not mount_leftovers(edit, container.mounts, asked.mounts)
+        else:
+            holds = isinstance(edit, SetEnv) and edit.takes_effect()
+        if not holds:
             drift.append(edit)
     return drift
-
-
-def _own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
-    """Parts of the reserved hostPath that an earlier adjustment mounted in place of a pod's mounts."""
-    if not edit.mount:
-        return []
-    parts = []
-    for mount in container.mounts:
-        path = clean(str(mount["destination"]))
-        source = edit.source() + path[len(edit.name) :]
-        if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:
-            parts.append({**edit.mount, "destination": mount["destination"], "source": source})
-    return parts

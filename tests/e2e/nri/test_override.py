@@ -49,7 +49,11 @@ def test_an_override_is_undone_in_the_container_and_in_exec(
     assert (event["event"], event["adapter"]) == ("container.edited", "nri")
     assert (event["applied"], event["asked"]) == (False, True)
     # The hook has looked since. Before 2.0 it finds our own part where the pod's mount was, and puts the whole on top.
-    assert [(event["adapter"], event["verified"]) for event in seen] in ([], [("hook", "container")])
+    assert [(event["adapter"], event["applied"], event["verified"]) for event in seen] in (
+        [],
+        [("hook", True, "container")],
+    )
+    assert [edit["name"] for event in seen for edit in event["edits"]] in ([], ["/etc/ssl"])
     assert event["container"]["namespace"] == "default"
 
 
@@ -66,6 +70,29 @@ def test_a_mount_through_a_process_does_not_land_on_ours(
         return
     assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
     assert container.mounts()[-1][1:] == ("/etc/ssl", "ro,relatime")
+
+
+@pytest.mark.parametrize("target", ["/etc/ssl", "/etc/ssl/certs", "/etc"])
+def test_second_line_finds_a_volume_that_a_link_of_another_volume_leads_over_ours(
+    start_pod: StartPod, start_plugin: StartPlugin, node: Node, evil: Path, target: str
+) -> None:
+    """NRI sorts mounts: what is at /opt/x comes after what is at /etc/ssl. The text of the paths shows no conflict."""
+    start_plugin()
+    first = evil / "first"
+    first.mkdir()
+    (first / "x").symlink_to(target)
+    mounts = [(str(first), "/opt"), (str(evil), "/opt/x")]
+    if target != "/etc/ssl/certs":
+        with pytest.raises(CriError):
+            start_pod().run(image=PLAIN, mounts=mounts)
+        refused = [event for event in node.logged() if event["event"] == "container.denied"]
+        assert [event["adapter"] for event in refused] == ["hook"]
+        assert "a volume above the reserved mount" in refused[0]["denials"][0]["message"]
+        return
+    container = start_pod().run(image=PLAIN, mounts=mounts)
+    assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+    [seen] = [event for event in node.logged() if event.get("id") == container.id and event["adapter"] == "hook"]
+    assert (seen["event"], seen["applied"], seen["verified"]) == ("container.edited", True, "container")
 
 
 def long_env(size: int) -> list[tuple[str, str]]:

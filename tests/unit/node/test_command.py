@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +25,7 @@ TRAP = "containers bypass it"
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
     """The node's only one. It is wired, and its files are current."""
     engine, record = FakeEngine(left=("runtime",)), Record.read("/nonexistent")
     record.parts = {"fake": OwnerRecord(["runtime"], files={"/etc/engine.conf": OwnedFile(None, "")})}
@@ -32,6 +35,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     monkeypatch.setattr(
         status_module, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
     )
+    monkeypatch.setattr(status_module, "EVENTS", f"{tmp_path}/log/events.jsonl")
     monkeypatch.setattr(journal, "pending", lambda: None)
     monkeypatch.setattr(registry, "installed", lambda: ["fake"])
     monkeypatch.setattr(registry, "engine", lambda _: engine)
@@ -102,6 +106,51 @@ def test_a_missing_host_path_is_a_problem(
     assert status("json") == 0
     [hint] = json.loads(capsys.readouterr().out)["hints"]
     assert hint.startswith(REFUSED)
+
+
+def instead_of_its_directory(log: Path) -> None:
+    log.parent.rmdir()
+    log.parent.touch()
+
+
+LOGS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (lambda log: None, ""),
+    "missing with its directory": (lambda log: log.parent.rmdir(), ""),
+    "regular": (lambda log: log.touch(), ""),
+    "symbolic link": (lambda log: log.symlink_to("/dev/full"), "it is a symbolic link"),
+    "dangling link": (lambda log: log.symlink_to("elsewhere"), "it is a symbolic link"),
+    "directory": (lambda log: log.mkdir(), "it is a directory"),
+    "fifo": (os.mkfifo, "it is not a regular file"),
+    "directory that is a file": (instead_of_its_directory, "Not a directory"),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_event_log_that_cannot_be_written_is_a_problem(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    make, why = LOGS[name]
+    log = Path(status_module.EVENTS)
+    log.parent.mkdir()
+    make(log)
+    before = log.is_fifo() or log.exists()
+    assert status("json") == (1 if why else 0)
+    problems = [f"the event log {log} cannot be written: {why}; no event is logged"] if why else []
+    assert json.loads(capsys.readouterr().out)["problems"] == problems
+    assert (log.is_fifo() or log.exists()) == before
+
+
+def test_event_log_of_another_user_is_a_problem(
+    root_dir: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Path(status_module.EVENTS)
+    log.parent.mkdir()
+    log.touch()
+    os.chown(log, 1000, 1000)
+    assert status("table") == 1
+    assert (
+        f"! the event log {log} cannot be written: it belongs to the user 1000, not to root" in capsys.readouterr().out
+    )
 
 
 def test_a_missing_host_path_is_warned_of_before_anything_is_changed(

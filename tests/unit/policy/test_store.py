@@ -51,6 +51,19 @@ def node(root_dir: Path) -> Node:
     return Node(root_dir)
 
 
+def test_broken_file_leaves_what_another_version_compiled(good: Node) -> None:
+    """After a failed upgrade the other version runs on, with its last good policy."""
+    older = good.stored().read_text().replace(f'"format":{store.FORMAT}', '"format":3', 1)
+    good.stored().write_text(older)
+    good.write(BROKEN)
+    refused = good.load()
+    assert "rulez" in refused.missing
+    assert good.stored().read_text() == older
+    good.write(BETTER)
+    assert names(good.load()) == ["better"]
+    assert good.stored().read_text() != older
+
+
 @pytest.fixture
 def good(node: Node) -> Node:
     """A node with a compiled, valid policy."""

@@ -1,0 +1,100 @@
+"""Puts a missing reserved mount into a container's mount namespace. Loaded only where hook.linux.look found one."""
+
+import errno
+import posix
+
+from hook.base.text import named
+from hook.container.paths import clean, is_below
+from hook.container.spec import Spec
+from hook.linux.mountns import clone_tree, mount_namespace_of, move_mount, open_in_root
+from hook.linux.walk import Misled, NotSo, walk
+from hook.reserve.mounts import KIND, PlaceMount
+from hook.reserve.outcome import Reason
+
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
+
+
+def placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spec) -> list[Reason]:
+    """Mount detached trees at their paths; reasons where the image has no place for one."""
+    denials: list[Reason] = []
+    with mount_namespace_of(pid):
+        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        try:
+            for edit, tree in trees:
+                try:
+                    _place(root, edit, tree, spec)
+                except NotSo as problem:
+                    denials.append(Reason(edit.rule, KIND, str(problem)))
+        finally:
+            posix.close(root)
+    return denials
+
+
+def _place(root: int, edit: PlaceMount, tree: int, spec: Spec) -> None:
+    """Mount a tree, with what `allowBelow` lets through on top of it again. Raises NotSo."""
+    kept: list[tuple[str, int]] = []
+    try:
+        for path in dict.fromkeys(clean(str(mount["destination"])) for mount in spec.mounts):
+            if path in edit.companions and is_below(path, edit.name):
+                clone = _clone(root, path)
+                if clone >= 0:
+                    kept.append((path, clone))
+        _mount(root, edit.name, tree, f"{named(edit.name)} cannot be reached inside the image")
+        for path, clone in kept:
+            what = f"{named(path)}, which allowBelow lets through, has no place in the mount at {named(edit.name)}"
+            _mount(root, path, clone, what, make=False)
+    finally:
+        for _, clone in kept:
+            posix.close(clone)
+
+
+def _clone(root: int, path: str) -> int:
+    try:
+        fd = open_in_root(root, path)
+    except FileNotFoundError:
+        return -1
+    try:
+        return clone_tree(fd, path)
+    finally:
+        posix.close(fd)
+
+
+def _mount(root: int, path: str, tree: int, complaint: str, make: bool = True) -> None:
+    try:
+        target = _target(root, path, posix.fstat(tree).st_mode & _S_IFMT == _S_IFDIR, make)
+        try:
+            move_mount(tree, target, path)
+        finally:
+            posix.close(target)
+    except (Misled, OSError) as error:
+        raise NotSo(f"{complaint}: {error.strerror if isinstance(error, OSError) else error}") from None
+
+
+def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
+    """The place to mount on; made where it is missing, as a runtime would, relative to an opened parent.
+
+    Raises Misled, OSError, which says what is wrong with the image.
+    """
+    place = walk(root, path)
+    try:
+        if place.fd >= 0:
+            return posix.dup(place.fd)
+        if not make:
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+        at = posix.dup(place.parent)
+        for number, name in enumerate(place.missing, 1):
+            parent, at = at, -1
+            try:
+                if number < len(place.missing) or is_directory:
+                    posix.mkdir(name, 0o755, dir_fd=parent)
+                else:
+                    flags = posix.O_CREAT | posix.O_EXCL | posix.O_WRONLY | posix.O_CLOEXEC
+                    posix.close(posix.open(name, flags, 0o644, dir_fd=parent))
+                at = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
+            except OSError as error:
+                raise OSError(error.errno, f"{named(path)} is missing and cannot be made: {error.strerror}") from None
+            finally:
+                posix.close(parent)
+        return at
+    finally:
+        place.close()
