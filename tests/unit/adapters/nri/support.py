@@ -153,3 +153,4 @@ def running(directory: Path, policy: str, take_in: bool = True) -> Iterator[Runn
     finally:
         plugin.peer.socket.close()
         plugin.thread.join(20)
+        plugin.decider.report.close(20)

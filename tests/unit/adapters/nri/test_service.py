@@ -118,7 +118,8 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
     for name in ("_stop", "_serve", "_take_up_policy"):
         monkeypatch.setattr(Service, name, lambda *_: False)
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
-    service = Service(chosen, "10", Report("", NoMetrics()))  # type: ignore[arg-type]  # options, as argparse has them
+    report = Report("", NoMetrics())
+    service = Service(chosen, "10", report)  # type: ignore[arg-type]  # options, as argparse has them
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -133,6 +134,7 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
             runtime.listen(16)
         with pytest.raises(TimeoutError):
             service.connect_for_ever()
+    report.close(20)
     for number, handler in handlers:
         signal.signal(number, handler)
     assert pauses[:2] == [FIRST_PAUSE, 2 * FIRST_PAUSE]
