@@ -37,13 +37,16 @@ SUITES = ("bookworm", "trixie", "forky", "1.6", "1.7", "2.1")
 """Parameters with which a test has another node or another containerd."""
 
 SLOWEST_FIRST = (
+    "tests/e2e/cri",
+    "tests/e2e/test_mounts",
+    "tests/reality/",
     "tests/e2e/node/test_killed",
     "tests/e2e/kubernetes/",
-    "tests/e2e/node/test_docker",
     "tests/e2e/nri",
+    "tests/e2e/node/test_docker",
     "tests/e2e/node/test_containerd",
     "tests/e2e/node/",
-    "tests/e2e/cri",
+    "tests/e2e/agent/",
     "tests/e2e/",
     "",
 )
@@ -157,8 +160,32 @@ def pytest_testnodedown(node: Any) -> None:
         node.config.stash[LEFT_OUT][tuple(lacking)] = count
 
 
+def parts(reports: list[pytest.TestReport]) -> list[str]:
+    """How long each group of tests took, longest first, and how long each worker had nothing to do at the end."""
+    seconds: Counter[str] = Counter()
+    ends: dict[str, float] = {}
+    for report in reports:
+        file = report.nodeid.partition("::")[0]
+        seconds["/".join(file.split("/")[:3] if file.startswith("tests/e2e/") else file.split("/")[:2])] += (
+            report.duration
+        )
+        worker = getattr(report, "worker_id", "")
+        ends[worker] = max(ends.get(worker, 0.0), report.stop)
+    lines = [f"{took:5.0f} s  {group}" for group, took in seconds.most_common()]
+    last = max(ends.values(), default=0.0)
+    return [
+        *lines,
+        *(f"{last - end:5.0f} s  {worker} idle at the end" for worker, end in sorted(ends.items()) if worker),
+    ]
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """What `--fast` left out: how many tests, what they need, and which command runs them."""
+    """How long groups of tests took, with `--durations`; what `--fast` left out, and which command runs that."""
+    if config.getoption("durations"):
+        terminalreporter.section("seconds of a worker, by group")
+        given = [report for kept in terminalreporter.stats.values() for report in kept]
+        for line in parts([report for report in given if isinstance(report, pytest.TestReport)]):
+            terminalreporter.line(line)
     if not config.getoption("fast"):
         return
     counts = config.stash[LEFT_OUT]

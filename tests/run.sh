@@ -68,19 +68,41 @@ if [ "${1:-}" = --fast ]; then
 fi
 [ "$(id -u)" -eq 0 ] || fail "run it as root: sudo tests/run.sh; without root: tests/run.sh --fast"
 
+# How long each part took, for the end.
+parts=
+took() { # NAME
+  parts="$parts$(printf '%5d s  %s' $((SECONDS - began)) "$1")
+"
+  began=$SECONDS
+}
+
+began=$SECONDS
 packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc \
   kubernetes-client libc6-dev
+took "packages"
 case $* in
 *tests/unit*) ;;
-*) tests/roots.sh bookworm trixie forky ;; # containerd 1.6, 1.7 and 2.1
+*)
+  tests/roots.sh bookworm trixie forky # containerd 1.6, 1.7 and 2.1
+  took "root file systems"
+  ;;
 esac
+make_venv
+took "test tools"
+checking=
+if [ $# -eq 0 ]; then
+  check > build/check.log 2>&1 & # beside the build: each has a core
+  checking=$!
+fi
 echo "Building reassert …"
 packaging/build.sh
-make_venv
-if [ $# -eq 0 ]; then
-  check
-  # More workers than cores: most of the time they wait for a node to boot or an engine to start.
-  set -- --numprocesses=4 --dist=loadscope --no-loadscope-reorder --durations=20 tests
+took "build"
+if [ -n "$checking" ]; then
+  wait "$checking" || { cat build/check.log; exit 1; }
+  cat build/check.log
+  took "formatter, linter and types, after the build"
+  # More workers than cores: they wait for a node to boot, an engine to start, or a deadline to pass.
+  set -- --numprocesses=5 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi
 
 # In its own mount namespace, for two reasons. First, scratch directories are on a tmpfs: the tests write many small
@@ -89,7 +111,11 @@ fi
 # version stays as it is.
 export VENV=$venv PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
 mkdir -p "$PYTEST_DEBUG_TEMPROOT"
-exec unshare --mount --propagation private sh -c '
+status=0
+unshare --mount --propagation private sh -c '
   mount -t tmpfs -o mode=0755 tmpfs "$PYTEST_DEBUG_TEMPROOT"
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-  exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh "$@"
+  exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh "$@" || status=$?
+took "tests"
+printf '\n%s' "$parts"
+exit "$status"

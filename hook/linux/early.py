@@ -86,7 +86,7 @@ def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str, str
 
 
 def _leads_on(volume: str, source: str, paths: set[str]) -> bool:
-    """Whether a volume has a symbolic link on one of these paths. A process that shares it can make one a moment later."""
+    """Whether a volume has a symbolic link on one of these paths. A process that shares it can make one later."""
     inside = [path[len(volume) :] for path in paths if is_below(path, volume)]
     ways = [source + way for path in inside for way in [path, *parents(path)[:-1]]]
     return not inside or any(map(is_link, ways))

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def threads_end() -> Iterator[None]:
+    """A thread that outlives its test would call what a later test has patched, and write to its standard output."""
+    before = threading.enumerate()
+    yield
+    deadline = time.monotonic() + 60
+    for thread in set(threading.enumerate()) - set(before):
+        thread.join(max(0.0, deadline - time.monotonic()))
+        assert not thread.is_alive(), f"the thread {thread.name} outlives the test"
 
 
 @pytest.fixture

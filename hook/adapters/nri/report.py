@@ -36,7 +36,9 @@ class Report:
         self._lines: deque[str] = deque()
         renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: line(record))
         self._log = structlog.wrap_logger(_Lines(self), processors=[renderer])
-        threading.Thread(target=self._print, name="log", daemon=True).start()
+        self._closed = False
+        self._printer = threading.Thread(target=self._print, name="log", daemon=True)
+        self._printer.start()
 
     def container(self, event: dict[str, Any]) -> None:
         """Write an event about a container (hook.events)."""
@@ -64,6 +66,8 @@ class Report:
             time.sleep(_PAUSE)
             lines = self._lines.copy()
             if not lines:
+                if self._closed:
+                    return
                 continue
             try:
                 if sys.stdout:  # None if descriptor 1 was closed when the plugin started
@@ -75,10 +79,9 @@ class Report:
                 self._lines.popleft()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Wait up to `seconds` until standard output has taken all lines."""
-        deadline = time.monotonic() + seconds
-        while self._lines and time.monotonic() < deadline:
-            time.sleep(0.01)
+        """Wait up to `seconds` until standard output has taken all lines. No line may come after this call."""
+        self._closed = True
+        self._printer.join(seconds)
 
 
 class _Lines:

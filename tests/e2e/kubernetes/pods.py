@@ -57,7 +57,7 @@ class NodePod:
         """Until it is ready, or not for this reason."""
 
         def as_wanted() -> bool:
-            time.sleep(0.5)  # a probe is work for the node too
+            time.sleep(1)  # a probe is work for the node too
             now, said = self.ready()
             assert why or " failed, see" not in said, self.said()  # it stays so
             return now is ready and why in said

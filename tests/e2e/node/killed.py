@@ -16,6 +16,8 @@ from e2e.support import need, run
 CALLS = ("rename", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir")
 """By which the program changes what is where. What it writes goes into files that are not in their places yet."""
 
+MANY = ("unlinkat", "rmdir", "mkdir")
+
 KEPT = "/run/kept"
 PLACES = ("/etc/containerd", "/etc/containers", "/etc/crio", "/etc/docker", "/etc/reassert")
 PLACES += ("/opt", "/usr/local", "/var/lib/reassert")
@@ -64,20 +66,20 @@ def traced(node: BootedNode, tracing: list[str], *command: str) -> subprocess.Co
 def steps(node: BootedNode, *command: str) -> list[Step]:
     """Run a command, and tell what it changes, in order.
 
-    For the files of a whole program, which come and go beside its place, the last one of them stands.
+    Of directories that come or go one after the other, and of a program's files, which go beside its place, the last
+    one stands.
     """
     log = node.directory / "strace"
     done = traced(node, ["-o", str(log), "-e", f"trace={','.join(CALLS)}"], *command)
     assert done.returncode == 0, done.stderr
     numbers: Counter[str] = Counter()
     found: list[Step] = []
-    many: list[bool] = []
     for name, arguments, result in _LINE.findall(log.read_text()):
         numbers[name] += 1
         if int(result) == 0:
             found.append(Step(name, numbers[name], arguments))
-            many.append(name == "unlinkat" or (name == "mkdir" and arguments.startswith('"/opt/')))
-    return [step for step, *goes_on in zip(found, many, [*many[1:], False], strict=True) if not all(goes_on)]
+    names = [step.name if step.name in MANY else "" for step in found]
+    return [step for step, name, later in zip(found, names, [*names[1:], ""], strict=True) if not name or name != later]
 
 
 def signalled(

@@ -9,7 +9,7 @@ import pytest
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, Handler, containerd_config
-from e2e.node.wired import FILES, POLICY, POLICY_FILE, Wirable
+from e2e.node.wired import FILES, PACKAGED, POLICY, POLICY_FILE, Wirable, package
 
 DROP_IN = "/run/systemd/system/containerd.service.d/test.conf"
 WRAPPER = "/usr/local/bin/containerd"
@@ -19,14 +19,16 @@ SITE = "/etc/containerd/conf.d/zz-site.toml"
 @pytest.fixture(scope="module", params=["trixie", "forky"])
 def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
     """A node whose config.toml is edited in place, and one that gets a drop-in."""
-    return module_boot(request.param, files=FILES)
+    node = module_boot(request.param, files=FILES)
+    package(node)
+    return node
 
 
 @pytest.fixture
 def node(booted: BootedNode) -> Iterator[Wirable]:
     """That node, as it was before each test."""
     config = booted.path(CONFIG).read_text()
-    wirable = Wirable(booted, booted.snapshot())
+    wirable = Wirable(booted, booted.snapshot(), PACKAGED)
     yield wirable
     wirable.take_out()
     for path in (WRAPPER, DROP_IN, SITE):
@@ -37,6 +39,10 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.run("systemctl", "daemon-reload")
     if wirable.config() != config:
         wirable.reconfigure(config)
+
+
+with_one_containerd = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
+"""For what containers do, whichever file says so."""
 
 
 def write(node: Wirable, path: str, text: str, mode: int = 0o644) -> None:
@@ -87,6 +93,7 @@ def test_containerd_does_not_come_up_again(node: Wirable) -> None:
     node.pod_gets("runc", overridden=True)
 
 
+@with_one_containerd
 def test_no_container_starts_any_more(node: Wirable) -> None:
     write(node, POLICY_FILE, POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/missing"))
     pid = node.pid()
@@ -108,6 +115,7 @@ def broken(node: Wirable, *names: str) -> str:
     return containerd_config(FORMATS[node.booted.suite], tuple(handlers))
 
 
+@with_one_containerd
 def test_no_container_starts_as_it_is(node: Wirable) -> None:
     node.reconfigure(broken(node, "runc", "crun"))
     pid = node.pid()
@@ -116,6 +124,7 @@ def test_no_container_starts_as_it_is(node: Wirable) -> None:
     node.is_untouched()
 
 
+@with_one_containerd
 def test_a_handler_that_was_broken_before_is_not_held_against_it(node: Wirable) -> None:
     node.reconfigure(broken(node, "crun"))
     said = node.install().stdout

@@ -18,7 +18,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
 from e2e.node.files import Snapshot, differences
-from e2e.node.wired import FILES, NOT_WIRED, PROGRAM, Wirable
+from e2e.node.wired import FILES, NOT_WIRED, PACKAGED, Wirable, package
 
 INSTALL, UNINSTALL = ("install", "--no-probe"), ("uninstall",)
 
@@ -30,13 +30,15 @@ WIRED = {"crun": ["runtime"], "runc": ["runtime"]}
 
 @pytest.fixture(scope="module")
 def booted(module_boot: Boot) -> BootedNode:
-    return module_boot("trixie", files=FILES)
+    node = module_boot("trixie", files=FILES)
+    package(node)
+    return node
 
 
 @pytest.fixture
 def node(booted: BootedNode) -> Iterator[Wirable]:
     """A node without reassert, before and after."""
-    wirable = Wirable(booted, booted.snapshot())
+    wirable = Wirable(booted, booted.snapshot(), PACKAGED)
     written = booted.path(CONFIG).stat().st_mtime_ns
     yield wirable
     wirable.take_out()
@@ -54,14 +56,14 @@ def installed(node: Wirable) -> Snapshot:
 
 def interrupted(node: Wirable, step: int, operation: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """`reassert node …` with a SIGTERM at its n-th rename."""
-    return killed.signalled(node.booted, TERM, "rename", step, PROGRAM, "node", *operation)
+    return killed.signalled(node.booted, TERM, "rename", step, PACKAGED, "node", *operation)
 
 
 def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> subprocess.CompletedProcess[str]:
     """Send a signal to `reassert node …` while it is `restarting` containerd, `starting` or `probing` after that."""
     options = [] if when == "probing" or operation == "uninstall" else ["--no-probe"]
     process = subprocess.Popen(
-        node.booted.command(PROGRAM, "node", operation, *options),
+        node.booted.command(PACKAGED, "node", operation, *options),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -105,7 +107,8 @@ def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signa
     assert said.startswith("an earlier install of containerd was interrupted; restoring every file first\n")
     assert node.status() == (0, WIRED, [])
     assert (pods(node), traces(node)) == ([], [])
-    assert set(node.verified().values()) == {"protected"}
+    for handler in WIRED:
+        node.pod_gets(handler)
 
 
 def test_install_that_was_killed_is_undone(node: Wirable) -> None:

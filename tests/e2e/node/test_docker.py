@@ -254,23 +254,23 @@ def test_containers_of_before_are_named(docker: Docker) -> None:
 
 @pytest.mark.parametrize("operation", ["install", "uninstall"])
 def test_killed_beside_a_reload_the_next_tells_dockerd_too(docker: Docker, operation: str) -> None:
-    """The files, step by step, are tried in test_killed.py."""
+    """Then once each way to finish; the files, step by step, are tried in test_killed.py."""
     options = {"install": ["--no-probe"], "uninstall": []}
     other = "uninstall" if operation == "install" else "install"
     command = [PACKAGED, "node", operation, "--engine", "docker", *options[operation]]
     was = docker.runtimes()
     reassert(docker.node, other, *options[other])
-    for step in beside_a_reload(killed.steps(docker.node, *command)):
-        for finishing in (operation, other):
-            reassert(docker.node, other, *options[other])
-            killed.kill(docker.node, step, *command)
-            said = reassert(docker.node, finishing, *options[finishing])
-            assert f"an earlier {operation} of docker was interrupted" in said
-            found = docker.info()["DefaultRuntime"], docker.runtimes()
-            if finishing == "uninstall":
-                assert found == ("runc", was), step
-            else:
-                assert (found[0], found[1]["crun"]) == ("reassert", "/usr/local/sbin/reassert-crun"), step
+    steps = beside_a_reload(killed.steps(docker.node, *command))
+    for step, finishing in zip(steps, (other, operation), strict=True):
+        reassert(docker.node, other, *options[other])
+        killed.kill(docker.node, step, *command)
+        said = reassert(docker.node, finishing, *options[finishing])
+        assert f"an earlier {operation} of docker was interrupted" in said
+        found = docker.info()["DefaultRuntime"], docker.runtimes()
+        if finishing == "uninstall":
+            assert found == ("runc", was), step
+        else:
+            assert (found[0], found[1]["crun"]) == ("reassert", "/usr/local/sbin/reassert-crun"), step
 
 
 def test_status_tells_what_is_wired(docker: Docker) -> None:

@@ -35,7 +35,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self._demux = Demux()
         self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
         self._arrived: list[tuple[int, ttrpc.Message]] = []
@@ -124,7 +124,7 @@ class Running:
 
     def ended(self) -> dict[str, Any]:
         """The last event, once the plugin has given the connection up."""
-        self.thread.join(20)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         return self.logged()[-1]
 
@@ -136,7 +136,7 @@ class Running:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Until something holds that another thread brings about."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -152,4 +152,5 @@ def running(directory: Path, policy: str, take_in: bool = True) -> Iterator[Runn
         yield plugin
     finally:
         plugin.peer.socket.close()
-        plugin.thread.join(20)
+        plugin.thread.join(60)
+        plugin.decider.report.close(60)

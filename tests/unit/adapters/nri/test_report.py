@@ -29,5 +29,6 @@ def test_a_standard_output_that_takes_nothing_stops_nobody(
         assert (metrics._registry.get_sample_value("reassert_errors_total", {"kind": "log"}) or None) == (
             errors and errors + number
         )
+    report.close(60)
     events = [json.loads(line) for line in (root_dir / "events.jsonl").read_text().splitlines()]
     assert [event["message"] for event in events] == ["0", "1"]

@@ -31,7 +31,7 @@ class Process:
         (directory / "policy.yaml").write_text(POLICY)
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notified.bind(str(directory / "notify"))
-        self.notified.settimeout(30)
+        self.notified.settimeout(60)
         self.runtime = socket.socket(socket.AF_UNIX)
         self.options = options
 
@@ -51,7 +51,7 @@ class Process:
         """The runtime is there."""
         self.runtime.bind(str(self.directory / "nri"))
         self.runtime.listen()
-        self.runtime.settimeout(30)
+        self.runtime.settimeout(60)
 
     def accept(self, config: str = "") -> Peer:
         """The plugin's next connection, taken in. `config`: what the runtime has for it."""
@@ -118,7 +118,8 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
     for name in ("_stop", "_serve", "_load_policy"):
         monkeypatch.setattr(Service, name, lambda *_: False)
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
-    service = Service(chosen, "10", Report("", NoMetrics()))  # type: ignore[arg-type]  # options, as argparse has them
+    report = Report("", NoMetrics())
+    service = Service(chosen, "10", report)  # type: ignore[arg-type]  # options, as argparse has them
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -133,6 +134,7 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
             runtime.listen(16)
         with pytest.raises(TimeoutError):
             service.connect_for_ever()
+    report.close(60)
     for number, handler in handlers:
         signal.signal(number, handler)
     assert pauses[:2] == [FIRST_PAUSE, 2 * FIRST_PAUSE]
@@ -219,7 +221,7 @@ def test_who_opens_many_connections_to_the_metrics_takes_no_descriptors(process:
     for _ in range(30):
         idle.append(socket.socket(socket.AF_UNIX))
         idle[-1].connect(str(path))
-        idle[-1].settimeout(30)
+        idle[-1].settimeout(60)
     assert idle[-1].recv(1) == b""  # closed unheard
     idle[0].sendall(b"GET / HTTP/1.0\r\n\r\n")
     assert idle[0].recv(4) == b"HTTP"

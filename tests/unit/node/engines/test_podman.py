@@ -27,7 +27,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.5)
     started: list[subprocess.Popen[bytes]] = []
     # Other tests, at the same time, run podman itself.
-    monkeypatch.setattr("glob.glob", lambda _: [f"/proc/{process.pid}" for process in started])
+    monkeypatch.setattr(podman, "glob", SimpleNamespace(glob=lambda _: [f"/proc/{process.pid}" for process in started]))
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         started.append(subprocess.Popen([program, *arguments]))
@@ -42,6 +42,11 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
         process.wait()
 
 
+def forbid_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To these commands, and to nobody else."""
+    monkeypatch.setattr(podman, "time", SimpleNamespace(**{**vars(time), "sleep": lambda _: pytest.fail("it waits")}))
+
+
 def users(wait: bool = True) -> int:
     engine, nothing = Podman("4.3.1"), Settings.of({})
     if wait:
@@ -52,7 +57,7 @@ def users(wait: bool = True) -> int:
 def test_to_count_them_waits_for_nobody(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command("60")
     (tmp_path / "conf.d").mkdir()
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("a query waits"))
+    forbid_waiting(monkeypatch)
     assert users(wait=False) == 1
 
 
@@ -84,8 +89,7 @@ def test_a_clock_that_was_wrong_holds_nobody_up(
     (tmp_path / "conf.d").mkdir()
     os.utime(tmp_path / "conf.d", (time.time() + 3600,) * 2)
     monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.0)
-    clock = SimpleNamespace(**{**vars(time), "sleep": lambda _: pytest.fail("it waits for the clock")})
-    monkeypatch.setattr(podman, "time", clock)  # and nobody else's: other tests' threads sleep
+    forbid_waiting(monkeypatch)
     assert users() == 1
 
 
