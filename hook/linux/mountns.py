@@ -32,7 +32,7 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
     "nosymfollow": 0x200000,
 }
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
-_MS_PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
+PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -96,7 +96,7 @@ def clone_source(source: str, options: list[str]) -> int:
     recursive = _AT_RECURSIVE if "rbind" in options else 0
     tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)
     try:
-        propagation = _MS_SLAVE if "rslave" in options or "slave" in options else _MS_PRIVATE
+        propagation = _MS_SLAVE if "rslave" in options or "slave" in options else PRIVATE
         clear = _ATIME if any(option in _ATIME_ANY for option in options) else 0
         set_attributes(tree, options, bool(recursive), source, clear, propagation)
     except BaseException:
@@ -119,6 +119,11 @@ def set_attributes(
     attributes = (ctypes.c_uint64 * 4)(wanted, clear, propagation, 0)  # struct mount_attr
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32)
+
+
+def set_propagation(fd: int, path: str, propagation: int) -> None:
+    """Set the propagation of the mount whose root a descriptor is, without those below it. Raises OSError."""
+    set_attributes(fd, [], False, path, 0, propagation)
 
 
 def move_mount(tree: int, target: int, path: str) -> None:

@@ -6,8 +6,16 @@ import posix
 from hook.base.text import named
 from hook.container.paths import clean, is_below
 from hook.container.spec import Spec
-from hook.linux.mountns import clone_tree, mount_namespace_of, move_mount, open_in_root
-from hook.linux.walk import Misled, NotSo, walk
+from hook.linux.mountns import (
+    PRIVATE,
+    clone_tree,
+    mount_id,
+    mount_namespace_of,
+    move_mount,
+    open_in_root,
+    set_propagation,
+)
+from hook.linux.walk import Misled, NotSo, mount_table, walk
 from hook.reserve.mounts import KIND, PlaceMount
 from hook.reserve.outcome import Reason
 
@@ -18,11 +26,14 @@ def placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spe
     """Mount detached trees at their paths; reasons where the image has no place for one."""
     denials: list[Reason] = []
     with mount_namespace_of(pid):
+        shared = {row.id for row in mount_table(pid).values() if row.shared}
         root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
+            if mount_id(root) in shared:
+                set_propagation(root, rootfs, PRIVATE)
             for edit, tree in trees:
                 try:
-                    _place(root, edit, tree, spec)
+                    _place(root, edit, tree, spec, shared)
                 except NotSo as problem:
                     denials.append(Reason(edit.rule, KIND, str(problem)))
         finally:
@@ -30,8 +41,11 @@ def placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spe
     return denials
 
 
-def _place(root: int, edit: PlaceMount, tree: int, spec: Spec) -> None:
-    """Mount a tree, with what `allowBelow` lets through on top of it again. Raises NotSo."""
+def _place(root: int, edit: PlaceMount, tree: int, spec: Spec, shared: set[int]) -> None:
+    """Mount a tree, with what `allowBelow` lets through on top of it again. Raises NotSo.
+
+    `shared`: ids of mounts that propagate what is mounted on them to the node (mount_namespaces(7)).
+    """
     kept: list[tuple[str, int]] = []
     try:
         for path in dict.fromkeys(clean(str(mount["destination"])) for mount in spec.mounts):
@@ -39,10 +53,10 @@ def _place(root: int, edit: PlaceMount, tree: int, spec: Spec) -> None:
                 clone = _clone(root, path)
                 if clone >= 0:
                     kept.append((path, clone))
-        _mount(root, edit.name, tree, f"{named(edit.name)} cannot be reached inside the image")
+        _mount(root, edit.name, tree, f"{named(edit.name)} cannot be reached inside the image", shared)
         for path, clone in kept:
             what = f"{named(path)}, which allowBelow lets through, has no place in the mount at {named(edit.name)}"
-            _mount(root, path, clone, what, make=False)
+            _mount(root, path, clone, what, shared, make=False)
     finally:
         for _, clone in kept:
             posix.close(clone)
@@ -59,15 +73,28 @@ def _clone(root: int, path: str) -> int:
         posix.close(fd)
 
 
-def _mount(root: int, path: str, tree: int, complaint: str, make: bool = True) -> None:
+def _mount(root: int, path: str, tree: int, complaint: str, shared: set[int], make: bool = True) -> None:
     try:
         target = _target(root, path, posix.fstat(tree).st_mode & _S_IFMT == _S_IFDIR, make)
         try:
+            number = mount_id(target)
+            if number in shared and number != mount_id(root):
+                _hide(target, path)
             move_mount(tree, target, path)
         finally:
             posix.close(target)
     except (Misled, OSError) as error:
         raise NotSo(f"{complaint}: {error.strerror if isinstance(error, OSError) else error}") from None
+
+
+def _hide(target: int, path: str) -> None:
+    """Stop the propagation of a mount that the reserved one will cover. Raises Misled if it covers only a part."""
+    try:
+        set_propagation(target, path, PRIVATE)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # the descriptor is not the root of its mount (mount_setattr(2))
+            raise Misled("a mount there would appear on the node (mountPropagation: Bidirectional)") from None
+        raise
 
 
 def _target(root: int, path: str, is_directory: bool, make: bool) -> int:

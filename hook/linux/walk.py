@@ -148,6 +148,11 @@ class Row:
         return self._rest.split(" ", 1)[0].split(",")
 
     @property
+    def shared(self) -> bool:
+        """Whether what is mounted on it appears in other mount namespaces (mount_namespaces(7))."""
+        return " shared:" in self._rest.partition(" - ")[0]
+
+    @property
     def unbindable(self) -> bool:
         """Whether the mount is unbindable: `rbind` does not copy it."""
         return "unbindable" in self._rest.partition(" - ")[0].split(" ")[1:]

@@ -226,6 +226,9 @@ def _compare(
         displaced = [n for n, at in near if edit.displaces(at)]
         if above and not edit.volumes_above:
             outcome.deny(rule.name, KIND, volume_above(there[above[0]][0], path))
+        for n in above:
+            if _is_shared(there[n][1]):
+                outcome.deny(rule.name, KIND, shared_above(there[n][0], path))
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
         edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
@@ -245,6 +248,19 @@ def volume_above(volume: str, path: str) -> str:
         f"mount {named(volume)} is a volume above the reserved mount {named(path)}; others who "
         "write to the volume could remove the reserved mount (volumesAbove: Allow permits it)"
     )
+
+
+def shared_above(volume: str, path: str) -> str:
+    """The reason to refuse a volume above a reserved mount if mounts in it appear on the node."""
+    return (
+        f"mount {named(volume)} is a volume above the reserved mount {named(path)}, which would appear on the node "
+        "(mountPropagation: Bidirectional)"
+    )
+
+
+def _is_shared(mount: "OciMount") -> bool:
+    options = mount.get("options")
+    return isinstance(options, list) and ("rshared" in options or "shared" in options)
 
 
 def apply(outcome: Outcome, target: "Target") -> None:

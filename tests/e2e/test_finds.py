@@ -11,7 +11,7 @@ import pytest
 
 from e2e.runtimes import guarded, real_runtime
 from e2e.support import REASSERT, Bundle, Node, run
-from e2e.test_mounts import DIRECTORY, WAYS, holds, in_user_namespace, link, seen, volume
+from e2e.test_mounts import DIRECTORY, RESERVED, WAYS, holds, in_user_namespace, link, seen, volume
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
@@ -62,6 +62,52 @@ def test_mounts_below_the_host_path_are_in_the_container(
         assert container.exec("/bin/sh", "-c", writes) == "refused\n"
         [event] = node.logged()
         assert (event["applied"], event["verified"]) == (True, "container")
+
+
+@pytest.fixture
+def shared(node: Node) -> Iterator[Path]:
+    """A volume whose mounts the node shares with containers (mountPropagation: Bidirectional; the node's default)."""
+    directory = node.directory / "shared"
+    (directory / "certs").mkdir(parents=True)
+    (directory / "certs/company.crt").write_text("evil\n")
+    run("mount", "--bind", str(directory), str(directory))
+    run("mount", "--make-shared", str(directory))
+    yield directory
+    run("umount", "--recursive", "--lazy", str(directory))
+
+
+def mounts_on_the_node(node: Node) -> list[str]:
+    rows = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [row[4] for row in rows if row[3].endswith(str(node.ca))]
+
+
+@pytest.mark.parametrize("at", ["/etc/ssl", "/etc"])
+@pytest.mark.parametrize("options", [("rshared",), ()], ids=["rshared", "nothing said"])
+@pytest.mark.parametrize("users", ["the node's users", "user namespace"])
+def test_reserved_mount_never_appears_on_the_node(
+    way: tuple[str, str], node: Node, bundle: Bundle, shared: Path, users: str, options: tuple[str, ...], at: str
+) -> None:
+    """crun gives mounts of a container with a user namespace the propagation that they have on the node."""
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, volumesAbove: Allow"))
+    if users == "user namespace":
+        in_user_namespace(bundle)
+    (shared / "ssl/certs").mkdir(parents=True)
+    if not options and at == "/etc" and way[1] in ("wrapper", "precreate"):
+        bundle.bind(shared, at, "rprivate")  # the runtime itself mounts there, and every engine says the propagation
+    else:
+        bundle.bind(shared, at, *options)
+    if options:
+        bundle.spec["linux"]["rootfsPropagation"] = "rshared"
+    container = guarded(way[1], way[0], node, bundle)
+    status = container.create()
+    assert mounts_on_the_node(node) == []
+    if not status:
+        run(container.runtime, "start", container.id)
+        assert container.exec("/bin/cat", RESERVED) == "company\n"
+    run(container.runtime, "delete", "--force", container.id, check=False)
+    assert mounts_on_the_node(node) == []
+    if status:
+        assert at == "/etc" or way[1] == "createContainer", container.output()
 
 
 DEVICE = {"path": "/dev/net/tun", "type": "c", "major": 10, "minor": 200, "fileMode": 0o666}
