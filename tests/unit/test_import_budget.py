@@ -6,14 +6,12 @@ The real commands run under `-X importtime`, which lists every module that the i
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from hook.policy.compiler import refresh
-from unit.support import CONTAINERD, ROOT, bind, config, document
+from startpath import ROOT, RULE, Start, imported
+from unit.support import document
 
 BUILTINS = {"_json", "_signal", "errno", "posix", "sys", "time"}
 MODULES = {
@@ -59,67 +57,6 @@ MODULES = {
     "hook.reserve.outcome",
     "hook.start",
 }
-PYTHON = [sys.executable, "-I", "-S", "-X", "importtime"]
-"""Isolated and without `site`, as the frozen program runs."""
-
-RULE = {
-    "name": "r",
-    "match": {"namespaces": ["team-*"], "podSelector": {"matchLabels": {"a": "b"}}},
-    "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}],
-}
-MOUNT = {"hostPath": "/etc", "mountPath": "/etc/ssl"}
-
-
-def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.CompletedProcess[str]]:
-    """The modules that a command loads beyond those of an interpreter that does nothing."""
-
-    def modules(stderr: str) -> set[str]:
-        lines = [line for line in stderr.splitlines() if line.startswith("import time:")]
-        return {line.rpartition("|")[2].strip() for line in lines[1:]}
-
-    idle = subprocess.run([*PYTHON, "-c", "pass"], capture_output=True, text=True, check=True)
-    result = subprocess.run([*PYTHON, *command], capture_output=True, text=True, input=text, timeout=60)
-    own = modules(result.stderr)
-    assert own, result.stderr
-    return own - modules(idle.stderr), result
-
-
-class Start:
-    """A node with a compiled policy, and the bundle of a container that overrides reserved entries."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.bundle = directory, directory / "bundle"
-        self.config = self.bundle / "config.json"
-        self.bundle.mkdir()
-        self.set_policy({**RULE, "mounts": [MOUNT]})
-        self.write(["CA=/tmp/x", "N_A=1"])
-        self.where = ["--policy", f"{directory}/policy.yaml", "--store", f"{directory}/s"]
-        self.where += ["--events", f"{directory}/events.jsonl"]
-
-    def set_policy(self, rule: dict[str, object]) -> None:
-        (self.directory / "s").mkdir(exist_ok=True)
-        (self.directory / "policy.yaml").write_text(document(rule))
-        refresh(f"{self.directory}/policy.yaml", f"{self.directory}/s")
-
-    def write(self, env: list[str]) -> None:
-        self.config.write_text(json.dumps(config(env, [bind("/etc/ssl/certs")], CONTAINERD)))
-
-    def runtime(self, *arguments: str) -> set[str]:
-        """The modules of `reassert runtime`, which must have executed the real runtime."""
-        command = ["runtime", "--real", "/bin/true", *self.where, "--", "--root", f"{self.directory}/state"]
-        modules, result = imported(str(ROOT / "hook" / "__main__.py"), *command, *arguments)
-        assert result.returncode == 0, result.stderr
-        return modules
-
-    def hook(self, stage: str, text: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
-        """The modules of `reassert hook`."""
-        return imported(str(ROOT / "hook" / "__main__.py"), "hook", *self.where, stage, text=text)
-
-    def state(self) -> str:
-        """What a runtime gives a hook on stdin."""
-        return json.dumps(
-            {"ociVersion": "1.0.2", "id": "0a", "status": "creating", "pid": 1, "bundle": str(self.bundle)}
-        )
 
 
 @pytest.fixture
@@ -133,19 +70,16 @@ def assert_within_budget(modules: set[str]) -> None:
 
 
 def test_create_imports_the_start_path_only(start: Start) -> None:
-    assert_within_budget(start.runtime("create", "--bundle", str(start.bundle), "0a"))
+    assert_within_budget(start.create())
     assert "CA=/ca.pem" in json.loads(start.config.read_text())["process"]["env"], "the start was a real one"
     assert '\\"event\\":' in start.config.read_text(), "handed on to the hook that looks at the mount"
 
 
 def test_exec_imports_the_start_path_only(start: Start) -> None:
-    start.runtime("create", "--bundle", str(start.bundle), "0a")
-    state, process = start.directory / "state" / "0a", start.directory / "process.json"
-    state.mkdir(parents=True)
-    (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={start.bundle}"]}}))
-    process.write_text(json.dumps({"args": ["sh"], "env": ["CA=/tmp/x", "N_A=1", "B=1"]}))
-    assert_within_budget(start.runtime("exec", "--process", str(process), "0a"))
-    assert json.loads(process.read_text())["env"] == ["CA=/ca.pem", "B=1"], "the exec was a real one"
+    start.create()
+    modules, env = start.exec(["CA=/tmp/x", "N_A=1", "B=1"])
+    assert_within_budget(modules)
+    assert env == ["CA=/ca.pem", "B=1"], "the exec was a real one"
 
 
 def test_hook_imports_the_start_path_only(start: Start) -> None:
@@ -179,5 +113,5 @@ def test_refused_start_imports_the_start_path_only(start: Start) -> None:
 def test_changed_policy_is_compiled_in_another_process(start: Start) -> None:
     start.set_policy(RULE)
     (start.directory / "policy.yaml").write_text(document({**RULE, "name": "new"}))
-    assert_within_budget(start.runtime("create", "--bundle", str(start.bundle), "0a"))
+    assert_within_budget(start.create())
     assert '"new"' in (start.directory / "events.jsonl").read_text()
