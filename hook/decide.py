@@ -7,7 +7,6 @@ only.
 from hook import events
 from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.base.system import read_file
-from hook.base.text import joined
 from hook.container.identity import Identity
 from hook.container.model import Container
 from hook.gather import gather
@@ -148,9 +147,11 @@ class Case:
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)
         reasons = decided.reasons() + done.denials
-        refused = bool(reasons) and not decided.audit_only()
-        event = None if done.handed_on and not refused else self.event(decided, done)
-        return Verdict(self._refusal(joined(reasons)) if refused else "", event, decided, reasons)
+        if not reasons or decided.audit_only():
+            return Verdict("", None if done.handed_on else self.event(decided, done), decided, reasons)
+        from hook.base.text import joined
+
+        return Verdict(self._refusal(joined(reasons)), self.event(decided, done), decided, reasons)
 
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""

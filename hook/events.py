@@ -1,15 +1,14 @@
 """The event log: one JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
 The functions `*_event` make an event, in the same form for every adapter. `write` appends it to the log. An event has
-a pod's text in full; hook/base/excerpt.py limits its length when the event is written.
+a pod's text in full; `line` limits its length when the event is written.
 """
 
 import posix
 import time
 
-from hook.base import logfile
 from hook.base.errors import ReassertError
-from hook.base.excerpt import ENTRIES, line
+from hook.base.jsontext import encode
 from hook.base.system import timestamp, trusted
 from hook.container.identity import Identity
 from hook.plan import Plan
@@ -21,6 +20,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.reserve.outcome import Edit, Reason
+
+LINE = 64 << 10
+"""Maximum number of bytes of a line of the log, with its newline."""
+
+ENTRIES = 64
+"""Maximum number of edits in an event; also of denials, and of errors."""
+
+ITEMS, MEMBERS = 8, 16
+"""Maximum length of a list inside an edit (earlier values of a name, earlier mounts, mount options), and of an object;
+no event of reassert has an object with more."""
+
+STRING = 256
+"""Bytes of UTF-8 that are kept of one string."""
 
 EVENTS = "/var/log/reassert/events.jsonl"
 """Default path of the event log."""
@@ -158,6 +170,30 @@ def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describ
         event.setdefault("omitted", {})["/" + key] = len(items) - ENTRIES
 
 
+def line(event: "dict[str, Any]") -> str:
+    """The event as printable ASCII: with its newline, at most LINE bytes. What is longer is cut (hook.excerpt)."""
+    if "truncated" not in event and "omitted" not in event and _is_short(event):
+        text = encode(event)
+        if len(text) < LINE:
+            return text
+    from hook import excerpt
+
+    return excerpt.line(event)
+
+
+def _is_short(value: object, depth: int = 0) -> bool:
+    """Whether nothing in a value may have to be cut, at a depth that every event has."""
+    if isinstance(value, str):
+        return len(value) <= STRING and value.isascii()
+    if isinstance(value, dict):
+        short = depth == 0 or (len(value) <= MEMBERS and "/" not in "".join(value))
+        return short and depth < 5 and all(_is_short(item, depth + 1) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        short = len(value) <= (ENTRIES if depth == 1 else ITEMS)
+        return short and depth < 5 and all(_is_short(item, depth + 1) for item in value)
+    return True
+
+
 def write(path: str, event: "dict[str, object]") -> None:
     """Append an event to the log. A log that cannot be written never stops a container."""
     append(path, line(event))
@@ -165,6 +201,8 @@ def write(path: str, event: "dict[str, object]") -> None:
 
 def append(path: str, text: str) -> None:
     """Append the line of an event to the log. A log that cannot be written never stops a container."""
+    from hook.base import logfile  # not for an event that is left to the hook
+
     try:
         logfile.append(path, text.encode("ascii"))
     except OSError:

@@ -2,14 +2,13 @@
 
 import posix
 
-from hook.base.errors import Unacceptable, Undecided, describe
+from hook.base.errors import Undecided, describe
 from hook.base.jsontext import Malformed, decode
 from hook.base.system import Untrusted, is_file, read_fd, read_file, trusted
-from hook.container.identity import DOCKER, SANDBOX, Identity
+from hook.container.identity import Identity
 from hook.container.model import Facts
 from hook.policy.match import Match
 from hook.policy.model import Policy
-from hook.reserve import devices, mounts
 from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
@@ -20,7 +19,6 @@ VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
-_DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather(
@@ -33,20 +31,16 @@ def gather(
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]
     if any(rule.uses_allocations() for rule in rules):
-        _gather_allocations(facts, policy, identity, read)
+        from hook.allocated import gather_allocated
+
+        gather_allocated(facts, policy, identity, rules, read)
     for rule in rules:
         for env in rule.env:
             if env.source == FILE and env.text is not None and env.text not in facts.files:
                 _read_value(facts, env.text)
         for mount in rule.mounts:
             if mount.source:
-                _check_source(facts, mount.source)
-        for allocation in facts.allocations if mounts.PART in rule.allocations else []:
-            for source, _, _ in allocation.mounts:
-                _check_source(facts, source)
-        for allocation in facts.allocations if devices.PART in rule.allocations else []:
-            for path, _, _ in allocation.devices:
-                _read_device(facts, path)
+                check_source(facts, mount.source)
     return facts
 
 
@@ -57,69 +51,13 @@ def _read_value(facts: Facts, path: str) -> None:
         facts.unreadable[path] = describe(error)
 
 
-def _check_source(facts: Facts, source: str) -> None:
+def check_source(facts: Facts, source: str) -> None:
+    """Note whether a hostPath is a directory, or does not exist."""
     try:
         if posix.stat(source).st_mode & _S_IFMT == _S_IFDIR:
             facts.directories.add(source)
     except OSError:
         facts.absent_sources.add(source)
-
-
-def _read_device(facts: Facts, path: str) -> None:
-    """The device node at an allocated host path. As in containerd, symbolic links are followed, directories allowed."""
-    try:
-        status = posix.stat(path)
-    except OSError:
-        facts.absent_sources.add(path)
-        return
-    device_type = _DEVICE_TYPES.get(status.st_mode & _S_IFMT)
-    if device_type is None:
-        facts.device_nodes[path] = None
-        return
-    facts.device_nodes[path] = {
-        "type": device_type,
-        "major": posix.major(status.st_rdev),
-        "minor": posix.minor(status.st_rdev),
-        "fileMode": status.st_mode & 0o777,
-        "uid": status.st_uid,
-        "gid": status.st_gid,
-    }
-
-
-def _gather_allocations(facts: Facts, policy: Policy, identity: Identity, read: "Callable[[str, int], bytes]") -> None:
-    """Read the container's device allocations from kubelet's checkpoint.
-
-    Without a checkpoint or an entry, nothing was allocated. If the checkpoint cannot be read, `allocation_problem` says
-    why. Raises Unacceptable if annotations that a pod, an image or a user can write make the allocation unknown.
-    """
-    if identity.kubernetes is False or identity.types == (SANDBOX,):
-        return  # device plugins allocate to containers of pods only, not to sandboxes
-    if identity.engine == DOCKER and identity.container is None:
-        return  # pause, or not a pod's: kubelet mounts a termination log, with the name, into a pod's containers
-    if identity.kubernetes is None:
-        raise Unacceptable(
-            "annotations claim a pod and nothing proves which engine wrote them, so the device allocation is unknown"
-        )
-    if identity.uid is None or identity.container is None:
-        unknown = "the pod's UID" if identity.uid is None else "the container's name"
-        facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"
-        return
-    # Imported here, so that only a policy that uses allocations loads them.
-    from hook.container.allocation import LIMIT, allocations, checkpoint_path
-
-    path = checkpoint_path(policy.kubelet_root)
-    try:
-        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container)
-        names = [name for allocation in facts.allocations for name in allocation.cdi]
-        if names:
-            from hook.container.cdi import env_of_devices
-
-            facts.cdi_env = env_of_devices(names)
-    except FileNotFoundError:
-        pass
-    except (OSError, Undecided) as error:
-        facts.allocations = []
-        facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
 
 
 def first_line(path: str) -> str:

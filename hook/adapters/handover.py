@@ -8,14 +8,14 @@ missing ones, refuses the container if it cannot, and writes the event.
 
 import sys
 
-from hook.adapters.options import Options
+from hook.adapters.caller import Options
 from hook.base.child import own_command
-from hook.base.excerpt import line
 from hook.base.jsontext import parse
 from hook.base.system import is_link
 from hook.container.paths import clean
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
+from hook.events import line
 from hook.plan import Plan
 from hook.reserve import decision
 from hook.reserve.env import Reserved

@@ -7,9 +7,8 @@ namespace before pivot_root. podman's own stage `precreate` runs before the runt
 
 import posix
 
-from hook.adapters.caller import STATE, Caller
+from hook.adapters.caller import STATE, Caller, Options
 from hook.adapters.handover import FLAG as HANDED_ON
-from hook.adapters.options import Options
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
 from hook.base.jsontext import Malformed, bounded, decode, parse

@@ -1,8 +1,8 @@
 """podman's hook stage precreate: it runs before the runtime, so it can correct env. Start path: builtins only."""
 
 from hook import events
+from hook.adapters.caller import Options
 from hook.adapters.handover import correct
-from hook.adapters.options import Options
 from hook.base.errors import Refused
 from hook.base.system import read_fd, write_all
 from hook.container.identity import Identity, identify

@@ -6,25 +6,18 @@ created. Then it executes the real runtime (execve), with the engine's arguments
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
 import posix
-import time
 
-from hook.adapters.caller import Caller
+from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
-from hook.adapters.options import Options
 from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
-from hook.base.jsontext import encode
-from hook.base.system import say, timestamp
-from hook.base.text import message
+from hook.base.system import say
 from hook.container.identity import Identity, identify
 from hook.container.spec import Spec
 from hook.decide import Case, Done, Verdict
 from hook.plan import Plan
 
 ADAPTER = "runtime"
-EXEC_REFUSED = 255
-"""Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
-
 USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
 
 Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
@@ -56,6 +49,8 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     try:
         return _execute(options.real, passed_on(options, invocation, caller), environment)
     except Refused as error:
+        from hook.adapters.refusal import refuse
+
         return refuse(invocation, str(error), caller)
 
 
@@ -67,12 +62,6 @@ def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list
     if handle is None:
         raise Refused(f"{invocation.verb} starts a process, and reassert cannot correct it")
     return handle(options, invocation, caller)
-
-
-def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:
-    """Report the refusal to the engine. Returns the exit status for the engine."""
-    _report_to_engine(invocation, refusal, caller)
-    return EXEC_REFUSED if invocation.verb == "exec" else 1
 
 
 def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -146,26 +135,3 @@ def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}
 """The function for each of EDITING_VERBS. A verb without a function is refused."""
-
-
-def _report_to_engine(invocation: Invocation, refusal: str, caller: Caller) -> None:
-    """Write the refusal to stderr and to the runtime's --log, in its --log-format: engines read the reason there.
-
-    Engines decode the line and print it to the user, so control characters are escaped.
-    """
-    text = message(refusal.replace("\n", " "))
-    caller.say(text)
-    line = "reassert: " + text
-    log = invocation.global_value("log") or ""
-    path = log.removeprefix("file:")
-    if not path or path.startswith(("journald:", "syslog:")):
-        return
-    now = timestamp(time.time_ns())
-    if invocation.global_value("log-format") == "json":
-        entry = encode({"level": "error", "msg": line, "time": now})
-    else:
-        entry = f"time={encode(now)} level=error msg={encode(line)}"
-    try:
-        caller.append(path, entry.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        caller.say(f"cannot write {path}: {describe(error)}")

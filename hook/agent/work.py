@@ -15,16 +15,17 @@ import time
 from hook import __version__, events
 from hook.adapters import hook as hooks
 from hook.adapters import runtime
-from hook.adapters.caller import STATE, Caller
+from hook.adapters.caller import STATE, Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.exec import correct_exec
-from hook.adapters.options import Options
+from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
 from hook.agent.kept import Kept
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage, describe
-from hook.base.system import Untrusted, append_line, replace_file, trusted
+from hook.base.files import append_line
+from hook.base.system import Untrusted, replace_file, trusted
 from hook.base.text import message
 from hook.linux.look import look
 from hook.linux.mountns import open_plain, own_directories
@@ -241,7 +242,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         arguments = runtime.passed_on(options, invocation, caller)
     except Refused as error:
-        return _ended(caller, runtime.refuse(invocation, str(error), caller))
+        return _ended(caller, refuse(invocation, str(error), caller))
     if arguments == request.arguments:
         return protocol.go()
     frame = protocol.changed(arguments)

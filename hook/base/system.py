@@ -7,7 +7,6 @@ import posix
 import time
 
 from hook.base.errors import ReassertError, TooLarge, Undecided
-from hook.base.text import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,50 +166,14 @@ def replace_file(
         raise
 
 
-def make_directory(path: str, mode: int) -> None:
-    """Make a directory, with its missing parents. An existing one is no error. Raises OSError."""
-    try:
-        posix.mkdir(path, mode)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
-        try:
-            posix.mkdir(path, mode)
-        except FileExistsError:  # another process made it meanwhile
-            pass
-
-
-def open_to_append(path: str, mode: int, flags: int = 0) -> int:
-    """A descriptor to append to a file. A missing file or directory is made. Raises OSError."""
-    flags |= posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
-    try:
-        return posix.open(path, flags, mode)
-    except FileNotFoundError:
-        make_directory(path.rpartition("/")[0] or "/", 0o750)
-        return posix.open(path, flags, mode)
-
-
-def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
-    """Append one line to an engine's file. A missing file or directory is made. Raises OSError."""
-    fd = open_to_append(path, mode)
-    try:
-        write_all(fd, line + b"\n")
-    finally:
-        posix.close(fd)
-
-
 def say(text: str) -> None:
     """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
+    from hook.base.text import message  # a start that succeeds says nothing
+
     try:
         write_all(2, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
-
-
-def discard_output() -> None:
-    """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
-    posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)
 
 
 def timestamp(nanoseconds: int) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STRING = 256
-"""Bytes of UTF-8 that are kept of one string in a log or message."""
+"""Bytes of UTF-8 that are kept of one string in a message."""
 
 MESSAGE = 4096
 """Maximum number of bytes of UTF-8 in a message to an engine or on standard error."""

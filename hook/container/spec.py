@@ -67,25 +67,6 @@ def _without_nul(text: str) -> str:
     return text
 
 
-def nul_in(
-    env: "list[str]", args: "list[str]", mounts: "list[dict[str, object]]", annotations: "dict[str, str]"
-) -> str:
-    """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
-    if "\0" in "".join(env):
-        return "env"
-    if "\0" in "".join(args):
-        return "args"
-    if any("\0" in "".join(annotation) for annotation in annotations.items()):
-        return "annotations"
-    for mount in mounts:
-        for value in mount.values():
-            if "\0" in (
-                value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
-            ):
-                return "mounts"
-    return ""
-
-
 class Spec:
     """A config.json. Some of its parts can be replaced; `render` writes them into the text.
 
@@ -227,11 +208,7 @@ def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
 
 
 def _strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
-    value = members_of[name][0] if name in members_of else None
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Malformed(f"{what} is not a list")
+    value = _list(members_of[name][0] if name in members_of else None, what)
     for position, entry in enumerate(value):
         if not isinstance(entry, str):
             raise Malformed(f"{what}[{position}] is not a string")
@@ -239,17 +216,22 @@ def _strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str
 
 
 def _mounts(value: object) -> "list[dict[str, object]]":
+    mounts = _list(value, "mounts")
+    for position, entry in enumerate(mounts):
+        if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
+            raise Malformed(f"mounts[{position}] is not an object with a destination")
+    return mounts
+
+
+def _list(value: object, what: str) -> "list[Any]":
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Malformed("mounts is not a list")
-    for position, entry in enumerate(value):
-        if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
-            raise Malformed(f"mounts[{position}] is not an object with a destination")
+        raise Malformed(f"{what} is not a list")
     return value
 
 
-def _object(value: object, what: str) -> "dict[str, object]":
+def _object(value: object, what: str) -> "dict[str, Any]":
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -258,19 +240,14 @@ def _object(value: object, what: str) -> "dict[str, object]":
 
 
 def _objects(value: object, what: str) -> "list[dict[str, object]]":
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+    if value is not None and not (isinstance(value, list) and all(isinstance(entry, dict) for entry in value)):
         raise Malformed(f"{what} is not a list of objects")
-    return value
+    return value or []
 
 
 def _string_map(value: object) -> "dict[str, str]":
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed("annotations is not an object")
-    for name, entry in value.items():
+    annotations = _object(value, "annotations")
+    for name, entry in annotations.items():
         if not isinstance(entry, str):
             raise Malformed(f"annotation {name!r} is not a string")
-    return value
+    return annotations

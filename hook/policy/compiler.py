@@ -11,8 +11,9 @@ from typing import Any
 
 from hook import __version__
 from hook.base.errors import ReassertError, describe
+from hook.base.files import make_directory
 from hook.base.jsontext import encode
-from hook.base.system import make_directory, replace_file, timestamp, trusted
+from hook.base.system import replace_file, timestamp, trusted
 from hook.container.paths import clean
 from hook.policy.model import NO_RULES, Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse

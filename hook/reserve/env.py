@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.container.allocation import Allocation
     from hook.policy.model import Rule
     from hook.reserve.outcome import Target
 
@@ -260,7 +259,9 @@ def _resolve(
             return  # plan() adds this error once for the whole rule
         set_by = [allocation for allocation in facts.allocations if name in allocation.env]
         if set_by or name in facts.cdi_env:
-            value = _allocated_value(name, set_by, container)
+            from hook.reserve.allocated import env_value
+
+            value = env_value(name, set_by, container)
             if value is None:
                 names = " and ".join(str(allocation) for allocation in set_by)
                 outcome.deny(rule, KIND, f"{names} set env {name} differently, and the container has neither value")
@@ -274,25 +275,3 @@ def _resolve(
         return
     values[name] = value
     owners.setdefault(name, rule)
-
-
-def _allocated_value(name: str, set_by: "list[Allocation]", container: Container) -> "str | None":
-    """The allocated value. None if two plugins set different values and the container has neither.
-
-    containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value
-    is right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
-    them tells which.
-    """
-    prefix = name + "="
-    there = [
-        entry[len(prefix) :] if entry != name else None
-        for entry in container.env
-        if entry.startswith(prefix) or entry == name
-    ]
-    cdi = container.facts.cdi_env.get(name, [])
-    if there and there[-1] in cdi:
-        return there[-1]
-    values = list(dict.fromkeys(allocation.env[name] for allocation in set_by))
-    if len(values) > 1:
-        return next((value for value in there if value in values), None)
-    return values[0] if values else cdi[-1]

@@ -4,7 +4,6 @@ config.json does not say where the image's symbolic links lead, nor what the run
 right, `hook.linux.look` verifies both in the container's mount namespace.
 """
 
-from hook.base.text import shortened
 from hook.container.model import Container
 from hook.container.paths import clean, is_below, parents
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
@@ -13,7 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.container.allocation import Allocation
     from hook.policy.model import Rule
     from hook.reserve.outcome import Target
 
@@ -155,6 +153,8 @@ class PlaceMount(Edit):
         """What the container asked for that this edit overrides, or ""."""
         if not self.before:
             return ""
+        from hook.base.text import shortened
+
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
         return f"mount {self.name} is reserved and {shortened(', '.join(others))} was mounted"
 
@@ -178,8 +178,10 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
     for rule in rules:
         asked = [(mount, "") for mount in rule.mounts]
         if PART in rule.allocations:
+            from hook.reserve.allocated import mounts_of
+
             let_through = VOLUMES_ABOVE in rule.allocations
-            asked += [(mount, str(a)) for a in container.facts.allocations for mount in _allocated(a, let_through)]
+            asked += [(mount, str(a)) for a in container.facts.allocations for mount in mounts_of(a, let_through)]
         for mount, origin in asked:
             if rule.deny:
                 denying.setdefault(mount.destination, rule.name)
@@ -206,7 +208,7 @@ def _compare(
     there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
     directories = container.facts.directories
     placed = {
-        path: _as_engine_wrote(path, mount, origin, there, mount.source in directories)
+        path: _as_oci(path, mount, origin, there, mount.source in directories)
         for path, (_, mount, origin) in wanted.items()
     }
     ours = [mount for mount in placed.values() if mount]
@@ -271,38 +273,17 @@ def apply(outcome: Outcome, target: "Target") -> None:
     target.mounts = stay
 
 
-def _allocated(allocation: "Allocation", volumes_above: bool) -> "list[Mount]":
-    """A device plugin's mounts, with the options that kubelet and the engines give them in config.json."""
-    mounts = []
-    for source, destination, read_only in allocation.mounts:
-        path = clean(destination)
-        if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
-            mounts.append(
-                Mount(source, path, ["rbind", "rprivate", "ro" if read_only else "rw"], [], False, volumes_above)
-            )
-    return mounts
-
-
-def _as_engine_wrote(
+def _as_oci(
     path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]", is_directory: bool
 ) -> "OciMount | None":
-    """The OCI mount, None if nothing may be mounted.
-
-    An allocated mount that the engine already wrote, with the same meaning, is taken as the engine wrote it.
-    """
+    """The OCI mount, None if nothing may be mounted."""
     if not mount.source:
         return None
-    for at, other in there if origin else []:
-        if at == path and other.get("source") == mount.source:
-            options = other.get("options") or []
-            if isinstance(options, list) and _same_options(options, mount.options):
-                return other
+    if origin:
+        from hook.reserve.allocated import as_engine_wrote
+
+        return as_engine_wrote(path, mount, there) or mount.as_oci(is_directory)
     return mount.as_oci(is_directory)
-
-
-def _same_options(one: "list[object]", other: "list[str]") -> bool:
-    """Whether mount options mean the same: engines order them differently, and docker omits `rw`."""
-    return [o for o in one if o not in other and o != "rw"] == [o for o in other if o not in one and o != "rw"] == []
 
 
 def _is_let_through(path: str, reserved: "list[Mount]") -> bool:

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from startpath import ROOT, RULE, Start, imported
+
 from unit.support import document
 
 BUILTINS = {"_json", "_signal", "errno", "posix", "sys", "time"}
@@ -31,7 +31,6 @@ MODULES = {
     "hook.base.errors",
     "hook.base.glob",
     "hook.base.jsontext",
-    "hook.base.excerpt",
     "hook.base.logfile",
     "hook.base.text",
     "hook.base.system",
