@@ -9,6 +9,7 @@ below a directory of another user is not used. unit/test_import_budget.py holds 
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -49,15 +50,40 @@ def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.Comple
 
 def lines(module: str) -> int:
     """The lines of one of our modules, with its comments and empty lines."""
+    return len(_file(module).read_text().splitlines())
+
+
+def _file(module: str) -> Path:
     path = ROOT / Path(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return len(file.read_text().splitlines())
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def size(modules: set[str]) -> tuple[int, int]:
     """The number of our modules among these, and their lines together."""
     own = [module for module in modules if module.partition(".")[0] == "hook"]
     return len(own), sum(map(lines, own))
+
+
+def reachable(module: str = "hook.start", found: set[str] | None = None) -> set[str]:
+    """Our modules that a command of the start path may load: by any import but those for the type checker."""
+    found = set() if found is None else found
+    if module in found or not (file := _file(module)).exists():
+        return found
+    found.add(module)
+    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        pending += ast.iter_child_nodes(node)
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name.partition(".")[0] == "hook":
+                reachable(name.rpartition(".")[0], found)
+                reachable(name, found)
+    return found
 
 
 class Start:

@@ -12,12 +12,11 @@ import select
 import socket
 import time
 
-from hook import __version__, events
+from hook import __version__, events, late
 from hook.adapters import hook as hooks
 from hook.adapters import runtime
 from hook.adapters.caller import STATE, Caller, Options
 from hook.adapters.cmdline import Invocation
-from hook.adapters.exec import correct_exec
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
@@ -27,7 +26,7 @@ from hook.base.errors import Refused, Usage, describe
 from hook.base.files import append_line
 from hook.base.system import Untrusted, replace_file, trusted
 from hook.base.text import message
-from hook.linux.look import look
+from hook.linux import early, look
 from hook.linux.mountns import open_plain, own_directories
 from hook.policy import store
 from hook.policy.model import Policy
@@ -44,7 +43,7 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """Containers of which a decision is kept."""
 
-LOADED = (correct_exec, look)
+LOADED = (late, early, look)
 """What adapters load when they need it is loaded before the first request."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
