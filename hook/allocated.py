@@ -5,8 +5,7 @@ import posix
 from hook.base.errors import Unacceptable, Undecided, describe
 from hook.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.container.identity import DOCKER, SANDBOX, Identity
-from hook.container.model import Facts
-from hook.gather import check_source
+from hook.gather import Facts, check_source
 from hook.policy.model import Policy, Rule
 from hook.reserve import devices, mounts
 

@@ -5,14 +5,11 @@ only.
 """
 
 from hook import events
-from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.base.system import read_file
 from hook.container.identity import Identity
-from hook.container.model import Container
 from hook.gather import gather
-from hook.plan import ALL, Plan, plan
-from hook.policy.match import select
-from hook.policy.model import AUDIT, IGNORE, Policy
+from hook.plan import ALL, Container, Plan, plan
+from hook.policy.model import Policy, select
 from hook.reserve.outcome import Edit, Reason
 
 TYPE_CHECKING = False
@@ -151,14 +148,14 @@ class Case:
             return Verdict("", None if done.handed_on else self.event(decided, done), decided, reasons)
         from hook.base.text import joined
 
-        return Verdict(self._refusal(joined(reasons)), self.event(decided, done), decided, reasons)
+        return Verdict(self.refused(joined(reasons)), self.event(decided, done), decided, reasons)
 
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         edits = decided.edits if done.edits is None else done.edits
         if not (edits or done.draft or done.denials or decided.denials or decided.errors or decided.policy.warning):
             return None
-        return events.plan_event(self._fields(), decided, edits, done.denials, done.verified, done.draft)
+        return events.plan_event(self.fields(), decided, edits, done.denials, done.verified, done.draft)
 
     def failed(self, error: Exception) -> Verdict:
         """The verdict when reassert could not decide or act: `failurePolicy` says whether the container starts.
@@ -166,26 +163,18 @@ class Case:
         An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce
         mode: no `failurePolicy` lets it through.
         """
-        text = describe(error)
-        if isinstance(error, OSError) and self.where not in text:
-            text = f"{self.where}: {text}"
-        if self.policy is None:  # it failed before the policy was loaded
-            self.policy = self.load()
-        audit = self.policy.mode == AUDIT
-        if isinstance(error, CAUSED_BY_THE_CONTAINER):
-            event = events.denial_event(self._fields(), text, audit)
-            return Verdict("" if audit else self._refusal(text), event)
-        starts = audit or self.policy.failure_policy == IGNORE
-        would_deny = audit and self.policy.failure_policy != IGNORE
-        event = events.error_event(self._fields(), text, starts, would_deny)
-        return Verdict("" if starts else self._refusal(text), event)
+        from hook.failure import verdict
+
+        return verdict(self, error)
 
     def is_probe(self) -> bool:
         """Whether `node verify` started the container; see hook.events."""
         return events.is_probe(self.adapter, self.container_id, self.who)
 
-    def _refusal(self, reasons: str) -> str:
+    def refused(self, reasons: str) -> str:
+        """The line for the engine."""
         return f"refused {self.who or self.container_id or 'a container'}: {reasons}"
 
-    def _fields(self) -> "dict[str, object]":
+    def fields(self) -> "dict[str, object]":
+        """The fields of every event about the container."""
         return events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)

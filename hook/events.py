@@ -145,24 +145,6 @@ def plan_event(
     return event
 
 
-def error_event(
-    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
-) -> "dict[str, object]":
-    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
-    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
-
-
-def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
-    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
-    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
-
-
-def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
-    event.update(event=name, level="warning" if starts else "error", applied=False)
-    event[key] = [{"rule": "", "message": message}]
-    return event
-
-
 def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describe: "Callable[[Any], object]") -> None:
     """Add a list to an event: at most ENTRIES items, and in `omitted` the number of items that were left out."""
     event[key] = [describe(item) for item in items[:ENTRIES]]

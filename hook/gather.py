@@ -6,19 +6,51 @@ from hook.base.errors import Undecided, describe
 from hook.base.jsontext import Malformed, decode
 from hook.base.system import Untrusted, is_file, read_fd, read_file, trusted
 from hook.container.identity import Identity
-from hook.container.model import Facts
-from hook.policy.match import Match
-from hook.policy.model import Policy
+from hook.policy.model import Match, Policy
 from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hook.container.allocation import Allocation
+
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
+
+
+class Facts:
+    """The node's data that the matching rules need, read before the decision.
+
+    `files`: the first line of each `valueFrom.file`, by path. `unreadable`: the error for each one that could not be
+    read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
+    the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
+    values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
+    by host path; None for a directory.
+    """
+
+    __slots__ = (
+        "absent_sources",
+        "allocation_problem",
+        "allocations",
+        "cdi_env",
+        "device_nodes",
+        "directories",
+        "files",
+        "unreadable",
+    )
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
+        self.absent_sources: set[str] = set()
+        self.directories: set[str] = set()
+        self.allocations: list[Allocation] = []
+        self.allocation_problem = ""
+        self.cdi_env: dict[str, list[str]] = {}
+        self.device_nodes: dict[str, dict[str, object] | None] = {}
 
 
 def gather(

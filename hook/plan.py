@@ -3,9 +3,9 @@
 Every adapter calls this function, and none decides anything itself.
 """
 
-from hook.container.model import Container
-from hook.policy.match import Match, excluded, select
-from hook.policy.model import AUDIT, FAIL, Policy
+from hook.container.identity import Identity
+from hook.gather import Facts
+from hook.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
 from hook.reserve import env, mounts
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Outcome, Reason
@@ -28,6 +28,39 @@ def kinds_of(rules: "list[Rule]") -> "tuple[ModuleType, ...]":
     from hook.reserve import annotations, devices  # few rules reserve them
 
     return env, mounts, devices, annotations
+
+
+class Container:
+    """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
+
+    `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
+    and linux.resources.devices. `annotations`: by key.
+    """
+
+    __slots__ = ("annotations", "device_rules", "devices", "env", "facts", "identity", "mounts")
+
+    def __init__(
+        self,
+        identity: Identity,
+        env: "list[str]",
+        mounts: "list[dict[str, object]]",
+        facts: "Facts | None" = None,
+        annotations: "dict[str, str] | None" = None,
+        devices: "list[dict[str, object]] | None" = None,
+        device_rules: "list[dict[str, object]] | None" = None,
+    ) -> None:
+        self.identity = identity
+        self.env = env
+        self.mounts = mounts
+        self.facts = facts or Facts()
+        self.annotations = annotations or {}
+        self.devices = devices or []
+        self.device_rules = device_rules or []
+
+    @classmethod
+    def of(cls, identity: Identity, target: "Target", facts: Facts) -> "Container":
+        """The container that an adapter read."""
+        return cls(identity, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules)
 
 
 class Plan:

@@ -109,9 +109,9 @@ class Caller:
 
     def decided(self, config: str) -> "Reserved | None":
         """What was decided about a container at its create. Raises Undecided, OSError."""
-        from hook.reserve import decision
+        from hook.adapters.handover import read
 
-        return decision.read(Spec(self.config(config), config).annotations)
+        return read(Spec(self.config(config), config).annotations)
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """The device checkpoint of kubelet. Raises Undecided, OSError."""

@@ -9,19 +9,24 @@ missing ones, refuses the container if it cannot, and writes the event.
 import sys
 
 from hook.adapters.caller import Options
-from hook.base.child import own_command
-from hook.base.jsontext import parse
-from hook.base.system import is_link
-from hook.container.paths import clean
+from hook.base.compare import clean
+from hook.base.errors import Undecided
+from hook.base.jsontext import Malformed, encode, parse
+from hook.base.system import is_link, own_command
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
 from hook.events import line
 from hook.plan import Plan
-from hook.reserve import decision
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Reason
 
 STAGE = "createRuntime"
+ANNOTATION = "reassert/decision"
+"""It holds the decision: `exec` reads the reserved env, and the hook the event that it has to complete.
+
+Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
+removes the annotation, so a pod that sets it gains nothing. Only `exec` and that hook may trust it."""
+
 FLAG = "handed-on"
 """An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
 
@@ -35,7 +40,7 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     `bundle`: the directory from which a relative root.path counts.
     """
     if decided.audit_only():
-        spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
+        spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
         return Done()
     denials = _devices_astray(decided, spec, bundle)
     if denials:
@@ -48,7 +53,7 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         entries = spec.hooks.get(STAGE)
         others = [other for other in entries if other != entry] if isinstance(entries, list) else []
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
-    spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
+    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
     return Done(CONFIG, handed_on=bool(decided.mounts))
 
 
@@ -90,3 +95,55 @@ def _hook(options: Options) -> "dict[str, object]":
         "env": env,
         "timeout": SECONDS,
     }
+
+
+def stamp(
+    annotations: "dict[str, str]", reserved: Reserved, fingerprint: str, draft: "dict[str, object] | None" = None
+) -> "dict[str, str]":
+    """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
+
+    `draft`: the event that the createRuntime hook completes.
+    """
+    if not reserved and not draft and ANNOTATION not in annotations:
+        return annotations
+    stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
+    if reserved or draft:
+        decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
+        stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
+    return stamped
+
+
+def read(annotations: "dict[str, str]") -> "Reserved | None":
+    """The reserved env in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
+    value = _parsed(annotations)
+    if value is None:
+        return None
+    try:
+        return Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
+    except (KeyError, TypeError, ValueError) as error:
+        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
+
+
+def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
+    """The event to complete, None if the annotation holds none. Raises Undecided if it cannot be read."""
+    draft = (_parsed(annotations) or {}).get("event")
+    return draft if isinstance(draft, dict) else None
+
+
+def was_decided_by_another(annotations: "dict[str, str]", fingerprint: str) -> bool:
+    """Whether there is a decision, by a policy of another fingerprint. Raises Undecided if it is not one of ours."""
+    value = _parsed(annotations)
+    return value is not None and value.get("policy") != fingerprint
+
+
+def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":
+    text = annotations.get(ANNOTATION)
+    if text is None:
+        return None
+    try:
+        value = parse(text)
+        if not isinstance(value, dict) or value.get("version") != 1:
+            raise Malformed("unknown version")
+    except Malformed as error:
+        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
+    return value

@@ -9,6 +9,7 @@ import posix
 
 from hook.adapters.caller import STATE, Caller, Options
 from hook.adapters.handover import FLAG as HANDED_ON
+from hook.adapters.handover import read_draft, was_decided_by_another
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage
 from hook.base.jsontext import Malformed, bounded, decode, parse
@@ -18,7 +19,6 @@ from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
 from hook.reserve import mounts
-from hook.reserve.decision import read_draft, was_decided_by_another
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason

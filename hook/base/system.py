@@ -4,6 +4,7 @@ Importing `os`, `tempfile` and `pathlib` costs more than a whole decision (docs/
 """
 
 import posix
+import sys
 import time
 
 from hook.base.errors import ReassertError, TooLarge, Undecided
@@ -164,6 +165,13 @@ def replace_file(
         except OSError:
             pass
         raise
+
+
+def own_command() -> "list[str]":
+    """The command that starts this program again: the frozen executable, or python and the package's path."""
+    if hasattr(sys, "_MEIPASS"):
+        return [sys.executable]
+    return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
 
 
 def say(text: str) -> None:

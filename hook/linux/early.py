@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from hook.container.paths import clean, is_below, parents
+from hook.base.compare import clean, is_below, parents
 from hook.container.spec import Spec
 from hook.linux.walk import Misled, walk
 from hook.reserve.mounts import KIND, PlaceMount

@@ -8,7 +8,7 @@ attributes and those of its subtree are the kernel's, and what cannot be made tr
 import errno
 import posix
 
-from hook.container.paths import clean, is_below
+from hook.base.compare import clean, is_below
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     clone_source,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hook import __version__
+from hook.base.compare import clean
 from hook.base.errors import ReassertError, describe
 from hook.base.files import make_directory
 from hook.base.jsontext import encode
 from hook.base.system import replace_file, timestamp, trusted
-from hook.container.paths import clean
 from hook.policy.model import NO_RULES, Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path

@@ -1,16 +1,16 @@
 """What device plugins allocated, as reserved env and mounts. Loaded for such rules; start path: builtins only."""
 
+from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
-from hook.container.model import Container
-from hook.container.paths import clean, is_below
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.plan import Container
     from hook.reserve.mounts import OciMount
 
 
-def env_value(name: str, set_by: "list[Allocation]", container: Container) -> "str | None":
+def env_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":
     """The allocated value. None if two plugins set different values and the container has neither.
 
     containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value

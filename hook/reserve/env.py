@@ -1,13 +1,13 @@
 """Reserved env: names that have one given value or are absent. Part of the start path: builtins only."""
 
-from hook.base.glob import glob_match, is_pattern, literal_start
-from hook.container.model import Container
+from hook.base.compare import glob_match, is_pattern, literal_start
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hook.plan import Container
     from hook.policy.model import Rule
     from hook.reserve.outcome import Target
 
@@ -126,7 +126,7 @@ class Reserved:
     """Reserved env, for every process of a container.
 
     `values`: by name, None for a name that must be absent. `absent`: patterns of names that must be absent. An exact
-    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.reserve.decision).
+    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.adapters.handover).
     """
 
     __slots__ = ("_patterns", "absent", "values")
@@ -196,7 +196,7 @@ class Reserved:
         return corrected
 
 
-def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Collect the env that the rules reserve, and compare the container's env with it.
 
     An exact name overrides a pattern.
@@ -240,7 +240,7 @@ def apply(outcome: Outcome, target: "Target") -> None:
 def _resolve(
     rule: str,
     env: Env,
-    container: Container,
+    container: "Container",
     outcome: Outcome,
     owners: "dict[str, str]",
     origins: "dict[str, str]",

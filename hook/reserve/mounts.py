@@ -4,14 +4,14 @@ config.json does not say where the image's symbolic links lead, nor what the run
 right, `hook.linux.look` verifies both in the container's mount namespace.
 """
 
-from hook.container.model import Container
-from hook.container.paths import clean, is_below, parents
+from hook.base.compare import clean, is_below, parents
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hook.plan import Container
     from hook.policy.model import Rule
     from hook.reserve.outcome import Target
 
@@ -171,7 +171,7 @@ class PlaceMount(Edit):
         return before or "-", f"{self.source()} ({','.join(self.options())})"
 
 
-def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Collect the mounts that the rules reserve, and compare the container's mounts with them: upper paths first."""
     reserved: list[tuple[Rule, Mount, str]] = []
     denying: dict[str, str] = {}
@@ -195,7 +195,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
 
 
 def _compare(
-    reserved: "list[tuple[Rule, Mount, str]]", denying: "dict[str, str]", container: Container, outcome: Outcome
+    reserved: "list[tuple[Rule, Mount, str]]", denying: "dict[str, str]", container: "Container", outcome: Outcome
 ) -> None:
     """Compare the container's mounts with the reserved ones. `denying`: by path, the rule that refuses a conflict."""
     wanted: dict[str, tuple[Rule, Mount, str]] = {}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hook.reserve.mounts import PlaceMount
 
     class Target(Protocol):
-        """What a container would start with; `hook.container.model.Container` describes each field."""
+        """What a container would start with; `hook.plan.Container` describes each field."""
 
         env: list[str]
         mounts: list[dict[str, object]]

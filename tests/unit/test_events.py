@@ -9,8 +9,7 @@ import pytest
 
 from hook import events
 from hook.container.identity import Identity
-from hook.container.model import Container
-from hook.plan import Plan, plan
+from hook.plan import Container, Plan, plan
 from unit.support import POD, bind, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

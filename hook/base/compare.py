@@ -1,4 +1,36 @@
-"""Name patterns with the wildcards `*` and `?`. Part of the start path: builtins only."""
+"""Compare paths inside a container, and names with patterns, as text. Part of the start path: builtins only."""
+
+
+def clean(path: str) -> str:
+    """The normalised absolute path: without `//`, `.`, `..` and a trailing `/`.
+
+    A relative destination is taken from `/`, as runc and crun do (runtime-spec, Mounts). Symbolic links are not
+    resolved; the runtime resolves them in the container's root filesystem.
+    """
+    if path[:1] == "/" and "//" not in path and "/." not in path and path[-1] != "/":
+        return path
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if parts:
+                parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def is_below(path: str, parent: str) -> bool:
+    """Whether a normalised path is below another one. No path is below itself."""
+    return path != parent and (parent == "/" or path.startswith(parent + "/"))
+
+
+def parents(path: str) -> "list[str]":
+    """The parent directories of a normalised path, from its own directory to `/`."""
+    above = []
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        above.append(path)
+    return above
 
 
 def is_pattern(text: str) -> bool:
