@@ -1,7 +1,6 @@
 """One container at one adapter: load, identify, select, gather, plan; act; then one event that says what was done.
 
-Every adapter and `explain` use this pipeline, and none has its own copy of a step. Part of the start path: builtins
-only.
+Every adapter and `explain` use it, and none has its own copy of a step. Part of the start path: builtins only.
 """
 
 from hook import events
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
     T = TypeVar("T", bound=Target)
 
@@ -34,8 +33,6 @@ class Done:
     `handed_on`: a later hook verifies the result and writes the event. `draft`: the event that an earlier adapter left
     for this one to complete.
     """
-
-    __slots__ = ("denials", "draft", "edits", "handed_on", "verified")
 
     def __init__(
         self,
@@ -59,8 +56,6 @@ class Verdict:
     reached. `reasons`: why Enforce mode would refuse the container.
     """
 
-    __slots__ = ("event", "plan", "reasons", "refusal")
-
     def __init__(
         self,
         refusal: str,
@@ -81,19 +76,6 @@ class Case:
     `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may hang.
     `who`: the container's identity, None until it is known.
     """
-
-    __slots__ = (
-        "adapter",
-        "clock",
-        "container",
-        "container_id",
-        "load",
-        "policy",
-        "read",
-        "reads_node",
-        "where",
-        "who",
-    )
 
     def __init__(
         self,
@@ -123,14 +105,13 @@ class Case:
         matches = select(self.policy, who)
         facts = gather(self.policy, who, matches, self.read)
         self.reads_node = False
-        self.container = Container.of(who, target, facts)
+        self.container = Container(
+            who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
+        )
         return plan(self.policy, self.container, matches, kinds)
 
     def settle(
-        self,
-        read: "Callable[[], tuple[Identity, T]]",
-        act: "Callable[[Plan, T], Done]",
-        kinds: "frozenset[str]" = ALL,
+        self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
         """Run the whole pipeline for one container. Never raises.
 
@@ -158,11 +139,7 @@ class Case:
         return events.plan_event(self.fields(), decided, edits, done.denials, done.verified, done.draft)
 
     def failed(self, error: Exception) -> Verdict:
-        """The verdict when reassert could not decide or act: `failurePolicy` says whether the container starts.
-
-        An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce
-        mode: no `failurePolicy` lets it through.
-        """
+        """The verdict when reassert could not decide or act, by `failurePolicy`."""
         from hook.failure import verdict
 
         return verdict(self, error)

@@ -54,8 +54,6 @@ DRIFTED = "container.drifted"
 class Clock:
     """The start time of an adapter, for an event's timestamp and duration."""
 
-    __slots__ = ("_monotonic", "started")
-
     def __init__(self) -> None:
         self.started = time.time_ns()
         self._monotonic = time.monotonic_ns()
@@ -122,14 +120,9 @@ def plan_event(
         names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
         made = drafted + [edit for edit in made if (edit.kind, edit.name) not in names]
         event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
-    if refused:
-        kind = DENIED
-    elif reasons:
-        kind = WOULD_DENY
-    elif plan.errors:
-        kind = ERROR
-    else:
-        kind = EDITED if made else HELD
+    kind = ERROR if plan.errors else EDITED if made else HELD
+    if reasons:
+        kind = DENIED if refused else WOULD_DENY
     event["event"] = kind
     event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
     done = not refused and not plan.audit_only()
@@ -167,17 +160,17 @@ def _is_short(value: object, depth: int = 0) -> bool:
     """Whether nothing in a value may have to be cut, at a depth that every event has."""
     if isinstance(value, str):
         return len(value) <= STRING and value.isascii()
-    if isinstance(value, dict):
-        short = depth == 0 or (len(value) <= MEMBERS and "/" not in "".join(value))
-        return short and depth < 5 and all(_is_short(item, depth + 1) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        short = len(value) <= (ENTRIES if depth == 1 else ITEMS)
-        return short and depth < 5 and all(_is_short(item, depth + 1) for item in value)
-    return True
+    if not isinstance(value, (dict, list, tuple)):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    most = MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS
+    if depth and (len(value) > most or (isinstance(value, dict) and "/" in "".join(value))):
+        return False
+    return depth < 5 and all(_is_short(item, depth + 1) for item in items)
 
 
 def write(path: str, event: "dict[str, object]") -> None:
-    """Append an event to the log. A log that cannot be written never stops a container."""
+    """Append an event to the log, as `append`."""
     append(path, line(event))
 
 

@@ -7,7 +7,11 @@ from hook.policy.model import AUDIT, IGNORE
 
 
 def verdict(case: Case, error: Exception) -> Verdict:
-    """The verdict by `failurePolicy`; see `Case.failed`."""
+    """`failurePolicy` says whether the container starts.
+
+    An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce mode:
+    no `failurePolicy` lets it through.
+    """
     text = describe(error)
     if isinstance(error, OSError) and case.where not in text:
         text = f"{case.where}: {text}"

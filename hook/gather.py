@@ -2,9 +2,7 @@
 
 import posix
 
-from hook.base.errors import Undecided, describe
-from hook.base.jsontext import Malformed, decode
-from hook.base.system import Untrusted, is_file, read_fd, read_file, trusted
+from hook.base.system import read_file
 from hook.container.identity import Identity
 from hook.policy.model import Match, Policy
 from hook.reserve.env import FILE
@@ -14,9 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hook.container.allocation import Allocation
-
-VALUE_LIMIT = 128 * 1024
-"""Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
@@ -30,17 +25,6 @@ class Facts:
     values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
     by host path; None for a directory.
     """
-
-    __slots__ = (
-        "absent_sources",
-        "allocation_problem",
-        "allocations",
-        "cdi_env",
-        "device_nodes",
-        "directories",
-        "files",
-        "unreadable",
-    )
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
@@ -69,18 +53,13 @@ def gather(
     for rule in rules:
         for env in rule.env:
             if env.source == FILE and env.text is not None and env.text not in facts.files:
-                _read_value(facts, env.text)
+                from hook.valuefile import read_value
+
+                read_value(facts, env.text)
         for mount in rule.mounts:
             if mount.source:
                 check_source(facts, mount.source)
     return facts
-
-
-def _read_value(facts: Facts, path: str) -> None:
-    try:
-        facts.files[path] = first_line(path)
-    except (Untrusted, Undecided, OSError) as error:
-        facts.unreadable[path] = describe(error)
 
 
 def check_source(facts: Facts, source: str) -> None:
@@ -90,20 +69,3 @@ def check_source(facts: Facts, source: str) -> None:
             facts.directories.add(source)
     except OSError:
         facts.absent_sources.add(source)
-
-
-def first_line(path: str) -> str:
-    """The first line of a file that only root can write to. Raises Untrusted, Undecided, OSError."""
-    if not is_file(trusted(path)):
-        raise Undecided(f"{path} is not a regular file")
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
-    try:
-        line = read_fd(fd, VALUE_LIMIT, path).split(b"\n", 1)[0].rstrip(b"\r")
-    finally:
-        posix.close(fd)
-    if b"\0" in line:
-        raise Undecided(f"{path}: the first line contains a NUL byte")
-    try:
-        return decode(line)
-    except Malformed as error:
-        raise Undecided(f"{path}: {error}") from None

@@ -4,16 +4,16 @@ For processes that answer many requests, from threads and under a deadline. Noth
 then, as after an update that removed this version's files. unit/test_import_budget.py says what is missing here.
 """
 
-from hook import allocated, excerpt, failure
+from hook import allocated, excerpt, failure, valuefile
+from hook.adapters import decision, refusal, state
 from hook.adapters import exec as execs
-from hook.adapters import refusal, state
-from hook.base import files, jsonerror, logfile, text
-from hook.container import allocation, cdi, engines
-from hook.policy import recompile
+from hook.base import files, glob, jsonerror, logfile, text
+from hook.container import allocation, cdi, engines, process
+from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
 from hook.reserve import annotations, devices
 
 LOADED = (
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
-    *(recompile, refusal, reserved, state, text),
+    *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
 )

@@ -1,7 +1,4 @@
-"""plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only.
-
-Every adapter calls this function, and none decides anything itself.
-"""
+"""plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only."""
 
 from hook.container.identity import Identity
 from hook.gather import Facts
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
 ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation"))
 """What can be reserved."""
@@ -37,8 +34,6 @@ class Container:
     and linux.resources.devices. `annotations`: by key.
     """
 
-    __slots__ = ("annotations", "device_rules", "devices", "env", "facts", "identity", "mounts")
-
     def __init__(
         self,
         identity: Identity,
@@ -57,11 +52,6 @@ class Container:
         self.devices = devices or []
         self.device_rules = device_rules or []
 
-    @classmethod
-    def of(cls, identity: Identity, target: "Target", facts: Facts) -> "Container":
-        """The container that an adapter read."""
-        return cls(identity, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules)
-
 
 class Plan:
     """The decision about one container. It is never changed after `plan` returned it.
@@ -71,8 +61,6 @@ class Plan:
     mount, also those that need no edit. `excluded`: why the policy does not apply to the container, or "". `matches`:
     every candidate rule with its conditions.
     """
-
-    __slots__ = ("_kinds", "_outcome", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")
 
     def __init__(
         self,

@@ -27,15 +27,10 @@ class Options:
     that containers' hook entries execute, "" for this program.
     """
 
-    __slots__ = ("events", "flags", "hook", "operands", "policy", "real", "rest", "store")
-
     def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
         """`paths` and `flags`: the adapter's options besides --policy, --store and --events. Raises Usage."""
-        self.real = ""
-        self.hook = ""
-        self.policy = store.SOURCE
-        self.store = store.STORE
-        self.events = events.EVENTS
+        self.real = self.hook = ""
+        self.policy, self.store, self.events = store.SOURCE, store.STORE, events.EVENTS
         self.flags: set[str] = set()
         self.operands: list[str] = []
         self.rest: list[str] | None = None
@@ -63,8 +58,6 @@ class Options:
 
 class Caller:
     """The process that is to be told, and whose files and descriptors are meant."""
-
-    __slots__ = ("environment",)
 
     def __init__(self, environment: "dict[bytes, bytes]") -> None:
         """`environment`: as the engine gave it."""
@@ -109,7 +102,7 @@ class Caller:
 
     def decided(self, config: str) -> "Reserved | None":
         """What was decided about a container at its create. Raises Undecided, OSError."""
-        from hook.adapters.handover import read
+        from hook.adapters.decision import read
 
         return read(Spec(self.config(config), config).annotations)
 

@@ -10,8 +10,7 @@ import sys
 
 from hook.adapters.caller import Options
 from hook.base.compare import clean
-from hook.base.errors import Undecided
-from hook.base.jsontext import Malformed, encode, parse
+from hook.base.jsontext import encode, parse
 from hook.base.system import is_link, own_command
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
@@ -48,7 +47,8 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     decided.apply(spec)
     draft = None
     if decided.mounts:
-        draft = _bounded(case.event(decided, Done(CONTAINER)))
+        event = case.event(decided, Done(CONTAINER))
+        draft = parse(line(event)) if event else None  # shortened: runtimes copy annotations to their state
         entry = _hook(options)
         entries = spec.hooks.get(STAGE)
         others = [other for other in entries if other != entry] if isinstance(entries, list) else []
@@ -74,27 +74,17 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
     return astray(rootfs, sorted({*directories, "/dev"}), decided.mounts, spec)
 
 
-def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":
-    """The event, shortened as for the log: it holds strings of a pod, and runtimes copy annotations to their state."""
-    return parse(line(event)) if event else None
-
-
 def _hook(options: Options) -> "dict[str, object]":
     """The OCI hook entry (runtime-spec, config.md, "POSIX-platform Hooks"). `env` is never empty: CVE-2025-23266."""
+    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
     if options.hook:  # a text file of hook/emit/front.py, which says where policy, store and events are
-        env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
         return {"path": options.hook, "args": [options.hook, f"--{FLAG}", STAGE], "env": env, "timeout": SECONDS}
     command = own_command()
-    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
     if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see emit/dispatcher.py
         env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
-    arguments = ["hook", f"--{FLAG}", "--policy", options.policy, "--store", options.store]
-    return {
-        "path": command[0],
-        "args": [*command, *arguments, "--events", options.events, STAGE],
-        "env": env,
-        "timeout": SECONDS,
-    }
+    where = ["--policy", options.policy, "--store", options.store, "--events", options.events]
+    arguments = [*command, "hook", f"--{FLAG}", *where, STAGE]
+    return {"path": command[0], "args": arguments, "env": env, "timeout": SECONDS}
 
 
 def stamp(
@@ -111,39 +101,3 @@ def stamp(
         decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
         stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
     return stamped
-
-
-def read(annotations: "dict[str, str]") -> "Reserved | None":
-    """The reserved env in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
-    value = _parsed(annotations)
-    if value is None:
-        return None
-    try:
-        return Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
-    except (KeyError, TypeError, ValueError) as error:
-        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
-
-
-def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
-    """The event to complete, None if the annotation holds none. Raises Undecided if it cannot be read."""
-    draft = (_parsed(annotations) or {}).get("event")
-    return draft if isinstance(draft, dict) else None
-
-
-def was_decided_by_another(annotations: "dict[str, str]", fingerprint: str) -> bool:
-    """Whether there is a decision, by a policy of another fingerprint. Raises Undecided if it is not one of ours."""
-    value = _parsed(annotations)
-    return value is not None and value.get("policy") != fingerprint
-
-
-def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":
-    text = annotations.get(ANNOTATION)
-    if text is None:
-        return None
-    try:
-        value = parse(text)
-        if not isinstance(value, dict) or value.get("version") != 1:
-            raise Malformed("unknown version")
-    except Malformed as error:
-        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
-    return value

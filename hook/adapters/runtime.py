@@ -18,22 +18,14 @@ from hook.decide import Case, Done, Verdict
 from hook.plan import Plan
 
 ADAPTER = "runtime"
-USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
-
-Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
-
-  --real PATH     the real OCI runtime, absolute
-  --policy FILE   policy file, absolute (default: /etc/reassert/policy.yaml)
-  --store DIR     compiled policies (default: /var/lib/reassert)
-  --events FILE   event log (default: /var/log/reassert/events.jsonl)
-  --hook FILE     what containers' hook entries call instead of this program (see reassert dispatcher --hook)
-"""
 
 
 def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     """Run the adapter. Returns an exit status only if the real runtime is not executed."""
     if arguments[:1] in (["-h"], ["--help"]):
-        posix.write(1, USAGE.encode())
+        from hook.adapters import usage
+
+        posix.write(1, usage.RUNTIME.encode())
         return 0
     try:
         options = Options(arguments, ("real", "hook"))
@@ -122,12 +114,12 @@ def config_path(invocation: Invocation) -> str:
 
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the exec. In Audit mode, one that cannot be corrected is executed unchanged. Raises Refused."""
+    """Correct the exec: the process file, or the arguments. Raises Refused."""
     from hook.adapters.exec import correct_exec  # not loaded by a create
 
     try:
         return correct_exec(invocation, options.real, caller)
-    except Unacceptable as error:
+    except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
         case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options))
         _report(options, case.failed(error), caller)
         return invocation.arguments

@@ -1,8 +1,7 @@
 """JSON through CPython's C scanner and encoder. Part of the start path: builtins only.
 
-Importing the `json` module costs ten times as much (docs/performance.md), so the few lines of it that a container start
-needs are here. `members` does what `json` cannot: it returns the position of each value in the text, so that an edit
-replaces those bytes and keeps all others.
+Importing the `json` module costs ten times as much. `members` does what it cannot: it returns the position of each
+value in the text, so that an edit replaces those bytes and keeps all others.
 """
 
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring

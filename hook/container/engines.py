@@ -1,16 +1,6 @@
 """Identity of containers of other engines than containerd. Loaded for these only; start path: builtins only."""
 
-from hook.container.identity import (
-    APP_TYPES,
-    CONTAINER,
-    CRI,
-    CRIO,
-    DOCKER,
-    PODMAN,
-    Identity,
-    of_containerd,
-    types_of,
-)
+from hook.container.identity import APP_TYPES, CONTAINER, CRI, CRIO, DOCKER, PODMAN, Identity, of_containerd, types_of
 from hook.container.spec import Spec
 
 _CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     Value = str | tuple[str, ...] | dict[str, str] | None
 
-KUBELET_ROOT = "/var/lib/kubelet"
-
 ENFORCE, AUDIT = "Enforce", "Audit"
 FAIL, IGNORE = "Fail", "Ignore"
+HELD = "the last good policy stays in force"
 
 
 class Rule:
@@ -30,8 +29,6 @@ class Rule:
     `deny`: `onConflict: Deny`. `plain`: by field of the policy file, the lists that need no compiled form.
     `allocations`: the parts of a device plugin's answer that are reserved.
     """
-
-    __slots__ = ("allocations", "conditions", "deny", "env", "mounts", "name", "plain", "skip_unknown")
 
     def __init__(
         self,
@@ -55,9 +52,8 @@ class Rule:
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
-        return bool(self.allocations or self.plain.get("annotations")) or any(
-            env.source == ALLOCATED for env in self.env
-        )
+        listed = self.allocations or self.plain.get("annotations")
+        return bool(listed) or ALLOCATED in [env.source for env in self.env]
 
 
 def rule_from_line(line: "list[Any]") -> Rule:
@@ -73,23 +69,6 @@ class Policy:
     `path`: the policy file. `fingerprint`: the sha256 of the file that was compiled. `warning`: why a newer version of
     the file is not in force, or "". `missing`: why there is no policy (the file never was valid), or "".
     """
-
-    __slots__ = (
-        "_header",
-        "_index",
-        "_lines",
-        "_patterns",
-        "_rules",
-        "excluded_namespaces",
-        "excluded_types",
-        "failure_policy",
-        "fingerprint",
-        "kubelet_root",
-        "missing",
-        "mode",
-        "path",
-        "warning",
-    )
 
     def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
         self.path = path
@@ -109,18 +88,15 @@ class Policy:
 
     def held(self, problem: str) -> "Policy":
         """The same policy, with a warning that it stays in force because the policy file has a problem."""
-        return Policy(self.path, self._header, self._lines, f"the last good policy stays in force: {problem}")
+        return Policy(self.path, self._header, self._lines, f"{HELD}: {problem}")
 
     def candidates(self, namespace: "str | None") -> "list[Rule]":
         """The rules that a container of this namespace can match, in the policy's order. None: an unknown namespace."""
         if namespace is None:
             numbers = list(range(len(self._lines)))
         else:
-            matching = set(self._index.get(namespace, []))
-            for pattern, rules in self._patterns.items():
-                if glob_match(pattern, namespace):
-                    matching.update(rules)
-            numbers = sorted(matching)
+            matching = [rules for pattern, rules in self._patterns.items() if glob_match(pattern, namespace)]
+            numbers = sorted({*self._index.get(namespace, []), *[n for rules in matching for n in rules]})
         return [self._rule(number) for number in numbers]
 
     def _rule(self, number: int) -> Rule:
@@ -131,41 +107,11 @@ class Policy:
         return rule
 
 
-class NoPolicy(Policy):
-    """In force until the policy file is valid for the first time: only containers of kube-system start (`plan`)."""
-
-    __slots__ = ()
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, NO_RULES, [])
-        self.missing = reason
-
-
-NO_RULES: "dict[str, Any]" = {
-    "sha256": "",
-    "mode": ENFORCE,
-    "failurePolicy": FAIL,
-    "excludedNamespaces": ["kube-system"],
-    "excludedTypes": [],
-    "kubeletRoot": KUBELET_ROOT,
-    "rules": 0,
-    "index": {},
-    "patterns": {},
-}
-"""Header of NoPolicy: containers of kube-system start, all others are refused."""
-
-
-IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
-"""Operators of a Kubernetes label selector (apimachinery, meta/v1 LabelSelectorOperator)."""
-
-
 class Condition:
     """A condition of a rule, evaluated for a container. `met`: True, False, or None if it is unknown to the adapter.
 
     `wanted`: the condition as compiled. `actual`: the container's value, None if it is unknown.
     """
-
-    __slots__ = ("actual", "field", "met", "wanted")
 
     def __init__(self, field: str, wanted: "list[Any]", actual: "Value", met: "bool | None") -> None:
         self.field = field
@@ -176,8 +122,6 @@ class Condition:
 
 class Match:
     """A rule, evaluated for a container. `applies`: whether its reservations apply."""
-
-    __slots__ = ("applies", "conditions", "rule")
 
     def __init__(self, rule: Rule, conditions: "list[Condition]", tampered: bool = False) -> None:
         """`tampered`: a pod's or image's author may have caused the unknown fields, so `ifUnknown: Skip` is ignored."""
@@ -199,8 +143,7 @@ def evaluate(rule: Rule, identity: "Identity") -> "list[Condition]":
     actual: Value
     for field, wanted in rule.conditions.items():
         if field == "namespaces":
-            actual = identity.namespace
-            met = _pods_only(identity, _any_glob(wanted, identity.namespace))
+            met, actual = _pods_only(identity, _any_glob(wanted, identity.namespace)), identity.namespace
         elif field == "containerNames":
             met, actual = _any_glob(wanted, identity.container), identity.container
         elif field == "images":
@@ -208,8 +151,7 @@ def evaluate(rule: Rule, identity: "Identity") -> "list[Condition]":
         elif field == "containerTypes":
             met, actual = _types(wanted, identity.types), identity.types
         else:
-            actual = identity.labels
-            met = _pods_only(identity, _selects(wanted, identity.labels))
+            met, actual = _pods_only(identity, _selects(wanted, identity.labels)), identity.labels
         conditions.append(Condition(field, wanted, actual, met))
     return conditions
 
@@ -243,16 +185,8 @@ def _types(wanted: "list[Any]", possible: "tuple[str, ...]") -> "bool | None":
 
 
 def _selects(requirements: "list[Any]", labels: "dict[str, str] | None") -> "bool | None":
-    """Whether all requirements [key, operator, values] are met, by apimachinery's labels.Requirement.Matches."""
-    if labels is None:
+    if labels is None:  # as always in config.json
         return None if requirements else True
-    for key, operator, values in requirements:
-        if operator == IN:
-            met = key in labels and labels[key] in values
-        elif operator == NOT_IN:
-            met = key not in labels or labels[key] not in values
-        else:
-            met = (key in labels) == (operator == EXISTS)
-        if not met:
-            return False
-    return True
+    from hook.policy.selector import selects
+
+    return selects(requirements, labels)

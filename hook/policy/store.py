@@ -11,7 +11,7 @@ import posix
 from hook.base.errors import ReassertError, describe
 from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import Untrusted, is_file, read_file, trusted
-from hook.policy.model import NoPolicy, Policy
+from hook.policy.model import HELD, Policy
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
@@ -44,17 +44,21 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
 
         stored, problem = recompiled(source, store, key, stored)
     if stored is None:
-        return NoPolicy(source, problem or f"{source} could not be compiled")
+        return _no_policy(source, problem or f"{source} could not be compiled")
     return stored.policy(source, key, problem)
+
+
+def _no_policy(source: str, reason: str) -> Policy:
+    from hook.policy.missing import NoPolicy
+
+    return NoPolicy(source, reason)
 
 
 def source_key(source: str) -> "tuple[str, list[int]]":
     """Why the policy file cannot be used, or "", and its key."""
     try:
         status = trusted(source)
-    except Untrusted as error:
-        return str(error), []
-    except OSError as error:
+    except (Untrusted, OSError) as error:
         return describe(error), []
     if not is_file(status):
         return f"{source} is not a regular file", []
@@ -65,8 +69,6 @@ def source_key(source: str) -> "tuple[str, list[int]]":
 
 class Stored:
     """A file of the store: its header, with the errors of a newer policy file, and its rules."""
-
-    __slots__ = ("_header", "_lines")
 
     def __init__(self, text: str) -> None:
         """Raises Malformed for a text that is truncated or in another format."""
@@ -88,8 +90,8 @@ class Stored:
         if not problem and key == self._header["heldKey"]:
             problem = "; ".join(self._header["heldErrors"])
         if not self._header["sha256"]:
-            return NoPolicy(source, problem or "it was never compiled")
-        warning = f"the last good policy stays in force: {problem}" if problem else ""
+            return _no_policy(source, problem or "it was never compiled")
+        warning = f"{HELD}: {problem}" if problem else ""
         return Policy(source, self._header, self._lines, warning)
 
 

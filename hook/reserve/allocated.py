@@ -2,15 +2,34 @@
 
 from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
+from hook.reserve.env import KIND, Env
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.plan import Container
     from hook.reserve.mounts import OciMount
+    from hook.reserve.outcome import Outcome
 
 
-def env_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":
+def env_value(
+    rule: str, env: "Env", container: "Container", outcome: "Outcome", origins: "dict[str, str]"
+) -> "tuple[str | None] | tuple[()]":
+    """The value that is reserved for a name, None for absent; empty if nothing is reserved. Adds the name's origin."""
+    facts, name = container.facts, env.name
+    set_by = [allocation for allocation in facts.allocations if name in allocation.env]
+    if not set_by and name not in facts.cdi_env:
+        return () if env.keep else (env.text,)
+    value = _allocated_value(name, set_by, container)
+    if value is None:
+        names = " and ".join(str(allocation) for allocation in set_by)
+        outcome.deny(rule, KIND, f"{names} set env {name} differently, and the container has neither value")
+        return ()
+    origins[name] = "; ".join(str(allocation) for allocation in set_by) or "CDI"
+    return (value,)
+
+
+def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":
     """The allocated value. None if two plugins set different values and the container has neither.
 
     containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value

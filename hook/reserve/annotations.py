@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
 KIND = "annotation"
 FIELD = "annotations"
@@ -17,7 +17,6 @@ FIELD = "annotations"
 class DropAnnotation(Edit):
     """Removes an annotation that only a device plugin may set. `before`: its value."""
 
-    __slots__ = ("before",)
     kind = KIND
 
     def __init__(self, rule: str, name: str, before: str) -> None:

@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
     Device = dict[str, object]
 
@@ -23,7 +23,6 @@ class PlaceDevice(Edit):
     path.
     """
 
-    __slots__ = ("access", "before", "device")
     kind = KIND
 
     def __init__(self, rule: str, device: "Device", access: str, before: "list[Device]", origin: str) -> None:

@@ -1,8 +1,4 @@
-"""Reserved mounts, compared with the mounts in config.json. Part of the start path: builtins only.
-
-config.json does not say where the image's symbolic links lead, nor what the runtime mounted. Once config.json is
-right, `hook.linux.look` verifies both in the container's mount namespace.
-"""
+"""Reserved mounts, compared with those in config.json; `hook.linux.look` looks at the real ones. Builtins only."""
 
 from hook.base.compare import clean, is_below, parents
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
@@ -13,7 +9,7 @@ if TYPE_CHECKING:
 
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
     OciMount = dict[str, object]
 
@@ -39,8 +35,6 @@ class Mount:
     may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
     `volumes_above`: the container may have a mount above the destination.
     """
-
-    __slots__ = ("allow_below", "destination", "options", "skip_missing", "source", "volumes_above")
 
     def __init__(
         self,
@@ -71,17 +65,6 @@ class Mount:
         options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
 
-    def as_line(self) -> "list[object]":
-        """The arguments of the constructor, as the compiled policy holds them."""
-        return [
-            self.source,
-            self.destination,
-            self.options,
-            self.allow_below,
-            self.skip_missing,
-            self.volumes_above,
-        ]
-
 
 def from_policy(entry: "dict[str, Any]") -> Mount:
     """From an entry of a rule's `mounts` that was checked against the schema. Defaults: rbind, rprivate and ro."""
@@ -108,7 +91,6 @@ class PlaceMount(Edit):
     below it is removed. `before`: the mounts that are removed, and the mounts above it, which stay if `volumes_above`.
     """
 
-    __slots__ = ("before", "companions", "mount", "volumes_above")
     kind = KIND
 
     def __init__(
@@ -166,9 +148,7 @@ class PlaceMount(Edit):
     def words(self) -> "tuple[str, str]":
         """The same as text: destinations with their sources; source and options."""
         before = ", ".join(f"{m['destination']} from {m.get('source')}" for m in self.before[:SHOWN])
-        if self.mount is None:
-            return before or "-", "absent"
-        return before or "-", f"{self.source()} ({','.join(self.options())})"
+        return before or "-", f"{self.source()} ({','.join(self.options())})" if self.mount else "absent"
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
@@ -206,9 +186,8 @@ def _compare(
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
     there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
-    directories = container.facts.directories
     placed = {
-        path: _as_oci(path, mount, origin, there, mount.source in directories)
+        path: _as_oci(path, mount, origin, there, mount.source in container.facts.directories)
         for path, (_, mount, origin) in wanted.items()
     }
     ours = [mount for mount in placed.values() if mount]
@@ -277,13 +256,11 @@ def _as_oci(
     path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]", is_directory: bool
 ) -> "OciMount | None":
     """The OCI mount, None if nothing may be mounted."""
-    if not mount.source:
-        return None
-    if origin:
-        from hook.reserve.allocated import as_engine_wrote
+    if not mount.source or not origin:
+        return mount.as_oci(is_directory) if mount.source else None
+    from hook.reserve.allocated import as_engine_wrote
 
-        return as_engine_wrote(path, mount, there) or mount.as_oci(is_directory)
-    return mount.as_oci(is_directory)
+    return as_engine_wrote(path, mount, there) or mount.as_oci(is_directory)
 
 
 def _is_let_through(path: str, reserved: "list[Mount]") -> bool:

@@ -12,7 +12,8 @@ import pytest
 
 from hook.adapters import cmdline, runtime
 from hook.adapters.caller import Caller
-from hook.adapters.handover import ANNOTATION, read
+from hook.adapters.decision import read
+from hook.adapters.handover import ANNOTATION
 from unit.support import ROOT, config, document
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}]}
