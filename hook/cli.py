@@ -14,7 +14,8 @@ from ruamel.yaml.error import YAMLError
 
 from hook import __version__, events
 from hook.base.errors import ReassertError, Usage, describe
-from hook.base.system import Untrusted, discard_output, trusted
+from hook.base.files import discard_output
+from hook.base.system import Untrusted, trusted
 from hook.base.text import printable
 from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh

@@ -1,19 +1,14 @@
 """One container at one adapter: load, identify, select, gather, plan; act; then one event that says what was done.
 
-Every adapter and `explain` use this pipeline, and none has its own copy of a step. Part of the start path: builtins
-only.
+Every adapter and `explain` use it, and none has its own copy of a step. Part of the start path: builtins only.
 """
 
 from hook import events
-from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.base.system import read_file
-from hook.base.text import joined
 from hook.container.identity import Identity
-from hook.container.model import Container
 from hook.gather import gather
-from hook.plan import ALL, Plan, plan
-from hook.policy.match import select
-from hook.policy.model import AUDIT, IGNORE, Policy
+from hook.plan import ALL, Container, Plan, plan
+from hook.policy.model import Policy, select
 from hook.reserve.outcome import Edit, Reason
 
 TYPE_CHECKING = False
@@ -21,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
     T = TypeVar("T", bound=Target)
 
@@ -38,8 +33,6 @@ class Done:
     `handed_on`: a later hook verifies the result and writes the event. `draft`: the event that an earlier adapter left
     for this one to complete.
     """
-
-    __slots__ = ("denials", "draft", "edits", "handed_on", "verified")
 
     def __init__(
         self,
@@ -63,8 +56,6 @@ class Verdict:
     reached. `reasons`: why Enforce mode would refuse the container.
     """
 
-    __slots__ = ("event", "plan", "reasons", "refusal")
-
     def __init__(
         self,
         refusal: str,
@@ -85,19 +76,6 @@ class Case:
     `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may hang.
     `who`: the container's identity, None until it is known.
     """
-
-    __slots__ = (
-        "adapter",
-        "clock",
-        "container",
-        "container_id",
-        "load",
-        "policy",
-        "read",
-        "reads_node",
-        "where",
-        "who",
-    )
 
     def __init__(
         self,
@@ -127,14 +105,13 @@ class Case:
         matches = select(self.policy, who)
         facts = gather(self.policy, who, matches, self.read)
         self.reads_node = False
-        self.container = Container.of(who, target, facts)
+        self.container = Container(
+            who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
+        )
         return plan(self.policy, self.container, matches, kinds)
 
     def settle(
-        self,
-        read: "Callable[[], tuple[Identity, T]]",
-        act: "Callable[[Plan, T], Done]",
-        kinds: "frozenset[str]" = ALL,
+        self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
         """Run the whole pipeline for one container. Never raises.
 
@@ -148,43 +125,33 @@ class Case:
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)
         reasons = decided.reasons() + done.denials
-        refused = bool(reasons) and not decided.audit_only()
-        event = None if done.handed_on and not refused else self.event(decided, done)
-        return Verdict(self._refusal(joined(reasons)) if refused else "", event, decided, reasons)
+        if not reasons or decided.audit_only():
+            return Verdict("", None if done.handed_on else self.event(decided, done), decided, reasons)
+        from hook.base.text import joined
+
+        return Verdict(self.refused(joined(reasons)), self.event(decided, done), decided, reasons)
 
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         edits = decided.edits if done.edits is None else done.edits
         if not (edits or done.draft or done.denials or decided.denials or decided.errors or decided.policy.warning):
             return None
-        return events.plan_event(self._fields(), decided, edits, done.denials, done.verified, done.draft)
+        return events.plan_event(self.fields(), decided, edits, done.denials, done.verified, done.draft)
 
     def failed(self, error: Exception) -> Verdict:
-        """The verdict when reassert could not decide or act: `failurePolicy` says whether the container starts.
+        """The verdict when reassert could not decide or act, by `failurePolicy`."""
+        from hook.failure import verdict
 
-        An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce
-        mode: no `failurePolicy` lets it through.
-        """
-        text = describe(error)
-        if isinstance(error, OSError) and self.where not in text:
-            text = f"{self.where}: {text}"
-        if self.policy is None:  # it failed before the policy was loaded
-            self.policy = self.load()
-        audit = self.policy.mode == AUDIT
-        if isinstance(error, CAUSED_BY_THE_CONTAINER):
-            event = events.denial_event(self._fields(), text, audit)
-            return Verdict("" if audit else self._refusal(text), event)
-        starts = audit or self.policy.failure_policy == IGNORE
-        would_deny = audit and self.policy.failure_policy != IGNORE
-        event = events.error_event(self._fields(), text, starts, would_deny)
-        return Verdict("" if starts else self._refusal(text), event)
+        return verdict(self, error)
 
     def is_probe(self) -> bool:
         """Whether `node verify` started the container; see hook.events."""
         return events.is_probe(self.adapter, self.container_id, self.who)
 
-    def _refusal(self, reasons: str) -> str:
+    def refused(self, reasons: str) -> str:
+        """The line for the engine."""
         return f"refused {self.who or self.container_id or 'a container'}: {reasons}"
 
-    def _fields(self) -> "dict[str, object]":
+    def fields(self) -> "dict[str, object]":
+        """The fields of every event about the container."""
         return events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)

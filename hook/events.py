@@ -1,15 +1,14 @@
 """The event log: one JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
 The functions `*_event` make an event, in the same form for every adapter. `write` appends it to the log. An event has
-a pod's text in full; hook/base/excerpt.py limits its length when the event is written.
+a pod's text in full; `line` limits its length when the event is written.
 """
 
 import posix
 import time
 
-from hook.base import logfile
 from hook.base.errors import ReassertError
-from hook.base.excerpt import ENTRIES, line
+from hook.base.jsontext import encode
 from hook.base.system import timestamp, trusted
 from hook.container.identity import Identity
 from hook.plan import Plan
@@ -21,6 +20,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.reserve.outcome import Edit, Reason
+
+LINE = 64 << 10
+"""Maximum number of bytes of a line of the log, with its newline."""
+
+ENTRIES = 64
+"""Maximum number of edits in an event; also of denials, and of errors."""
+
+ITEMS, MEMBERS = 8, 16
+"""Maximum length of a list inside an edit (earlier values of a name, earlier mounts, mount options), and of an object;
+no event of reassert has an object with more."""
+
+STRING = 256
+"""Bytes of UTF-8 that are kept of one string."""
 
 EVENTS = "/var/log/reassert/events.jsonl"
 """Default path of the event log."""
@@ -41,8 +53,6 @@ DRIFTED = "container.drifted"
 
 class Clock:
     """The start time of an adapter, for an event's timestamp and duration."""
-
-    __slots__ = ("_monotonic", "started")
 
     def __init__(self) -> None:
         self.started = time.time_ns()
@@ -110,14 +120,9 @@ def plan_event(
         names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
         made = drafted + [edit for edit in made if (edit.kind, edit.name) not in names]
         event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
-    if refused:
-        kind = DENIED
-    elif reasons:
-        kind = WOULD_DENY
-    elif plan.errors:
-        kind = ERROR
-    else:
-        kind = EDITED if made else HELD
+    kind = ERROR if plan.errors else EDITED if made else HELD
+    if reasons:
+        kind = DENIED if refused else WOULD_DENY
     event["event"] = kind
     event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
     done = not refused and not plan.audit_only()
@@ -133,24 +138,6 @@ def plan_event(
     return event
 
 
-def error_event(
-    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
-) -> "dict[str, object]":
-    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
-    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
-
-
-def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
-    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
-    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
-
-
-def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
-    event.update(event=name, level="warning" if starts else "error", applied=False)
-    event[key] = [{"rule": "", "message": message}]
-    return event
-
-
 def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describe: "Callable[[Any], object]") -> None:
     """Add a list to an event: at most ENTRIES items, and in `omitted` the number of items that were left out."""
     event[key] = [describe(item) for item in items[:ENTRIES]]
@@ -158,13 +145,39 @@ def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describ
         event.setdefault("omitted", {})["/" + key] = len(items) - ENTRIES
 
 
+def line(event: "dict[str, Any]") -> str:
+    """The event as printable ASCII: with its newline, at most LINE bytes. What is longer is cut (hook.excerpt)."""
+    if "truncated" not in event and "omitted" not in event and _is_short(event):
+        text = encode(event)
+        if len(text) < LINE:
+            return text
+    from hook import excerpt
+
+    return excerpt.line(event)
+
+
+def _is_short(value: object, depth: int = 0) -> bool:
+    """Whether nothing in a value may have to be cut, at a depth that every event has."""
+    if isinstance(value, str):
+        return len(value) <= STRING and value.isascii()
+    if not isinstance(value, (dict, list, tuple)):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    most = MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS
+    if depth and (len(value) > most or (isinstance(value, dict) and "/" in "".join(value))):
+        return False
+    return depth < 5 and all(_is_short(item, depth + 1) for item in items)
+
+
 def write(path: str, event: "dict[str, object]") -> None:
-    """Append an event to the log. A log that cannot be written never stops a container."""
+    """Append an event to the log, as `append`."""
     append(path, line(event))
 
 
 def append(path: str, text: str) -> None:
     """Append the line of an event to the log. A log that cannot be written never stops a container."""
+    from hook.base import logfile  # not for an event that is left to the hook
+
     try:
         logfile.append(path, text.encode("ascii"))
     except OSError:

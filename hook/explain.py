@@ -8,20 +8,18 @@ import os
 import sys
 from typing import Any
 
+from hook.adapters.handover import ANNOTATION, stamp
 from hook.base.system import Untrusted, read_file, trusted
 from hook.base.terminal import table
 from hook.base.text import printable
 from hook.container.identity import Identity, identify
-from hook.container.model import Container
 from hook.container.spec import LIMIT, Spec
 from hook.decide import Case
-from hook.plan import Plan
+from hook.plan import Container, Plan
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
-from hook.policy.match import Match
-from hook.policy.model import Policy
+from hook.policy.model import Match, Policy
 from hook.policy.words import actual, wanted
-from hook.reserve import decision
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Edit
 
@@ -103,7 +101,7 @@ _CORRECTED = "started corrected: the wrapper already corrected this config.json 
 
 
 def _outcome(decided: Plan, container: Container) -> str:
-    if not decided.edits and not decided.refusal() and decision.ANNOTATION in container.annotations:
+    if not decided.edits and not decided.refusal() and ANNOTATION in container.annotations:
         return _CORRECTED
     if decided.refusal():
         return "refused: " + decided.refusal()
@@ -174,9 +172,9 @@ def _diff(decided: Plan, spec: Spec, config: str) -> str:
     before = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
     if not decided.refusal() and not decided.audit_only():
         decided.apply(spec)
-        spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint)
+        spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint)
     elif decided.audit_only():
-        spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
+        spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
     after = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
     name = printable(config)  # the lines themselves are JSON in ASCII
     return "".join(difflib.unified_diff(before, after, name, name + " (corrected)", n=2))

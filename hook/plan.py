@@ -1,24 +1,56 @@
-"""plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only.
+"""plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only."""
 
-Every adapter calls this function, and none decides anything itself.
-"""
-
-from hook.base.text import joined
-from hook.container.model import Container
-from hook.policy.match import Match, excluded, select
-from hook.policy.model import AUDIT, FAIL, Policy
-from hook.reserve import annotations, devices, env, mounts
+from hook.container.identity import Identity
+from hook.gather import Facts
+from hook.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
+from hook.reserve import env, mounts
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Outcome, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.reserve.outcome import Target
+    from types import ModuleType
 
-KINDS = (env, mounts, devices, annotations)
-"""What can be reserved, in the order in which edits are made. Each has `KIND`, `want` and `apply`."""
+    from hook.policy.model import Rule
+    from hook.reserve.target import Target
 
-ALL = frozenset(kind.KIND for kind in KINDS)
+ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation"))
+"""What can be reserved."""
+
+
+def kinds_of(rules: "list[Rule]") -> "tuple[ModuleType, ...]":
+    """The kinds that rules may reserve, in the order in which edits are made. Each has `KIND`, `want` and `apply`."""
+    if not any(rule.allocations or rule.plain for rule in rules):
+        return env, mounts
+    from hook.reserve import annotations, devices  # few rules reserve them
+
+    return env, mounts, devices, annotations
+
+
+class Container:
+    """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
+
+    `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
+    and linux.resources.devices. `annotations`: by key.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        env: "list[str]",
+        mounts: "list[dict[str, object]]",
+        facts: "Facts | None" = None,
+        annotations: "dict[str, str] | None" = None,
+        devices: "list[dict[str, object]] | None" = None,
+        device_rules: "list[dict[str, object]] | None" = None,
+    ) -> None:
+        self.identity = identity
+        self.env = env
+        self.mounts = mounts
+        self.facts = facts or Facts()
+        self.annotations = annotations or {}
+        self.devices = devices or []
+        self.device_rules = device_rules or []
 
 
 class Plan:
@@ -30,9 +62,15 @@ class Plan:
     every candidate rule with its conditions.
     """
 
-    __slots__ = ("_outcome", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")
-
-    def __init__(self, policy: Policy, matches: "list[Match]", outcome: Outcome, excluded: str = "") -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        matches: "list[Match]",
+        outcome: Outcome,
+        excluded: str = "",
+        kinds: "tuple[ModuleType, ...]" = (),
+    ) -> None:
+        self._kinds = kinds
         self._outcome = outcome
         self.policy = policy
         self.matches = matches
@@ -53,7 +91,12 @@ class Plan:
 
     def refusal(self) -> str:
         """Why the container must not start, or "" if it may start."""
-        return "" if self.audit_only() else joined(self.reasons())
+        reasons = self.reasons()
+        if not reasons or self.audit_only():
+            return ""
+        from hook.base.text import joined
+
+        return joined(reasons)
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""
@@ -61,9 +104,8 @@ class Plan:
 
     def apply(self, target: "Target") -> None:
         """Make the edits in `target`."""
-        if self.edits:
-            for kind in KINDS:
-                kind.apply(self._outcome, target)
+        for kind in self._kinds if self.edits else ():
+            kind.apply(self._outcome, target)
 
 
 def plan(
@@ -88,7 +130,7 @@ def plan(
     for rule in rules:
         if problem and rule.uses_allocations():
             outcome.cannot_tell(rule.name, "", problem)
-    for kind in KINDS:
-        if kind.KIND in kinds:
-            kind.want(rules, container, outcome)
-    return Plan(policy, matches, outcome)
+    wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
+    for kind in wanted:
+        kind.want(rules, container, outcome)
+    return Plan(policy, matches, outcome, kinds=wanted)

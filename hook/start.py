@@ -16,25 +16,20 @@ COMMANDS = ("runtime", "hook")
 """The start path's commands. Each is the module `hook.adapters.COMMAND`, and only the given one is loaded."""
 
 _SET_BY_THE_BOOTLOADER = (
-    b"_PYI_ARCHIVE_FILE",
-    b"_PYI_APPLICATION_HOME_DIR",
-    b"_PYI_PARENT_PROCESS_LEVEL",
-    b"_PYI_SPLASH_IPC",
-    b"_PYI_LINUX_PROCESS_NAME",
+    b"_PYI_ARCHIVE_FILE _PYI_APPLICATION_HOME_DIR _PYI_PARENT_PROCESS_LEVEL _PYI_SPLASH_IPC _PYI_LINUX_PROCESS_NAME"
 )
 
 
 def engine_environment() -> "dict[bytes, bytes]":
     """The engine's environment, without the changes of PyInstaller's bootloader.
 
-    The bootloader prepends its directory to LD_LIBRARY_PATH, saves the old value in LD_LIBRARY_PATH_ORIG, and sets
-    variables for its child processes (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). Three changes
-    cannot be undone, and have no effect on a runtime: an empty LD_LIBRARY_PATH, PYINSTALLER_*, and the engine's own
-    variables of the names below.
+    It prepends its directory to LD_LIBRARY_PATH, saves the old value in LD_LIBRARY_PATH_ORIG, and sets variables for
+    child processes (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). What cannot be undone has no
+    effect on a runtime: an empty LD_LIBRARY_PATH, PYINSTALLER_*, and the engine's own variables of the names above.
     """
     environment = dict(posix.environ)
     if hasattr(sys, "_MEIPASS"):
-        for name in _SET_BY_THE_BOOTLOADER:
+        for name in _SET_BY_THE_BOOTLOADER.split():
             environment.pop(name, None)
         original = environment.pop(b"LD_LIBRARY_PATH", b"").partition(b":")[2]
         if original:

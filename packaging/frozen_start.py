@@ -33,13 +33,7 @@ def start_path(module: str, files: dict[str, Path]) -> dict[str, Path]:
     if parent:
         start_path(parent, files)
     for node in ast.parse(file.read_text("utf-8")).body:
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inside = (ROOT / Path(*node.module.split("."))).is_dir()
-            names = [f"{node.module}.{alias.name}" if inside else node.module for alias in node.names]
-        for name in names:
+        for name in _imported(node):
             if name.partition(".")[0] == "hook":
                 start_path(name, files)
             elif name not in BUILTINS:
@@ -48,17 +42,61 @@ def start_path(module: str, files: dict[str, Path]) -> dict[str, Path]:
     return files
 
 
+def late(files: dict[str, Path]) -> dict[str, Path]:
+    """The modules that functions of these modules import, and in turn theirs, as far as they need builtins only."""
+    found: dict[str, Path] = {}
+    pending = list(files.values())
+    while pending:
+        for function in ast.walk(ast.parse(pending.pop().read_text("utf-8"))):
+            for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
+                for name in _imported(node):
+                    if name.partition(".")[0] != "hook" or name in files or name in found:
+                        continue
+                    try:
+                        needed = start_path(name, dict(files))
+                    except SystemExit:  # hook.linux needs ctypes: from a file, as ctypes itself
+                        continue
+                    new = {module: file for module, file in needed.items() if module not in files | found}
+                    found |= new
+                    pending += new.values()
+    return found
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        inside = (ROOT / Path(*node.module.split("."))).is_dir()
+        return [f"{node.module}.{alias.name}" if inside else node.module for alias in node.names]
+    return []
+
+
 # One entry of the executable's archive holds the whole start path. For each entry the bootloader opens the executable,
 # seeks, inflates, closes, and calls importlib; and in one entry a string constant of many modules is stored once. Only
 # the modules of the given command are executed. They are registered in sys.modules, packages with a __path__, so that a
-# later import (ctypes) finds its file.
+# later import (ctypes) finds its file. What a function of them imports is in the entry as bytes, which cost next to
+# nothing until they are needed: no file is looked for then, and none can be missing after an update.
 _START = """
 import gc
 import sys
 order = "ORDERS".get(sys.argv[1] if len(sys.argv) > 1 else "")
 if order:
     gc.disable()  # a start lives for milliseconds and leaves no cycles worth a search
+    from marshal import loads
     codes = dict("CODES")
+    late = dict("LATE")
+    class Late:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return type(sys.__spec__)(name, Late) if name in late else None
+        @staticmethod
+        def create_module(spec):
+            return None
+        @staticmethod
+        def exec_module(module):
+            exec(loads(late[module.__name__]), module.__dict__)
+    sys.meta_path.insert(0, Late)
     for name in order:
         module = sys.modules[name] = type(sys)(name)
         module.__file__ = sys._MEIPASS + "/" + name.replace(".", "/") + ".pyc"
@@ -76,11 +114,13 @@ def start_entry(workpath: Path) -> Entry:
 
     orders = {name: start_path(f"hook.adapters.{name}", start_path("hook.start", {})) for name in COMMANDS}
     files = {module: file for order in orders.values() for module, file in order.items()}
+    code = {
+        name: _code(compile_pymodule(name, str(file), str(workpath), 2)) for name, file in (files | late(files)).items()
+    }
     constants = {
         "PACKAGES": tuple(module for module, file in files.items() if file.name == "__init__.py"),
-        "CODES": tuple(
-            (module, _code(compile_pymodule(module, str(file), str(workpath), 2))) for module, file in files.items()
-        ),
+        "CODES": tuple((module, code[module]) for module in files),
+        "LATE": tuple((module, marshal.dumps(code[module])) for module in late(files)),
     }
     text = _START.replace('"ORDERS"', repr({name: tuple(order) for name, order in orders.items()}))
     return "reassert_start", _compiled(workpath / "reassert_start.pyc", text, constants), "PYMODULE"

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import pytest  # noqa: E402
 
-from hook.adapters import hook, runtime  # noqa: E402
+from hook.adapters import usage  # noqa: E402
 from hook.adapters.nri.metrics import Metrics  # noqa: E402
 from hook.cli import _parser  # noqa: E402
 from hook.policy.check import schema  # noqa: E402
@@ -45,8 +45,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def commands() -> str:
     """Every command with its options, from the parsers that print --help."""
     sections = [*_commands(_parser(["node"]), "reassert")]
-    for name, module in (("runtime", runtime), ("hook", hook)):
-        sections.append(f"## reassert {name}\n\n```\n{module.USAGE.strip()}\n```\n")
+    for name, text in (("runtime", usage.RUNTIME), ("hook", usage.HOOK)):
+        sections.append(f"## reassert {name}\n\n```\n{text.strip()}\n```\n")
     return "\n" + "\n".join(sections) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What an adapter reads from, and writes for, the process that called it. Part of the start path: builtins only.
+"""How an adapter was called: its options, and the process that called it. Part of the start path: builtins only.
 
 In a cold start, that is this process: its descriptors, its environment, its working directory. The agent answers for
 another process and has a subclass (hook/agent/work.py). Everything else is the same code.
@@ -7,24 +7,58 @@ another process and has a subclass (hook/agent/work.py). Everything else is the 
 import posix
 
 from hook import events
-from hook.base.system import append_line, is_file, read_fd, read_file, replace_file, say
+from hook.base.errors import Usage
+from hook.base.system import is_file, read_fd, read_file, replace_file, say
 from hook.container.spec import LIMIT, Spec
 from hook.policy import store
-from hook.reserve import decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.adapters.options import Options
     from hook.policy.model import Policy
     from hook.reserve.env import Reserved
 
 STATE = "the OCI state on stdin"
 
 
+class Options:
+    """The options of an adapter: paths, which must be absolute, and flags.
+
+    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
+    file that containers' hook entries execute, "" for this program. `bundle`, `config`: of a hook's container, "" if
+    the state names the bundle.
+    """
+
+    def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
+        """`paths` and `flags`: the adapter's options besides --policy, --store and --events. Raises Usage."""
+        self.real = self.hook = self.bundle = self.config = ""
+        self.policy, self.store, self.events = store.SOURCE, store.STORE, events.EVENTS
+        self.flags: set[str] = set()
+        self.operands: list[str] = []
+        self.rest: list[str] | None = None
+        paths = ("policy", "store", "events", *paths)
+        pending = list(arguments)
+        while pending:
+            argument = pending.pop(0)
+            if argument == "--":
+                self.rest = pending
+                return
+            name, equals, value = argument[2:].partition("=")
+            if not argument.startswith("--"):
+                self.operands.append(argument)
+            elif name in flags and not equals:
+                self.flags.add(name)
+            elif name in paths:
+                if not equals:
+                    value = pending.pop(0) if pending else ""
+                if not value.startswith("/"):
+                    raise Usage(f"--{name} takes an absolute path, not {value!r}")
+                setattr(self, name, value)
+            else:
+                raise Usage(f"unknown option {argument!r}")
+
+
 class Caller:
     """The process whose call is answered: relative paths, descriptors and messages are for it."""
-
-    __slots__ = ("environment",)
 
     def __init__(self, environment: "dict[bytes, bytes]") -> None:
         """`environment`: the environment that the engine gave."""
@@ -34,7 +68,7 @@ class Caller:
         """Writes one line to the caller's standard error."""
         say(text)
 
-    def policy(self, options: "Options") -> "Policy":
+    def policy(self, options: Options) -> "Policy":
         """Returns the policy in force."""
         return store.load(options.policy, options.store)
 
@@ -63,13 +97,15 @@ class Caller:
 
     def bundle(self, container_id: str, root: "str | None", real: str) -> str:
         """Returns a container's bundle directory. `root`: the real runtime's --root. Raises Undecided, OSError."""
-        from hook.adapters.state import bundle_of  # imported here: a create does not need it
+        from hook.adapters.state import bundle_of
 
         return bundle_of(container_id, root, real, self.environment)
 
     def decided(self, config: str) -> "Reserved | None":
         """Returns what was decided about a container at its create. Raises Undecided, OSError."""
-        return decision.read(Spec(self.config(config), config).annotations)
+        from hook.adapters.decision import read
+
+        return read(Spec(self.config(config), config).annotations)
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint. Raises Undecided, OSError."""
@@ -88,4 +124,6 @@ class Caller:
 
     def append(self, path: str, line: bytes) -> None:
         """Appends a line to the runtime's --log. Raises OSError."""
+        from hook.base.files import append_line
+
         append_line(path, line, 0o644)

@@ -11,63 +11,29 @@ _GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
 
 _CREATE_VALUES = ("bundle", "config", "console-socket", "pidfd-socket", "pid-file", "preserve-fds")
 _CREATE_FLAGS = ("no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep")
-
+_RESTORE_VALUES = (
+    "image-path work-path parent-path manage-cgroups-mode empty-ns status-fd lsm-profile lsm-mount-context network-lock"
+)
+_RESTORE_FLAGS = "tcp-established ext-unix-sk shell-job file-locks auto-dedup lazy-pages tcp-close"
+_EXEC_VALUES = (
+    "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap preserve-fds "
+    "cgroup"
+)
 _VALUES = {
     "create": _CREATE_VALUES,
     "run": _CREATE_VALUES,
-    "restore": (
-        *_CREATE_VALUES,
-        "image-path",
-        "work-path",
-        "parent-path",
-        "manage-cgroups-mode",
-        "empty-ns",
-        "status-fd",
-        "lsm-profile",
-        "lsm-mount-context",
-        "network-lock",
-    ),
-    "exec": (
-        "console-socket",
-        "pidfd-socket",
-        "cwd",
-        "env",
-        "user",
-        "additional-gids",
-        "process",
-        "pid-file",
-        "process-label",
-        "apparmor",
-        "cap",
-        "preserve-fds",
-        "cgroup",
-    ),
+    "restore": (*_CREATE_VALUES, *_RESTORE_VALUES.split()),
+    "exec": tuple(_EXEC_VALUES.split()),
 }
 _FLAGS = {
     "create": _CREATE_FLAGS,
     "run": _CREATE_FLAGS,
-    "restore": (
-        *_CREATE_FLAGS,
-        "tcp-established",
-        "ext-unix-sk",
-        "shell-job",
-        "file-locks",
-        "auto-dedup",
-        "lazy-pages",
-        "tcp-close",
-    ),
+    "restore": (*_CREATE_FLAGS, *_RESTORE_FLAGS.split()),
     "exec": ("tty", "detach", "no-new-privs", "ignore-paused"),
 }
-_SHORT_VALUES = {
-    "b": "bundle",
-    "f": "config",
-    "e": "env",
-    "u": "user",
-    "g": "additional-gids",
-    "p": "process",
-    "c": "cap",
-}
 _SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version"}
+_SHORT_VALUES = {"b": "bundle", "f": "config", "e": "env", "u": "user", "g": "additional-gids", "p": "process"}
+_SHORT_VALUES["c"] = "cap"
 
 _HELP = ("h", "help", "?", "usage")
 _GLOBAL_HELP = (*_HELP, "v", "V", "version")
@@ -79,8 +45,6 @@ EDITING_VERBS = tuple(_VALUES)
 
 class Option:
     """An option of a command line. `begin` and `end`: the range of its arguments, `end` excluded."""
-
-    __slots__ = ("begin", "end", "name", "value")
 
     def __init__(self, name: str, value: str, begin: int, end: int) -> None:
         self.name = name
@@ -96,8 +60,6 @@ class Invocation:
     `container_id`: "" if it is missing. `operands`: the index of the first argument that is not an option of the verb.
     """
 
-    __slots__ = ("arguments", "container_id", "globals", "operands", "options", "verb")
-
     def __init__(self, arguments: "list[str]") -> None:
         self.arguments = arguments
         self.globals, at = _options(arguments, 0, _GLOBAL_VALUES, _GLOBAL_FLAGS)
@@ -107,15 +69,11 @@ class Invocation:
         if self.verb in EDITING_VERBS:
             values, flags = _VALUES[self.verb], _FLAGS[self.verb]
             self.options, self.operands = _options(arguments, at + 1, values, flags)
-            if self.verb != "exec":
-                self._options_after_operands(values, flags)
+            at = self.operands
+            while self.verb != "exec" and at < len(arguments) and arguments[at - 1] != "--":
+                more, at = _options(arguments, at + 1, values, flags)
+                self.options += more
         self.container_id = arguments[self.operands] if self.operands < len(arguments) else ""
-
-    def _options_after_operands(self, values: "tuple[str, ...]", flags: "tuple[str, ...]") -> None:
-        at = self.operands
-        while at < len(self.arguments) and self.arguments[at - 1] != "--":
-            options, at = _options(self.arguments, at + 1, values, flags)
-            self.options += options
 
     def starts_nothing(self) -> bool:
         """Whether the command starts no process: another verb, a help or version option, or a missing container id."""
@@ -128,24 +86,16 @@ class Invocation:
 
     def last(self, name: str) -> "Option | None":
         """An option of the verb; the last one of this name."""
-        return _last(self.options, name)
+        return next((option for option in reversed(self.options) if option.name == name), None)
 
     def value(self, name: str) -> "str | None":
         """The value of an option of the verb; the last one counts."""
-        option = _last(self.options, name)
+        option = self.last(name)
         return option.value if option else None
 
     def global_value(self, name: str) -> "str | None":
         """The value of an option before the verb; the last one counts."""
-        option = _last(self.globals, name)
-        return option.value if option else None
-
-
-def _last(options: "list[Option]", name: str) -> "Option | None":
-    for option in reversed(options):
-        if option.name == name:
-            return option
-    return None
+        return next((option.value for option in reversed(self.globals) if option.name == name), None)
 
 
 def _options(
@@ -163,15 +113,10 @@ def _options(
         long = _long_name(name, values, flags, argument.startswith("--"))
         if not long and not argument.startswith("--"):
             long, equals, value = _cluster(argument[1:], values)
-        if long not in values:
-            options.append(Option(long or name, value, at, at + 1))
-            at += 1
-        elif equals or at + 1 >= len(arguments):
-            options.append(Option(long, value, at, at + 1))
-            at += 1
-        else:
-            options.append(Option(long, arguments[at + 1], at, at + 2))
-            at += 2
+        begin, at = at, at + 1
+        if long in values and not equals and at < len(arguments):
+            value, at = arguments[at], at + 1
+        options.append(Option(long or name, value, begin, at))
     return options, at
 
 

@@ -9,7 +9,7 @@ from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
 from hook.base.errors import Unacceptable, describe
 from hook.base.system import write_all
-from hook.container.spec import ProcessFile
+from hook.container.process import ProcessFile
 from hook.reserve.env import Reserved
 
 

@@ -8,20 +8,28 @@ missing ones, refuses the container if it cannot, and writes the event.
 
 import sys
 
-from hook.adapters.options import Options
-from hook.base.child import own_command
-from hook.base.excerpt import line
-from hook.base.jsontext import parse
-from hook.base.system import is_link
-from hook.container.paths import directories
+from hook.adapters.caller import Options
+from hook.base.compare import directories
+from hook.base.jsontext import encode, parse
+from hook.base.system import is_link, own_command
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
+from hook.events import line
 from hook.plan import Plan
-from hook.reserve import decision
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Reason
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 STAGE = "createRuntime"
+ANNOTATION = "reassert/decision"
+"""It holds the decision: `exec` reads the reserved env, and the hook the event that it has to complete.
+
+Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
+removes the annotation, so a pod that sets it gains nothing. Only `exec` and that hook may trust it."""
+
 FLAG = "handed-on"
 """An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
 
@@ -37,19 +45,21 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     """
     denials = _devices_astray(decided, spec, bundle)
     if decided.audit_only():
-        spec.annotations = decision.stamp(spec.annotations, Reserved({}, []), "")
+        spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
         return Done(denials=denials)
     if denials:
         return Done(CONFIG, denials)
     decided.apply(spec)
     draft = None
     if decided.mounts:
-        draft = _bounded(case.event(decided, Done(CONTAINER)))
+        event = case.event(decided, Done(CONTAINER))
+        draft = parse(line(event)) if event else None  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
-        entries = spec.hooks.get(STAGE)
-        others = [other for other in entries if not _is_earlier(other, entry)] if isinstance(entries, list) else []
+        entries: Any = spec.hooks.get(STAGE) or []
+        # Without that of an earlier start of this bundle, which may have been in another place.
+        others = [other for other in entries if f"--{FLAG}" not in (other.get("args") or ())]
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
-    spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
+    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
     return Done(CONFIG, handed_on=bool(decided.mounts))
 
 
@@ -68,19 +78,6 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
     return astray(rootfs, sorted({*made_in, "/dev"}), decided.mounts, spec)
 
 
-def _bounded(event: "dict[str, object] | None") -> "dict[str, object] | None":
-    """The event, shortened as for the log: it holds strings of a pod, and runtimes copy annotations to their state."""
-    return parse(line(event)) if event else None
-
-
-def _is_earlier(other: object, entry: "dict[str, object]") -> bool:
-    """Whether an entry of hooks is the one of an earlier start of this bundle, perhaps at another path."""
-    if not isinstance(other, dict) or other.get("path") != entry["path"]:
-        return False
-    arguments = other.get("args")
-    return isinstance(arguments, list) and f"--{FLAG}" in arguments
-
-
 def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
     """The OCI hook entry (runtime-spec, config.md, "POSIX-platform Hooks"). `env` is never empty: CVE-2025-23266.
 
@@ -93,10 +90,22 @@ def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
     command = own_command()
     if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see emit/dispatcher.py
         env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
-    arguments = ["hook", f"--{FLAG}", *where, "--policy", options.policy, "--store", options.store]
-    return {
-        "path": command[0],
-        "args": [*command, *arguments, "--events", options.events, STAGE],
-        "env": env,
-        "timeout": SECONDS,
-    }
+    where = [*where, "--policy", options.policy, "--store", options.store, "--events", options.events]
+    arguments = [*command, "hook", f"--{FLAG}", *where, STAGE]
+    return {"path": command[0], "args": arguments, "env": env, "timeout": SECONDS}
+
+
+def stamp(
+    annotations: "dict[str, str]", reserved: Reserved, fingerprint: str, draft: "dict[str, object] | None" = None
+) -> "dict[str, str]":
+    """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
+
+    `draft`: the event that the createRuntime hook completes.
+    """
+    if not reserved and not draft and ANNOTATION not in annotations:
+        return annotations
+    stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
+    if reserved or draft:
+        decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
+        stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
+    return stamped

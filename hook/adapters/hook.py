@@ -7,20 +7,18 @@ namespace before pivot_root. podman's own stage `precreate` runs before the runt
 
 import posix
 
-from hook.adapters.caller import STATE, Caller
+from hook.adapters.caller import STATE, Caller, Options
+from hook.adapters.decision import read_draft, was_decided_by_another
 from hook.adapters.handover import FLAG as HANDED_ON
-from hook.adapters.options import Options
 from hook.adapters.precreate import precreate
-from hook.base.errors import Refused, Undecided, Usage
+from hook.base.errors import Refused, Undecided, Usage, named
 from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import say
-from hook.base.text import named
 from hook.container.identity import Identity, identify
 from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
 from hook.reserve import mounts
-from hook.reserve.decision import read_draft, was_decided_by_another
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
@@ -29,21 +27,6 @@ ADAPTER = "hook"
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
 PRECREATE = "precreate"
 STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
-
-USAGE = """usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
-
-Run as an OCI hook. STAGE is one of:
-  prestart, createRuntime, createContainer   OCI state on stdin; verify env, restore the reserved mounts
-  poststop                                   OCI state on stdin; does nothing and succeeds
-  precreate                                  podman's: config.json on stdin, the corrected one on stdout
-
-  --inject-env    only verify env, devices and annotations, and refuse a container that differs from the policy in them
-                  (a hook cannot set env; the runtime wrapper and the NRI plugin can)
-  --mount-ca      only restore the reserved mounts
-  --policy FILE   absolute path of the node policy (default: /etc/reassert/policy.yaml)
-  --store DIR     compiled policies (default: /var/lib/reassert)
-  --events FILE   event log (default: /var/log/reassert/events.jsonl)
-"""
 
 _ANOTHER_ROOT = (
     "a createContainer hook runs inside the container's user namespace, where reassert cannot tell which of the node's "
@@ -54,7 +37,9 @@ _ANOTHER_ROOT = (
 def main(arguments: "list[str]") -> int:
     """Run the adapter; returns its exit status."""
     if "-h" in arguments or "--help" in arguments:
-        posix.write(1, USAGE.encode())
+        from hook.adapters import usage
+
+        posix.write(1, usage.HOOK.encode())
         return 0
     try:
         options = options_of(arguments)

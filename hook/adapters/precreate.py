@@ -3,8 +3,8 @@
 import posix
 
 from hook import events
+from hook.adapters.caller import Options
 from hook.adapters.handover import correct
-from hook.adapters.options import Options
 from hook.base.errors import Refused, Undecided
 from hook.base.system import read_fd, write_all
 from hook.container.identity import Identity, identify

@@ -6,41 +6,26 @@ created. Then it executes the real runtime (execve), with the engine's arguments
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
 import posix
-import time
 
-from hook.adapters.caller import Caller
+from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
-from hook.adapters.options import Options
 from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
-from hook.base.jsontext import encode
-from hook.base.system import say, timestamp
-from hook.base.text import message
+from hook.base.system import say
 from hook.container.identity import Identity, identify
 from hook.container.spec import Spec
 from hook.decide import Case, Done, Verdict
 from hook.plan import Plan
 
 ADAPTER = "runtime"
-EXEC_REFUSED = 255
-"""Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
-
-USAGE = """usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
-
-Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
-
-  --real PATH     the real OCI runtime, absolute
-  --policy FILE   policy file, absolute (default: /etc/reassert/policy.yaml)
-  --store DIR     compiled policies (default: /var/lib/reassert)
-  --events FILE   event log (default: /var/log/reassert/events.jsonl)
-  --hook FILE     what containers' hook entries call instead of this program (see reassert dispatcher --hook)
-"""
 
 
 def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     """Run the adapter. Returns an exit status only if the real runtime is not executed."""
     if arguments[:1] in (["-h"], ["--help"]):
-        posix.write(1, USAGE.encode())
+        from hook.adapters import usage
+
+        posix.write(1, usage.RUNTIME.encode())
         return 0
     try:
         options = Options(arguments, ("real", "hook"))
@@ -56,6 +41,8 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     try:
         return _execute(options.real, passed_on(options, invocation, caller), environment)
     except Refused as error:
+        from hook.adapters.refusal import refuse
+
         return refuse(invocation, str(error), caller)
 
 
@@ -67,12 +54,6 @@ def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list
     if handle is None:
         raise Refused(f"{invocation.verb} starts a process, and reassert cannot correct it")
     return handle(options, invocation, caller)
-
-
-def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:
-    """Report the refusal to the engine. Returns the exit status for the engine."""
-    _report_to_engine(invocation, refusal, caller)
-    return EXEC_REFUSED if invocation.verb == "exec" else 1
 
 
 def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -142,12 +123,12 @@ def absolute(path: str) -> str:
 
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the exec. In Audit mode, one that cannot be corrected is executed unchanged. Raises Refused."""
+    """Correct the exec: the process file, or the arguments. Raises Refused."""
     from hook.adapters.exec import correct_exec  # not loaded by a create
 
     try:
         return correct_exec(invocation, options.real, caller)
-    except Unacceptable as error:
+    except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
         case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options))
         _report(options, case.failed(error), caller)
         return invocation.arguments
@@ -155,26 +136,3 @@ def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}
 """The function for each of EDITING_VERBS. A verb without a function is refused."""
-
-
-def _report_to_engine(invocation: Invocation, refusal: str, caller: Caller) -> None:
-    """Write the refusal to stderr and to the runtime's --log, in its --log-format: engines read the reason there.
-
-    Engines decode the line and print it to the user, so control characters are escaped.
-    """
-    text = message(refusal.replace("\n", " "))
-    caller.say(text)
-    line = "reassert: " + text
-    log = invocation.global_value("log") or ""
-    path = log.removeprefix("file:")
-    if not path or path.startswith(("journald:", "syslog:")):
-        return
-    now = timestamp(time.time_ns())
-    if invocation.global_value("log-format") == "json":
-        entry = encode({"level": "error", "msg": line, "time": now})
-    else:
-        entry = f"time={encode(now)} level=error msg={encode(line)}"
-    try:
-        caller.append(path, entry.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        caller.say(f"cannot write {path}: {describe(error)}")

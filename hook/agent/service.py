@@ -20,8 +20,9 @@ from hook.agent import protocol
 from hook.agent.protocol import Malformed, Request
 from hook.agent.work import GoCold, Memory, answer
 from hook.base.errors import ReassertError, Usage, describe
+from hook.base.files import make_directory
 from hook.base.notifier import Notifier
-from hook.base.system import make_directory, timestamp, trusted
+from hook.base.system import timestamp, trusted
 from hook.linux.mountns import mount_id
 
 ADAPTER = "agent"

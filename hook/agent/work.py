@@ -12,21 +12,21 @@ import select
 import socket
 import time
 
-from hook import __version__, events
+from hook import __version__, events, late
 from hook.adapters import hook as hooks
 from hook.adapters import runtime
-from hook.adapters.caller import STATE, Caller
+from hook.adapters.caller import STATE, Caller, Options
 from hook.adapters.cmdline import Invocation
-from hook.adapters.exec import correct_exec
-from hook.adapters.options import Options
+from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
 from hook.agent.kept import Kept
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage, describe
-from hook.base.system import Untrusted, append_line, replace_file, trusted
+from hook.base.files import append_line
+from hook.base.system import Untrusted, replace_file, trusted
 from hook.base.text import message
-from hook.linux.look import look
+from hook.linux import early, look, place
 from hook.linux.mountns import open_plain, own_directories
 from hook.policy import store
 from hook.policy.model import Policy
@@ -43,7 +43,7 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """The most containers whose decision and bundle are cached."""
 
-LOADED = (correct_exec, look)
+LOADED = (late, early, look, place)
 """Modules that the adapters import on use. The agent imports them before the first request."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
@@ -241,7 +241,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         arguments = runtime.passed_on(options, invocation, caller)
     except Refused as error:
-        return _ended(caller, runtime.refuse(invocation, str(error), caller))
+        return _ended(caller, refuse(invocation, str(error), caller))
     if arguments == request.arguments:
         return protocol.go()
     frame = protocol.changed(arguments)

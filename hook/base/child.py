@@ -4,19 +4,12 @@ Part of the start path: builtins only.
 """
 
 import posix
-import sys
 import time
 
 from hook.base.errors import ReassertError
+from hook.base.system import own_command
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-
-
-def own_command() -> "list[str]":
-    """The command that starts this program again: the frozen executable, or python and the package's path."""
-    if hasattr(sys, "_MEIPASS"):
-        return [sys.executable]
-    return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
 
 
 def output_of(arguments: "list[str]", deadline: float) -> bytes:

@@ -1,5 +1,8 @@
 """The exceptions of reassert, and their text for users. Part of the start path: builtins only."""
 
+_NAME = 64
+"""Bytes of UTF-8 that are kept of a name or path inside a message, so that text.STRING bytes hold the reason too."""
+
 
 class ReassertError(Exception):
     """Base of all errors that are shown to a user as one line, without a traceback."""
@@ -47,3 +50,12 @@ def describe(error: BaseException) -> str:
         path = error.filename2 or error.filename  # link(2) and rename(2) have two; the second is the new name
         return f"{path}: {error.strerror}" if path else error.strerror
     return f"internal error, please report it: {type(error).__name__}: {error}"
+
+
+def named(name: str) -> str:
+    """A name or path of a pod, as a message quotes it: a longer one is cut."""
+    if len(name) <= _NAME and name.isascii():
+        return name
+    from hook.base.text import shortened
+
+    return shortened(name, _NAME)

@@ -1,22 +1,8 @@
-"""Name patterns with the wildcards `*` and `?`. Part of the start path: builtins only."""
+"""Patterns with more than a `*` at the end, in one pass. Part of the start path: builtins only."""
 
 
-def is_pattern(text: str) -> bool:
-    """Whether a text has a wildcard in it."""
-    return "*" in text or "?" in text
-
-
-def literal_start(pattern: str) -> str:
-    """The pattern up to its first wildcard; every text that matches begins with it."""
-    return pattern.partition("*")[0].partition("?")[0]
-
-
-def glob_match(pattern: str, text: str) -> bool:
-    """Whether the whole text matches. `*` stands for any characters, also `/`; `?` for exactly one. Case counts."""
-    if pattern == "*":
-        return True
-    if not is_pattern(pattern):
-        return pattern == text
+def fits(pattern: str, text: str) -> bool:
+    """Whether the whole text matches; see `hook.base.compare.glob_match`."""
     first, *rest = pattern.split("*")
     if not rest:
         return len(pattern) == len(text) and _fits(pattern, text, 0)

@@ -1,15 +1,12 @@
 """JSON through CPython's C scanner and encoder. Part of the start path: builtins only.
 
-Importing the `json` module costs ten times as much (docs/performance.md), so the few lines of it that a container start
-needs are here. `members` does what `json` cannot: it returns the position of each value in the text, so that an edit
-replaces those bytes and keeps all others.
+Importing the `json` module costs ten times as much. `members` does what it cannot: it returns the position of each
+value in the text, so that an edit replaces those bytes and keeps all others.
 """
 
-import sys
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
 
-from hook.base.errors import TooLarge
-from hook.base.text import named
+from hook.base.errors import TooLarge, named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,9 +55,8 @@ def _not_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-_SCANNERS = (ValueError, ImportError, SystemError)
-"""Exceptions of the C scanner. It raises JSONDecodeError, a ValueError, which it gets from json.decoder. The frozen
-start path has no such module: the scanner then raises a SystemError (Python 3.11) or an ImportError."""
+_BROKEN = (ValueError, StopIteration, RecursionError, ImportError, SystemError)
+"""Exceptions of the C scanner; hook.base.jsonerror has what each means."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]
@@ -72,54 +68,21 @@ def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]
 
     `strict`: an object with duplicate members is malformed, at any depth.
     """
+    scan = _scan_strictly if strict else _scan
     try:
-        value, end = (_scan_strictly if strict else _scan)(text, start)
+        return scan(text, start)
     except Malformed:
         raise
-    except StopIteration as stop:
-        raise Malformed(f"no JSON value at {_place(text, stop.value)}") from None
-    except RecursionError:
-        raise Malformed("nested too deeply") from None
-    except _SCANNERS as error:
-        position = getattr(error, "pos", None)
-        if position is None:
-            position = _position(_scan_strictly if strict else _scan, text, start)
-        where = f" at {_place(text, position)}" if position is not None else ""
-        raise Malformed(f"not valid JSON{where}") from None
-    return value, end
+    except _BROKEN as error:
+        from hook.base.jsonerror import reason  # only broken JSON needs it
+
+        raise Malformed(reason(error, scan, text, start)) from None
 
 
-class _DecodeError(ValueError):
-    """In the place of json.decoder.JSONDecodeError."""
+def _malformed(what: str, text: str, at: int) -> Malformed:
+    from hook.base.jsonerror import place
 
-    def __init__(self, _: str, __: str, position: int) -> None:
-        self.position = position
-
-
-def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "int | None":
-    """Where the C scanner stops, in a process without json.decoder; None where it does not say."""
-    decoder = type(sys)("json.decoder")
-    decoder.JSONDecodeError = _DecodeError  # type: ignore[attr-defined]  # a module of our own
-    loaded = sys.modules.get(decoder.__name__)
-    sys.modules[decoder.__name__] = decoder
-    try:
-        scan(text, start)
-    except _DecodeError as error:
-        return error.position
-    except Exception:
-        return None
-    finally:
-        if loaded is None:
-            del sys.modules[decoder.__name__]
-        else:
-            sys.modules[decoder.__name__] = loaded
-    return None
-
-
-def _place(text: str, position: int) -> str:
-    if position >= len(text):
-        return "the end of the text (truncated?)"
-    return f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"
+    return Malformed(f"{what} at {place(text, at)}")
 
 
 def _skip(text: str, at: int) -> int:
@@ -159,7 +122,7 @@ def parse(text: str) -> "Any":
     """The value of a JSON document. Raises Malformed."""
     value, end = value_at(text, _skip(text, 0))
     if _skip(text, end) != len(text):
-        raise Malformed(f"more text after the value at {_place(text, end)}")
+        raise _malformed("more text after the value", text, end)
     return value
 
 
@@ -195,20 +158,20 @@ def _members(
     result: dict[str, tuple[Any, int, int]] = {}
     at = _skip(text, start)
     if text[at : at + 1] != "{":
-        raise Malformed(f"not a JSON object at {_place(text, at)}")
+        raise _malformed("not a JSON object", text, at)
     at = _skip(text, at + 1)
     if text[at : at + 1] == "}":
         return result, at + 1
     while True:
         if text[at : at + 1] != '"':
-            raise Malformed(f"no member name at {_place(text, at)}")
+            raise _malformed("no member name", text, at)
         try:
             name, at = scanstring(text, at + 1, True)
-        except _SCANNERS:
-            raise Malformed(f"broken member name at {_place(text, at)}") from None
+        except _BROKEN:
+            raise _malformed("broken member name", text, at) from None
         at = _skip(text, at)
         if text[at : at + 1] != ":":
-            raise Malformed(f"no colon after {named(repr(name))} at {_place(text, at)}")
+            raise _malformed(f"no colon after {named(repr(name))}", text, at)
         begin = _skip(text, at + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
@@ -216,13 +179,13 @@ def _members(
         else:
             value, end = value_at(text, begin, name in strict)
         if name in result:
-            raise Malformed(f"duplicate member {named(repr(name))} at {_place(text, begin)}")
+            raise _malformed(f"duplicate member {named(repr(name))}", text, begin)
         result[name] = (value, begin, end)
         at = _skip(text, end)
         if text[at : at + 1] == "}":
             return result, at + 1
         if text[at : at + 1] != ",":
-            raise Malformed(f"no comma or closing brace at {_place(text, at)}")
+            raise _malformed("no comma or closing brace", text, at)
         at = _skip(text, at + 1)
 
 

@@ -8,7 +8,8 @@ appends its line without a rotation.
 
 import posix
 
-from hook.base.system import is_file, open_to_append
+from hook.base.files import open_to_append
+from hook.base.system import is_file
 
 LIMIT = 64 << 20
 """Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""

@@ -1,13 +1,10 @@
-"""File operations with `posix` alone. Part of the start path: builtins only.
-
-Importing `os`, `tempfile` and `pathlib` costs more than a whole decision (docs/performance.md).
-"""
+"""File operations with `posix` alone: importing `os` or `pathlib` costs more than a decision. Builtins only."""
 
 import posix
+import sys
 import time
 
 from hook.base.errors import ReassertError, TooLarge, Undecided
-from hook.base.text import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,11 +54,11 @@ def trusted(path: str) -> posix.stat_result:
 
     Raises Untrusted for another owner or mode, OSError if the path does not exist.
     """
-    pending = [part for part in path.split("/") if part not in ("", ".")]
-    pending.reverse()
+    pending = path.split("/")[::-1]
     at, hops = "/", 0
-    status = posix.lstat("/")
     while True:
+        status = posix.lstat(at)
+        above = at.rpartition("/")[0] or "/"
         problem = _ownership_problem(at, status)
         if problem:
             raise Untrusted(problem)
@@ -70,18 +67,15 @@ def trusted(path: str) -> posix.stat_result:
             if hops > SYMLINK_LIMIT:
                 raise OSError(40, "Too many levels of symbolic links", path)
             target = posix.readlink(at)
-            pending.extend(reversed([part for part in target.split("/") if part not in ("", ".")]))
-            at = "/" if target.startswith("/") else (at.rpartition("/")[0] or "/")
-            status = posix.lstat(at)
+            pending += target.split("/")[::-1]
+            at = "/" if target.startswith("/") else above
             continue
+        while pending and pending[-1] in ("", "."):
+            pending.pop()
         if not pending:
             return status
         part = pending.pop()
-        if part == "..":
-            at = at.rpartition("/")[0] or "/"
-        else:
-            at = at.rstrip("/") + "/" + part
-        status = posix.lstat(at)
+        at = above if part == ".." else at.rstrip("/") + "/" + part
 
 
 _CHUNK = 64 * 1024
@@ -106,10 +100,7 @@ def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """All bytes of a regular file, at most `limit`.
-
-    Raises TooLarge, Undecided for another type of file, OSError.
-    """
+    """All bytes of a regular file, at most `limit`. Raises TooLarge, Undecided for another type of file, OSError."""
     fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # O_NONBLOCK: for a FIFO
     try:
         status = posix.fstat(fd)
@@ -138,14 +129,12 @@ def replace_file(
     """
     directory, _, name = path.rpartition("/")
     temporary = f"{directory or '.'}/.{name}.reassert-{posix.getpid()}-{time.monotonic_ns()}"
-    owner: posix.stat_result | None = None
     try:
         owner = posix.stat(path)
     except FileNotFoundError:
-        pass
-    fd = posix.open(
-        temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC, 0o600
-    )
+        owner = None
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    fd = posix.open(temporary, flags, 0o600)
     try:
         try:
             write_all(fd, data)
@@ -167,50 +156,21 @@ def replace_file(
         raise
 
 
-def make_directory(path: str, mode: int) -> None:
-    """Make a directory, with its missing parents. An existing one is no error. Raises OSError."""
-    try:
-        posix.mkdir(path, mode)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
-        try:
-            posix.mkdir(path, mode)
-        except FileExistsError:  # another process made it meanwhile
-            pass
-
-
-def open_to_append(path: str, mode: int, flags: int = 0) -> int:
-    """A descriptor to append to a file. A missing file or directory is made. Raises OSError."""
-    flags |= posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
-    try:
-        return posix.open(path, flags, mode)
-    except FileNotFoundError:
-        make_directory(path.rpartition("/")[0] or "/", 0o750)
-        return posix.open(path, flags, mode)
-
-
-def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
-    """Append one line to an engine's file. A missing file or directory is made. Raises OSError."""
-    fd = open_to_append(path, mode)
-    try:
-        write_all(fd, line + b"\n")
-    finally:
-        posix.close(fd)
+def own_command() -> "list[str]":
+    """The command that starts this program again: the frozen executable, or python and the package's path."""
+    if hasattr(sys, "_MEIPASS"):
+        return [sys.executable]
+    return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
 
 
 def say(text: str) -> None:
     """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
+    from hook.base.text import message  # a start that succeeds says nothing
+
     try:
         write_all(2, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
-
-
-def discard_output() -> None:
-    """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
-    posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)
 
 
 def timestamp(nanoseconds: int) -> str:

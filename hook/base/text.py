@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STRING = 256
-"""Bytes of UTF-8 that are kept of one string in a log or message."""
-
-NAME = 64
-"""Bytes of UTF-8 that are kept of a name or path inside a message, so that STRING bytes hold the reason too."""
+"""Bytes of UTF-8 that are kept of one string in a message."""
 
 MESSAGE = 4096
 """Maximum number of bytes of UTF-8 in a message to an engine or on standard error."""
@@ -77,11 +74,6 @@ def shortened(text: str, limit: int = STRING) -> str:
         return text
     size, digest = measure(text)
     return f"{kept}… ({size} bytes, sha256 {digest})"
-
-
-def named(name: str) -> str:
-    """A name or path of a pod, as a message quotes it."""
-    return shortened(name, NAME)
 
 
 def joined(reasons: "Sequence[object]") -> str:

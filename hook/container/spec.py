@@ -1,11 +1,10 @@
-"""Read and edit an OCI config.json, or the process file of an `exec`. Unedited bytes are kept.
+"""Read and edit an OCI config.json. Unedited bytes are kept.
 
 Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
-from hook.base.errors import Unacceptable
+from hook.base.errors import Unacceptable, named
 from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, holds_nul, members
-from hook.base.text import named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def _names(text: str) -> "dict[str, str]":
 
 
 _ROOT = _names("process mounts annotations linux root hooks")
-_PROCESS = _names("env args cwd terminal user")
+PROCESS = _names("env args cwd terminal user")
 _MOUNT = _names("destination type source options uidMappings gidMappings")
 _LINUX = _names(
     "devices resources cgroupsPath namespaces uidMappings gidMappings rootfsPropagation maskedPaths readonlyPaths"
@@ -44,7 +43,7 @@ _HOOK = _names("path args env timeout")
 """Members of a spec that reassert or a runtime acts on, by their folded names."""
 
 
-def _check_names(members_of: "dict[str, Any]", names: "dict[str, str]") -> None:
+def check_names(members_of: "dict[str, Any]", names: "dict[str, str]") -> None:
     """Refuse names like `Process` and `proce\u017fs`: Go reads each as `process`, C only the exact name."""
     for name in members_of:
         exact = names.get(fold(name), name)
@@ -57,34 +56,15 @@ def _check_names_of_each(objects: object, names: "dict[str, str]") -> None:
     checked: set[str] = set()
     for entry in objects if isinstance(objects, list) else ():
         if isinstance(entry, dict) and not checked.issuperset(entry):
-            _check_names(entry, names)
+            check_names(entry, names)
             checked.update(entry)
 
 
-def _without_nul(text: str) -> str:
+def without_nul(text: str) -> str:
     """The text. Raises Malformed if a string holds a NUL: crun ends it there, so NAME, NUL, `=x` in env unsets NAME."""
     if holds_nul(text):
         raise Malformed("a string holds a NUL")
     return text
-
-
-def nul_in(
-    env: "list[str]", args: "list[str]", mounts: "list[dict[str, object]]", annotations: "dict[str, str]"
-) -> str:
-    """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
-    if "\0" in "".join(env):
-        return "env"
-    if "\0" in "".join(args):
-        return "args"
-    if any("\0" in "".join(annotation) for annotation in annotations.items()):
-        return "annotations"
-    for mount in mounts:
-        for value in mount.values():
-            if "\0" in (
-                value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
-            ):
-                return "mounts"
-    return ""
 
 
 class Spec:
@@ -97,31 +77,17 @@ class Spec:
     differently. Raises TooLarge.
     """
 
-    __slots__ = (
-        "_members",
-        "_original",
-        "_process",
-        "_text",
-        "annotations",
-        "device_rules",
-        "devices",
-        "env",
-        "hooks",
-        "mounts",
-        "where",
-    )
-
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         try:
-            self._text = _without_nul(decode(bounded(data, ENTRIES, where)))
+            self._text = without_nul(decode(bounded(data, ENTRIES, where)))
             self._members = members(self._text, "process", _STRICT)
-            _check_names(self._members, _ROOT)
+            check_names(self._members, _ROOT)
             if not isinstance(self._members.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")
             self._process = self._members["process"][0]
-            _check_names(self._process, _PROCESS)
-            self.env = _strings(self._process, "env", "process.env")
+            check_names(self._process, PROCESS)
+            self.env = strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
             self.hooks = _object(self.member("hooks"), "hooks")
@@ -136,13 +102,13 @@ class Spec:
 
     def _check_spelling(self, linux: "dict[str, object]", resources: "dict[str, object]") -> None:
         _check_names_of_each(self.mounts, _MOUNT)
-        _check_names(linux, _LINUX)
-        _check_names(resources, _RESOURCES)
+        check_names(linux, _LINUX)
+        check_names(resources, _RESOURCES)
         _check_names_of_each(self.devices, _DEVICE)
         _check_names_of_each(self.device_rules, _DEVICE_RULE)
         _check_names_of_each(linux.get("namespaces"), _NAMESPACE)
-        _check_names(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
-        _check_names(self.hooks, _STAGES)
+        check_names(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
+        check_names(self.hooks, _STAGES)
         for entries in self.hooks.values():
             _check_names_of_each(entries, _HOOK)
 
@@ -165,50 +131,20 @@ class Spec:
     def render(self) -> bytes:
         """The text with the replaced parts in it."""
         env, mounts, annotations, devices, device_rules, hooks = self._original
-        values: list[tuple[str, object]] = []
-        if self.mounts != mounts:
-            values.append(("mounts", self.mounts))
-        if self.annotations != annotations:
-            values.append(("annotations", self.annotations))
-        if self.hooks != hooks:
-            values.append(("hooks", self.hooks))
+        was = {"mounts": mounts, "annotations": annotations, "hooks": hooks}
+        values = [(name, getattr(self, name)) for name in was if getattr(self, name) != was[name]]
         if self.devices != devices or self.device_rules != device_rules:
-            linux = dict(_object(self.member("linux"), "linux"))
-            linux["devices"] = self.devices
-            linux["resources"] = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
-            values.append(("linux", linux))
+            linux = _object(self.member("linux"), "linux")
+            resources = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
+            values.append(("linux", {**linux, "devices": self.devices, "resources": resources}))
         start = self._text.index("{")
-        splices = [_splice(self._members, start, name, encode(value)) for name, value in values]
+        splices = [splice(self._members, start, name, encode(value)) for name, value in values]
         if self.env != env:
-            splices.append(_splice(self._process, self._members["process"][1], "env", encode_strings(self.env)))
-        return _apply(self._text, splices)
+            splices.append(splice(self._process, self._members["process"][1], "env", encode_strings(self.env)))
+        return apply(self._text, splices)
 
 
-class ProcessFile:
-    """The file of `exec --process FILE`: a process object of the runtime-spec. Only `env` can be replaced."""
-
-    __slots__ = ("_members", "_original", "_text", "env", "where")
-
-    def __init__(self, data: bytes, where: str) -> None:
-        self.where = where
-        try:
-            self._text = _without_nul(decode(bounded(data, ENTRIES, where)))
-            self._members = members(self._text)
-            _check_names(self._members, _PROCESS)
-            self.env = self._original = _strings(self._members, "env", "env")
-        except Malformed as error:
-            raise Unacceptable(f"{where}: {error}") from None
-
-    def changed(self) -> bool:
-        """Whether `env` was replaced."""
-        return self.env != self._original
-
-    def render(self) -> bytes:
-        """The text with the replaced env in it."""
-        return _apply(self._text, [_splice(self._members, self._text.index("{"), "env", encode_strings(self.env))])
-
-
-def _splice(members_of: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
+def splice(members_of: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
     """(begin, end, text) of a member's new JSON: it replaces the old value, or is inserted after the `{` at `start`."""
     entry = members_of.get(name)
     if entry is not None:
@@ -216,8 +152,8 @@ def _splice(members_of: "dict[str, tuple[Any, int, int]]", start: int, name: str
     return start + 1, start + 1, f'"{name}":{value}' + ("," if members_of else "")
 
 
-def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
-    """Encoded piece by piece: with one character beyond ASCII in it a text takes up to four times its bytes."""
+def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
+    """The text with these parts replaced. In pieces: one character beyond ASCII makes a text four times as long."""
     pieces: list[bytes] = []
     at = 0
     for begin, end, new in sorted(splices):
@@ -227,12 +163,9 @@ def _apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
     return b"".join(pieces)
 
 
-def _strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
-    value = members_of[name][0] if name in members_of else None
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Malformed(f"{what} is not a list")
+def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
+    """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
+    value = _list(members_of[name][0] if name in members_of else None, what)
     for position, entry in enumerate(value):
         if not isinstance(entry, str):
             raise Malformed(f"{what}[{position}] is not a string")
@@ -240,17 +173,22 @@ def _strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str
 
 
 def _mounts(value: object) -> "list[dict[str, object]]":
+    mounts = _list(value, "mounts")
+    for position, entry in enumerate(mounts):
+        if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
+            raise Malformed(f"mounts[{position}] is not an object with a destination")
+    return mounts
+
+
+def _list(value: object, what: str) -> "list[Any]":
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Malformed("mounts is not a list")
-    for position, entry in enumerate(value):
-        if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
-            raise Malformed(f"mounts[{position}] is not an object with a destination")
+        raise Malformed(f"{what} is not a list")
     return value
 
 
-def _object(value: object, what: str) -> "dict[str, object]":
+def _object(value: object, what: str) -> "dict[str, Any]":
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -259,19 +197,14 @@ def _object(value: object, what: str) -> "dict[str, object]":
 
 
 def _objects(value: object, what: str) -> "list[dict[str, object]]":
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+    if value is not None and not (isinstance(value, list) and all(isinstance(entry, dict) for entry in value)):
         raise Malformed(f"{what} is not a list of objects")
-    return value
+    return value or []
 
 
 def _string_map(value: object) -> "dict[str, str]":
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed("annotations is not an object")
-    for name, entry in value.items():
+    annotations = _object(value, "annotations")
+    for name, entry in annotations.items():
         if not isinstance(entry, str):
             raise Malformed(f"annotation {named(repr(name))} is not a string")
-    return value
+    return annotations

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from hook.base.compare import clean, is_below, parents
+from hook.base.errors import named
 from hook.base.system import is_link
-from hook.base.text import named
-from hook.container.paths import clean, is_below, parents
 from hook.container.spec import Spec
 from hook.linux.walk import DIRECTORIES, Misled, walk
 from hook.reserve.mounts import KIND, PlaceMount

@@ -7,8 +7,8 @@ attributes and those of its subtree are the kernel's, and what cannot be made tr
 
 import posix
 
-from hook.base.text import named
-from hook.container.paths import directories, is_below
+from hook.base.compare import directories, is_below
+from hook.base.errors import named
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     clone_source,

@@ -3,8 +3,8 @@
 import errno
 import posix
 
-from hook.base.text import named
-from hook.container.paths import clean, is_below
+from hook.base.compare import clean, is_below
+from hook.base.errors import named
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     PRIVATE,

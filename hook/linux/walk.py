@@ -6,9 +6,9 @@ openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which 
 import errno
 import posix
 
+from hook.base.compare import clean, is_below
+from hook.base.errors import named
 from hook.base.system import SYMLINK_LIMIT, read_file
-from hook.base.text import named
-from hook.container.paths import clean, is_below
 from hook.linux.mountns import mount_id
 from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
 

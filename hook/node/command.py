@@ -11,7 +11,7 @@ from functools import cache
 from types import FrameType
 
 from hook.base.errors import ReassertError, Usage
-from hook.base.system import discard_output
+from hook.base.files import discard_output
 from hook.base.text import printable
 from hook.node import status
 from hook.node.change import journal, tree

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from hook.base.errors import Undecided, describe
 from hook.base.system import Untrusted, trusted
-from hook.gather import first_line
 from hook.policy.model import AUDIT, Policy, Rule
 from hook.reserve.env import FILE, Env
 from hook.reserve.mounts import Mount
+from hook.valuefile import first_line
 
 ERROR, WARNING = "error", "warning"
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from hook.container.paths import clean, is_below
+from hook.base.compare import clean, is_below
 from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hook import __version__
+from hook.base.compare import clean
 from hook.base.errors import ReassertError, describe
+from hook.base.files import make_directory
 from hook.base.jsontext import encode
-from hook.base.system import make_directory, replace_file, timestamp, trusted
-from hook.container.paths import clean
-from hook.policy.model import NO_RULES, Policy, Rule
+from hook.base.system import replace_file, timestamp, trusted
+from hook.policy.missing import NO_RULES
+from hook.policy.model import Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.reserve import env, mounts
@@ -56,8 +58,8 @@ def rule_to_line(rule: Rule) -> list[object]:
         rule.name,
         rule.conditions,
         rule.skip_unknown,
-        [env.as_line() for env in rule.env],
-        [mount.as_line() for mount in rule.mounts],
+        [[e.name, e.source, e.text, e.keep] for e in rule.env],
+        [[m.source, m.destination, m.options, m.allow_below, m.skip_missing, m.volumes_above] for m in rule.mounts],
         rule.deny,
         rule.plain,
         rule.allocations,

@@ -1,10 +1,10 @@
-"""The compiled policy. Part of the start path: builtins only.
+"""The compiled policy, and the rules of it that a container matches. Part of the start path: builtins only.
 
 The compiler writes a header line and one line of JSON per rule. A container start parses only the rules that its
 namespace can match, so a thousand rules cost little more than one.
 """
 
-from hook.base.glob import glob_match
+from hook.base.compare import glob_match
 from hook.base.jsontext import parse
 from hook.reserve.env import ALLOCATED, Env
 from hook.reserve.mounts import Mount
@@ -13,10 +13,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-KUBELET_ROOT = "/var/lib/kubelet"
+    from hook.container.identity import Identity
+
+    Value = str | tuple[str, ...] | dict[str, str] | None
 
 ENFORCE, AUDIT = "Enforce", "Audit"
 FAIL, IGNORE = "Fail", "Ignore"
+HELD = "the last good policy stays in force"
 
 
 class Rule:
@@ -26,8 +29,6 @@ class Rule:
     `deny`: `onConflict: Deny`. `plain`: by field of the policy file, the lists that need no compiled form.
     `allocations`: the parts of a device plugin's answer that are reserved.
     """
-
-    __slots__ = ("allocations", "conditions", "deny", "env", "mounts", "name", "plain", "skip_unknown")
 
     def __init__(
         self,
@@ -51,9 +52,8 @@ class Rule:
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
-        return bool(self.allocations or self.plain.get("annotations")) or any(
-            env.source == ALLOCATED for env in self.env
-        )
+        listed = self.allocations or self.plain.get("annotations")
+        return bool(listed) or ALLOCATED in [env.source for env in self.env]
 
 
 def rule_from_line(line: "list[Any]") -> Rule:
@@ -69,23 +69,6 @@ class Policy:
     `path`: the policy file. `fingerprint`: the sha256 of the file that was compiled. `warning`: why a newer version of
     the file is not in force, or "". `missing`: why there is no policy (the file never was valid), or "".
     """
-
-    __slots__ = (
-        "_header",
-        "_index",
-        "_lines",
-        "_patterns",
-        "_rules",
-        "excluded_namespaces",
-        "excluded_types",
-        "failure_policy",
-        "fingerprint",
-        "kubelet_root",
-        "missing",
-        "mode",
-        "path",
-        "warning",
-    )
 
     def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
         self.path = path
@@ -105,18 +88,15 @@ class Policy:
 
     def held(self, problem: str) -> "Policy":
         """The same policy, with a warning that it stays in force because the policy file has a problem."""
-        return Policy(self.path, self._header, self._lines, f"the last good policy stays in force: {problem}")
+        return Policy(self.path, self._header, self._lines, f"{HELD}: {problem}")
 
     def candidates(self, namespace: "str | None") -> "list[Rule]":
         """The rules that a container of this namespace can match, in the policy's order. None: an unknown namespace."""
         if namespace is None:
             numbers = list(range(len(self._lines)))
         else:
-            matching = set(self._index.get(namespace, []))
-            for pattern, rules in self._patterns.items():
-                if glob_match(pattern, namespace):
-                    matching.update(rules)
-            numbers = sorted(matching)
+            matching = [rules for pattern, rules in self._patterns.items() if glob_match(pattern, namespace)]
+            numbers = sorted({*self._index.get(namespace, []), *[n for rules in matching for n in rules]})
         return [self._rule(number) for number in numbers]
 
     def _rule(self, number: int) -> Rule:
@@ -127,25 +107,86 @@ class Policy:
         return rule
 
 
-class NoPolicy(Policy):
-    """In force until the policy file is valid for the first time: only containers of kube-system start (`plan`)."""
+class Condition:
+    """A condition of a rule, evaluated for a container. `met`: True, False, or None if it is unknown to the adapter.
 
-    __slots__ = ()
+    `wanted`: the condition as compiled. `actual`: the container's value, None if it is unknown.
+    """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, NO_RULES, [])
-        self.missing = reason
+    def __init__(self, field: str, wanted: "list[Any]", actual: "Value", met: "bool | None") -> None:
+        self.field = field
+        self.wanted = wanted
+        self.actual = actual
+        self.met = met
 
 
-NO_RULES: "dict[str, Any]" = {
-    "sha256": "",
-    "mode": ENFORCE,
-    "failurePolicy": FAIL,
-    "excludedNamespaces": ["kube-system"],
-    "excludedTypes": [],
-    "kubeletRoot": KUBELET_ROOT,
-    "rules": 0,
-    "index": {},
-    "patterns": {},
-}
-"""Header of NoPolicy: containers of kube-system start, all others are refused."""
+class Match:
+    """A rule, evaluated for a container. `applies`: whether its reservations apply."""
+
+    def __init__(self, rule: Rule, conditions: "list[Condition]", tampered: bool = False) -> None:
+        """`tampered`: a pod's or image's author may have caused the unknown fields, so `ifUnknown: Skip` is ignored."""
+        self.rule = rule
+        self.conditions = conditions
+        met = [condition.met for condition in conditions]
+        self.applies = False not in met and not (None in met and rule.skip_unknown and not tampered)
+
+
+def select(policy: Policy, identity: "Identity") -> "list[Match]":
+    """Evaluate every rule that the container's namespace can match, in the policy's order."""
+    tampered = identity.kubernetes is None
+    return [Match(rule, evaluate(rule, identity), tampered) for rule in policy.candidates(identity.namespace)]
+
+
+def evaluate(rule: Rule, identity: "Identity") -> "list[Condition]":
+    """Evaluate each condition of a rule for a container."""
+    conditions: list[Condition] = []
+    actual: Value
+    for field, wanted in rule.conditions.items():
+        if field == "namespaces":
+            met, actual = _pods_only(identity, _any_glob(wanted, identity.namespace)), identity.namespace
+        elif field == "containerNames":
+            met, actual = _any_glob(wanted, identity.container), identity.container
+        elif field == "images":
+            met, actual = _any_glob(wanted, identity.image), identity.image
+        elif field == "containerTypes":
+            met, actual = _types(wanted, identity.types), identity.types
+        else:
+            met, actual = _pods_only(identity, _selects(wanted, identity.labels)), identity.labels
+        conditions.append(Condition(field, wanted, actual, met))
+    return conditions
+
+
+def excluded(policy: Policy, identity: "Identity") -> str:
+    """Why the policy's `exclude` excludes the container, or "". An unknown namespace or type excludes nothing."""
+    for pattern in policy.excluded_namespaces:
+        if identity.kubernetes and identity.namespace is not None and glob_match(pattern, identity.namespace):
+            return f"namespace {identity.namespace}"
+    if len(identity.types) == 1 and identity.types[0] in policy.excluded_types:
+        return f"container type {identity.types[0]}"
+    return ""
+
+
+def _pods_only(identity: "Identity", met: "bool | None") -> "bool | None":
+    """False for a container outside Kubernetes: it has no namespace and no pod labels, so nothing is unknown."""
+    return False if identity.kubernetes is False else met
+
+
+def _any_glob(patterns: "list[Any]", text: "str | None") -> "bool | None":
+    if "*" in patterns:
+        return True
+    if text is None:
+        return None
+    return any(glob_match(str(pattern), text) for pattern in patterns)
+
+
+def _types(wanted: "list[Any]", possible: "tuple[str, ...]") -> "bool | None":
+    within = [kind in wanted for kind in possible]
+    return all(within) if all(within) or not any(within) else None
+
+
+def _selects(requirements: "list[Any]", labels: "dict[str, str] | None") -> "bool | None":
+    if labels is None:  # as always in config.json
+        return None if requirements else True
+    from hook.policy.selector import selects
+
+    return selects(requirements, labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hook.base.glob import glob_match
+from hook.base.compare import glob_match
 from hook.policy.model import Rule
 
 _NAMES = ("namespaces", "containerNames", "images")

@@ -7,13 +7,11 @@ the last good one stays in force, and every start logs why (`Policy.warning`).
 """
 
 import posix
-import time
 
-from hook.base.child import output_of
 from hook.base.errors import ReassertError, describe
 from hook.base.jsontext import Malformed, decode, parse
-from hook.base.system import Untrusted, is_file, make_directory, read_file, trusted
-from hook.policy.model import NoPolicy, Policy
+from hook.base.system import Untrusted, is_file, read_file, trusted
+from hook.policy.model import HELD, Policy
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
@@ -25,9 +23,6 @@ SOURCE_LIMIT = 16 * 1024 * 1024
 
 LIMIT = 64 * 1024 * 1024
 """Maximum size of a compiled policy in bytes."""
-
-COMPILE_SECONDS = 20.0
-"""How long a start waits for the compiler, started by itself or another start. CRI's timeout is two minutes."""
 
 
 def store_path(source: str, store: str) -> str:
@@ -45,19 +40,25 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
     problem, key = source_key(source)
     stored = read_store(source, store)
     if not problem and (stored is None or not stored.has_compiled(key)):
-        stored, problem = _recompiled(source, store, key, stored)
+        from hook.policy.recompile import recompiled  # once for each change of the policy file
+
+        stored, problem = recompiled(source, store, key, stored)
     if stored is None:
-        return NoPolicy(source, problem or f"{source} could not be compiled")
+        return _no_policy(source, problem or f"{source} could not be compiled")
     return stored.policy(source, key, problem)
+
+
+def _no_policy(source: str, reason: str) -> Policy:
+    from hook.policy.missing import NoPolicy
+
+    return NoPolicy(source, reason)
 
 
 def source_key(source: str) -> "tuple[str, list[int]]":
     """Why the policy file cannot be used, or "", and its key."""
     try:
         status = trusted(source)
-    except Untrusted as error:
-        return str(error), []
-    except OSError as error:
+    except (Untrusted, OSError) as error:
         return describe(error), []
     if not is_file(status):
         return f"{source} is not a regular file", []
@@ -68,8 +69,6 @@ def source_key(source: str) -> "tuple[str, list[int]]":
 
 class Stored:
     """A file of the store: its header, with the errors of a newer policy file, and its rules."""
-
-    __slots__ = ("_header", "_lines")
 
     def __init__(self, text: str) -> None:
         """Raises Malformed for a text that is truncated or in another format."""
@@ -91,8 +90,8 @@ class Stored:
         if not problem and key == self._header["heldKey"]:
             problem = "; ".join(self._header["heldErrors"])
         if not self._header["sha256"]:
-            return NoPolicy(source, problem or "it was never compiled")
-        warning = f"the last good policy stays in force: {problem}" if problem else ""
+            return _no_policy(source, problem or "it was never compiled")
+        warning = f"{HELD}: {problem}" if problem else ""
         return Policy(source, self._header, self._lines, warning)
 
 
@@ -104,37 +103,3 @@ def read_store(source: str, store: str) -> "Stored | None":
         return Stored(decode(read_file(path, LIMIT)))
     except (OSError, ReassertError, Malformed):
         return None
-
-
-def _recompiled(source: str, store: str, key: "list[int]", old: "Stored | None") -> "tuple[Stored | None, str]":
-    """Run the compiler. Under a lock: other starts wait for the result and use it."""
-    deadline = time.monotonic() + COMPILE_SECONDS
-    lock = _lock(store, deadline)
-    try:
-        stored = read_store(source, store) if lock >= 0 else None
-        if stored is not None and stored.has_compiled(key):
-            return stored, ""
-        return Stored(decode(output_of(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
-    except (OSError, ReassertError, Malformed) as error:
-        return old, f"{source} could not be compiled: {error}"
-    finally:
-        if lock >= 0:
-            posix.close(lock)
-
-
-def _lock(store: str, deadline: float) -> int:
-    """A descriptor that holds the store's lock; -1 if it cannot be locked, and each start runs the compiler."""
-    try:
-        make_directory(store, 0o700)
-        fd = posix.open(f"{store}/.lock", posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW, 0o600)
-    except OSError:
-        return -1
-    while True:
-        try:
-            posix.lockf(fd, posix.F_TLOCK, 0)
-            return fd
-        except OSError:
-            if time.monotonic() > deadline:
-                posix.close(fd)
-                return -1
-            time.sleep(0.01)

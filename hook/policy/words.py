@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hook.policy.match import Condition
+from hook.policy.model import Condition
 
 
 def wanted(condition: Condition) -> str:

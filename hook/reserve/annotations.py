@@ -1,14 +1,14 @@
 """Reserved annotations: keys that only a device plugin may set. Part of the start path: builtins only."""
 
-from hook.base.glob import glob_match, literal_start
-from hook.base.text import named
-from hook.container.model import Container
+from hook.base.compare import glob_match, literal_start
+from hook.base.errors import named
 from hook.reserve.outcome import Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
 KIND = "annotation"
 FIELD = "annotations"
@@ -18,7 +18,6 @@ FIELD = "annotations"
 class DropAnnotation(Edit):
     """Removes an annotation that only a device plugin may set. `before`: its value."""
 
-    __slots__ = ("before",)
     kind = KIND
 
     def __init__(self, rule: str, name: str, before: str) -> None:
@@ -38,7 +37,7 @@ class DropAnnotation(Edit):
         return repr(self.before), "absent"
 
 
-def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Remove each annotation with a reserved key, unless a device plugin set this key to this value."""
     patterns = [(rule, str(entry["name"])) for rule in rules for entry in rule.plain.get(FIELD, [])]
     if not patterns or container.facts.allocation_problem:

@@ -1,14 +1,14 @@
 """Reserved device nodes: those that device plugins allocated. Part of the start path: builtins only."""
 
-from hook.base.text import named
-from hook.container.model import Container
-from hook.container.paths import clean
+from hook.base.compare import clean
+from hook.base.errors import named
 from hook.reserve.outcome import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
     Device = dict[str, object]
 
@@ -24,7 +24,6 @@ class PlaceDevice(Edit):
     path.
     """
 
-    __slots__ = ("access", "before", "device")
     kind = KIND
 
     def __init__(self, rule: str, device: "Device", access: str, before: "list[Device]", origin: str) -> None:
@@ -71,7 +70,7 @@ def _words(device: "Device") -> str:
     return f"{device.get('type')} {device.get('major')}:{device.get('minor')}"
 
 
-def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Compare the devices that device plugins allocated with those of the container."""
     facts = container.facts
     wanted: dict[str, PlaceDevice] = {}

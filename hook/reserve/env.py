@@ -1,17 +1,16 @@
 """Reserved env: names that have one given value or are absent. Part of the start path: builtins only."""
 
-from hook.base.glob import glob_match, is_pattern, literal_start
-from hook.base.text import named
-from hook.container.model import Container
+from hook.base.compare import glob_match, is_pattern, literal_start
+from hook.base.errors import named
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.container.allocation import Allocation
+    from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
 KIND = "env"
 
@@ -28,8 +27,6 @@ class Env:
     ABSENT: `text` is None, and `name` may be a pattern.
     """
 
-    __slots__ = ("keep", "name", "source", "text")
-
     def __init__(self, name: str, source: str, text: "str | None" = None, keep: bool = False) -> None:
         self.name = name
         self.source = source
@@ -43,10 +40,6 @@ class Env:
     def is_pattern(self) -> bool:
         """Whether `name` is a pattern of names that must be absent."""
         return self.source == ABSENT and is_pattern(self.name)
-
-    def as_line(self) -> "list[object]":
-        """The arguments of the constructor, as the compiled policy holds them."""
-        return [self.name, self.source, self.text, self.keep]
 
 
 def from_policy(entry: "dict[str, Any]") -> Env:
@@ -71,7 +64,6 @@ class SetEnv(Edit):
     putenv(3) unsets the variable for it.
     """
 
-    __slots__ = ("before", "value")
     kind = KIND
 
     def __init__(self, name: str, value: "str | None", before: "list[str | None]") -> None:
@@ -101,46 +93,17 @@ class SetEnv(Edit):
         return before or "-", "absent" if self.value is None else repr(self.value)
 
 
-class _Patterns:
-    """A fast test of names against patterns.
-
-    Almost no name matches, and one call rules most names out for all patterns.
-
-    A pattern is tested by its literal start, if it has one, else by its literal end, else (`*x*`) by `glob_match`.
-    """
-
-    __slots__ = ("ends", "rest", "starts")
-
-    def __init__(self, patterns: "list[str]") -> None:
-        anywhere = [pattern for pattern in patterns if not literal_start(pattern)]
-        self.starts = tuple([start for start in map(literal_start, patterns) if start])
-        self.ends = tuple([end for end in map(_literal_end, anywhere) if end])
-        self.rest = tuple([pattern for pattern in anywhere if not _literal_end(pattern)])
-
-    def may_match(self, name: str) -> bool:
-        """False only if no pattern matches."""
-        if name.startswith(self.starts) or name.endswith(self.ends):
-            return True
-        return bool(self.rest) and any(glob_match(pattern, name) for pattern in self.rest)
-
-
-def _literal_end(pattern: str) -> str:
-    return pattern.rpartition("*")[2].rpartition("?")[2]
-
-
 class Reserved:
     """Reserved env, for every process of a container.
 
     `values`: by name, None for a name that must be absent. `absent`: patterns of names that must be absent. An exact
-    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.reserve.decision).
+    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.adapters.handover).
     """
-
-    __slots__ = ("_patterns", "absent", "values")
 
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
         self.values = values
         self.absent = absent
-        self._patterns: tuple[int, _Patterns] = (0, _Patterns([]))
+        self._prepared = 0
 
     def __bool__(self) -> bool:
         return bool(self.values or self.absent)
@@ -151,15 +114,21 @@ class Reserved:
             return name
         if not self.absent:
             return ""
-        count, patterns = self._patterns
-        if count != len(self.absent):
-            patterns = _Patterns(self.absent)
-            self._patterns = len(self.absent), patterns
-        if patterns.may_match(name):
-            for pattern in self.absent:
-                if glob_match(pattern, name):
-                    return pattern
-        return ""
+        if self._prepared != len(self.absent):
+            self._prepare()
+        likely = name.startswith(self._starts) or name.endswith(self._ends)
+        return next((pattern for pattern in (self.absent if likely else self._rest) if glob_match(pattern, name)), "")
+
+    def _prepare(self) -> None:
+        """One call rules a name out for all patterns: by their literal starts, or their ends where they have no start.
+
+        Almost no name matches. A pattern without both (`*x*`) has to be tried on every name.
+        """
+        ends = [(p, p.rpartition("*")[2].rpartition("?")[2]) for p in self.absent if not literal_start(p)]
+        self._starts = tuple([start for start in map(literal_start, self.absent) if start])
+        self._ends = tuple([end for _, end in ends if end])
+        self._rest = [pattern for pattern, end in ends if not end]
+        self._prepared = len(self.absent)
 
     def differences(self, env: "list[str]") -> "list[SetEnv]":
         """The edits that a process's env needs, exact names first.
@@ -183,10 +152,7 @@ class Reserved:
         return wrong + [SetEnv(name, None, values) for name, values in by_pattern.items()]
 
     def correct(self, env: "list[str]") -> "list[str]":
-        """The corrected env.
-
-        Each reserved value replaces the first entry of its name, or is appended. All other entries keep their order.
-        """
+        """The corrected env: each reserved value replaces the first entry of its name, or is appended."""
         corrected: list[str] = []
         placed: set[str] = set()
         for entry in env:
@@ -202,11 +168,8 @@ class Reserved:
         return corrected
 
 
-def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
-    """Collect the env that the rules reserve, and compare the container's env with it.
-
-    An exact name overrides a pattern.
-    """
+def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
+    """Collect the env that the rules reserve, and compare the container's env with it."""
     reserved = outcome.env
     owners: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -244,12 +207,7 @@ def apply(outcome: Outcome, target: "Target") -> None:
 
 
 def _resolve(
-    rule: str,
-    env: Env,
-    container: Container,
-    outcome: Outcome,
-    owners: "dict[str, str]",
-    origins: "dict[str, str]",
+    rule: str, env: Env, container: "Container", outcome: Outcome, owners: "dict[str, str]", origins: "dict[str, str]"
 ) -> None:
     """Reserve one exact name with its value: from the rule, from a file of the node or from an allocation."""
     facts, name, value = container.facts, env.name, env.text
@@ -263,41 +221,15 @@ def _resolve(
     elif env.source == ALLOCATED:
         if facts.allocation_problem:
             return  # plan() adds this error once for the whole rule
-        set_by = [allocation for allocation in facts.allocations if name in allocation.env]
-        if set_by or name in facts.cdi_env:
-            value = _allocated_value(name, set_by, container)
-            if value is None:
-                names = " and ".join(str(allocation) for allocation in set_by)
-                outcome.deny(rule, KIND, f"{names} set env {name} differently, and the container has neither value")
-                return
-            origins[name] = "; ".join(str(allocation) for allocation in set_by) or "CDI"
-        elif env.keep:
+        from hook.reserve.allocated import env_value
+
+        found = env_value(rule, env, container, outcome, origins)
+        if not found:
             return
+        value = found[0]
     values = outcome.env.values
     if name in values and values[name] != value:
         outcome.deny(rule, KIND, f"wants another value for env {name} than rule {owners[name]}")
         return
     values[name] = value
     owners.setdefault(name, rule)
-
-
-def _allocated_value(name: str, set_by: "list[Allocation]", container: Container) -> "str | None":
-    """The allocated value. None if two plugins set different values and the container has neither.
-
-    containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value
-    is right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
-    them tells which.
-    """
-    prefix = name + "="
-    there = [
-        entry[len(prefix) :] if entry != name else None
-        for entry in container.env
-        if entry.startswith(prefix) or entry == name
-    ]
-    cdi = container.facts.cdi_env.get(name, [])
-    if there and there[-1] in cdi:
-        return there[-1]
-    values = list(dict.fromkeys(allocation.env[name] for allocation in set_by))
-    if len(values) > 1:
-        return next((value for value in there if value in values), None)
-    return values[0] if values else cdi[-1]

@@ -1,21 +1,16 @@
-"""Reserved mounts, compared with the mounts in config.json. Part of the start path: builtins only.
+"""Reserved mounts, compared with those in config.json; `hook.linux.look` looks at the real ones. Builtins only."""
 
-config.json does not say where the image's symbolic links lead, nor what the runtime mounted. Once config.json is
-right, `hook.linux.look` verifies both in the container's mount namespace.
-"""
-
-from hook.base.text import named
-from hook.container.model import Container
-from hook.container.paths import clean, is_below, parents
+from hook.base.compare import clean, is_below, parents
+from hook.base.errors import named
 from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.container.allocation import Allocation
+    from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.outcome import Target
+    from hook.reserve.target import Target
 
     OciMount = dict[str, object]
 
@@ -41,8 +36,6 @@ class Mount:
     may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
     `volumes_above`: the container may have a mount above the destination.
     """
-
-    __slots__ = ("allow_below", "destination", "options", "skip_missing", "source", "volumes_above")
 
     def __init__(
         self,
@@ -73,17 +66,6 @@ class Mount:
         options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
 
-    def as_line(self) -> "list[object]":
-        """The arguments of the constructor, as the compiled policy holds them."""
-        return [
-            self.source,
-            self.destination,
-            self.options,
-            self.allow_below,
-            self.skip_missing,
-            self.volumes_above,
-        ]
-
 
 def from_policy(entry: "dict[str, Any]") -> Mount:
     """From an entry of a rule's `mounts` that was checked against the schema. Defaults: rbind, rprivate and ro."""
@@ -110,7 +92,6 @@ class PlaceMount(Edit):
     below it is removed. `before`: the mounts that are removed, and the mounts above it, which stay if `volumes_above`.
     """
 
-    __slots__ = ("before", "companions", "mount", "volumes_above")
     kind = KIND
 
     def __init__(
@@ -155,6 +136,7 @@ class PlaceMount(Edit):
         """What the container asked for that this edit overrides, or ""."""
         if not self.before:
             return ""
+
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
         return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
@@ -166,20 +148,20 @@ class PlaceMount(Edit):
     def words(self) -> "tuple[str, str]":
         """The same as text: destinations with their sources; source and options."""
         before = ", ".join(f"{m['destination']} from {m.get('source')}" for m in self.before[:SHOWN])
-        if self.mount is None:
-            return before or "-", "absent"
-        return before or "-", f"{self.source()} ({','.join(self.options())})"
+        return before or "-", f"{self.source()} ({','.join(self.options())})" if self.mount else "absent"
 
 
-def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
+def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Collect the mounts that the rules reserve, and compare the container's mounts with them: upper paths first."""
     reserved: list[tuple[Rule, Mount, str]] = []
     denying: dict[str, str] = {}
     for rule in rules:
         asked = [(mount, "") for mount in rule.mounts]
         if PART in rule.allocations:
+            from hook.reserve.allocated import mounts_of
+
             let_through = VOLUMES_ABOVE in rule.allocations
-            asked += [(mount, str(a)) for a in container.facts.allocations for mount in _allocated(a, let_through)]
+            asked += [(mount, str(a)) for a in container.facts.allocations for mount in mounts_of(a, let_through)]
         for mount, origin in asked:
             if rule.deny:
                 denying.setdefault(mount.destination, rule.name)
@@ -193,7 +175,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
 
 
 def _compare(
-    reserved: "list[tuple[Rule, Mount, str]]", denying: "dict[str, str]", container: Container, outcome: Outcome
+    reserved: "list[tuple[Rule, Mount, str]]", denying: "dict[str, str]", container: "Container", outcome: Outcome
 ) -> None:
     """Compare the container's mounts with the reserved ones. `denying`: by path, the rule that refuses a conflict."""
     wanted: dict[str, tuple[Rule, Mount, str]] = {}
@@ -204,9 +186,8 @@ def _compare(
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
     there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
-    directories = container.facts.directories
     placed = {
-        path: _as_engine_wrote(path, mount, origin, there, mount.source in directories)
+        path: _as_oci(path, mount, origin, there, mount.source in container.facts.directories)
         for path, (_, mount, origin) in wanted.items()
     }
     ours = [mount for mount in placed.values() if mount]
@@ -287,38 +268,15 @@ def apply(outcome: Outcome, target: "Target") -> None:
     target.mounts = stay
 
 
-def _allocated(allocation: "Allocation", volumes_above: bool) -> "list[Mount]":
-    """A device plugin's mounts, with the options that kubelet and the engines give them in config.json."""
-    mounts = []
-    for source, destination, read_only in allocation.mounts:
-        path = clean(destination)
-        if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
-            mounts.append(
-                Mount(source, path, ["rbind", "rprivate", "ro" if read_only else "rw"], [], False, volumes_above)
-            )
-    return mounts
-
-
-def _as_engine_wrote(
+def _as_oci(
     path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]", is_directory: bool
 ) -> "OciMount | None":
-    """The OCI mount, None if nothing may be mounted.
+    """The OCI mount, None if nothing may be mounted."""
+    if not mount.source or not origin:
+        return mount.as_oci(is_directory) if mount.source else None
+    from hook.reserve.allocated import as_engine_wrote
 
-    An allocated mount that the engine already wrote, with the same meaning, is taken as the engine wrote it.
-    """
-    if not mount.source:
-        return None
-    for at, other in there if origin else []:
-        if at == path and other.get("source") == mount.source:
-            options = other.get("options") or []
-            if isinstance(options, list) and _same_options(options, mount.options):
-                return other
-    return mount.as_oci(is_directory)
-
-
-def _same_options(one: "list[object]", other: "list[str]") -> bool:
-    """Whether mount options mean the same: engines order them differently, and docker omits `rw`."""
-    return [o for o in one if o not in other and o != "rw"] == [o for o in other if o not in one and o != "rw"] == []
+    return as_engine_wrote(path, mount, there) or mount.as_oci(is_directory)
 
 
 def _is_let_through(path: str, reserved: "list[Mount]") -> bool:

@@ -2,20 +2,8 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from hook.reserve.env import Reserved
     from hook.reserve.mounts import PlaceMount
-
-    class Target(Protocol):
-        """What a container would start with; `hook.container.model.Container` describes each field."""
-
-        env: list[str]
-        mounts: list[dict[str, object]]
-        annotations: dict[str, str]
-        devices: list[dict[str, object]]
-        device_rules: list[dict[str, object]]
-
 
 SHOWN = 64
 """How many of the container's own entries one edit describes. The rest is only counted."""
@@ -29,8 +17,6 @@ class Reason:
 
     `rule`: name of the rule, "" if no rule is the reason. `kind`: the reserved kind, "" for all.
     """
-
-    __slots__ = ("kind", "message", "rule")
 
     def __init__(self, rule: str, kind: str, message: str) -> None:
         self.rule = rule
@@ -53,7 +39,6 @@ class Edit:
     the policy.
     """
 
-    __slots__ = ("name", "origin", "rule")
     kind = ""
 
     def __init__(self, rule: str, name: str, origin: str = "") -> None:
@@ -84,8 +69,6 @@ class Edit:
 
 class Outcome:
     """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit."""
-
-    __slots__ = ("denials", "edits", "env", "errors", "mounts")
 
     def __init__(self, env: "Reserved") -> None:
         self.edits: list[Edit] = []

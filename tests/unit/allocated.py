@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hook.container.identity import Identity
-from hook.container.model import Container
 from hook.container.spec import Spec
 from hook.gather import gather
-from hook.plan import Plan, plan
-from hook.policy.match import select
+from hook.plan import Container, Plan, plan
+from hook.policy.model import select
 from unit.kubelet import entry, write_checkpoint
 from unit.support import POD, config, policy
 

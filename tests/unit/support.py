@@ -12,8 +12,9 @@ from typing import Any
 from hypothesis import settings
 
 from hook.container.identity import Identity
-from hook.container.model import Container, Facts
 from hook.container.spec import Spec
+from hook.gather import Facts
+from hook.plan import Container
 from hook.policy.compiler import compile_bytes
 from hook.policy.model import Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.container.allocation import Allocation
-from hook.container.model import Container, Facts
 from hook.container.spec import Spec
-from hook.plan import Plan, plan
+from hook.gather import Facts
+from hook.plan import Container, Plan, plan
 from hook.policy.model import Policy
 from hook.reserve.env import ALLOCATED
 from unit.kubelet import Answer

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from hook import events
-from hook.base.excerpt import line
 from hook.container.identity import Identity
-from hook.container.model import Container
-from hook.plan import Plan, plan
+from hook.events import line
+from hook.plan import Container, Plan, plan
 from unit.support import POD, bind, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

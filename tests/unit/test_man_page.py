@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from hook.adapters import hook, runtime
+from hook.adapters import usage
 from hook.cli import _parser
 from unit.support import ROOT
 
@@ -28,8 +28,8 @@ def commands(parser: argparse.ArgumentParser, name: str = "") -> dict[str, set[s
 
 
 HELP = commands(_parser(["node"])) | {
-    name: set(re.findall(r"--[a-z][a-z-]*", module.USAGE)) - {"--help"}
-    for name, module in (("runtime", runtime), ("hook", hook))
+    name: set(re.findall(r"--[a-z][a-z-]*", text)) - {"--help"}
+    for name, text in (("runtime", usage.RUNTIME), ("hook", usage.HOOK))
 }
 SECTIONS = dict(re.findall(r"^\.Ss (.+)\n((?:(?!\.S[sh]).*\n)*)", PAGE, re.MULTILINE))
 

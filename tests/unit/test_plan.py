@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hook.container.identity import Identity
-from hook.container.model import Container, Facts
-from hook.gather import gather
-from hook.plan import Plan, plan
-from hook.policy.match import select
-from hook.policy.model import Policy
+from hook.gather import Facts, gather
+from hook.plan import Container, Plan, plan
+from hook.policy.model import Policy, select
 from unit.support import POD, bind, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

@@ -8,11 +8,9 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hook.base.glob import glob_match
-from hook.container.model import Container
-from hook.container.paths import clean, is_below
+from hook.base.compare import clean, glob_match, is_below
 from hook.container.spec import Spec
-from hook.plan import plan
+from hook.plan import Container, plan
 from hook.policy.compiler import compile_bytes
 from hook.policy.model import Policy
 from hook.policy.source import PolicyInvalid

@@ -19,11 +19,10 @@ from functools import lru_cache
 from typing import Any
 
 from hook.adapters.nri import messages
-from hook.base.text import named
-from hook.container import paths
-from hook.container.model import Container
-from hook.container.paths import is_below
-from hook.plan import Plan
+from hook.base import compare
+from hook.base.compare import is_below
+from hook.base.errors import named
+from hook.plan import Container, Plan
 from hook.reserve.annotations import DropAnnotation
 from hook.reserve.devices import PlaceDevice
 from hook.reserve.env import SetEnv
@@ -32,7 +31,7 @@ from hook.reserve.outcome import Edit, Reason
 
 Mount = dict[str, object]
 
-clean = lru_cache(256)(paths.clean)
+clean = lru_cache(256)(compare.clean)
 """Cached, since most containers have the same few destinations."""
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))

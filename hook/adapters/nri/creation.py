@@ -11,8 +11,9 @@ from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.report import ADAPTER, Report
 from hook.adapters.nri.resident import Resident
 from hook.base.errors import TooLarge, Unacceptable, Undecided
-from hook.container.identity import APP_TYPES, CRIO, Identity, crio_image
-from hook.container.spec import ENTRIES, nul_in
+from hook.container.engines import crio_image
+from hook.container.identity import APP_TYPES, CRIO, Identity
+from hook.container.spec import ENTRIES
 from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import Plan
 from hook.policy.model import Policy
@@ -228,3 +229,20 @@ def removes_mounts(engine: str, version: str) -> bool:
     """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
     major = version.lstrip("v").partition(".")[0]
     return engine == "containerd" and major.isdigit() and int(major) >= 2
+
+
+def nul_in(env: list[str], args: list[str], mounts: list[dict[str, object]], annotations: dict[str, str]) -> str:
+    """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
+    if "\0" in "".join(env):
+        return "env"
+    if "\0" in "".join(args):
+        return "args"
+    if any("\0" in "".join(annotation) for annotation in annotations.items()):
+        return "annotations"
+    for mount in mounts:
+        for value in mount.values():
+            if "\0" in (
+                value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
+            ):
+                return "mounts"
+    return ""

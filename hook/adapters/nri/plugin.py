@@ -15,12 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from hook import late
 from hook.adapters.nri import messages, ttrpc
 from hook.adapters.nri.creation import Decider, Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
 from hook.base.system import say
+
+LOADED = late.LOADED
+"""Loaded before the first request."""
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"

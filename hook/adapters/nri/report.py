@@ -12,8 +12,8 @@ import structlog
 
 from hook import events
 from hook.adapters.nri.metrics import NoMetrics
-from hook.base.excerpt import line
 from hook.base.system import timestamp
+from hook.events import line
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"

@@ -8,7 +8,8 @@ import time
 
 from hook.base.errors import describe
 from hook.policy import store
-from hook.policy.model import NoPolicy, Policy
+from hook.policy.missing import NoPolicy
+from hook.policy.model import Policy
 
 PATIENCE = 1.0
 """Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""

@@ -16,8 +16,9 @@ from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
 from hook.base.errors import Usage, describe
+from hook.base.files import make_directory
 from hook.base.notifier import Notifier
-from hook.base.system import make_directory, replace_file
+from hook.base.system import replace_file
 
 NAME = "reassert"
 INDEX = "10"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hook.base.system import make_directory
+from hook.base.files import make_directory
 from hook.emit.dispatcher import START
 from hook.node.change.files import TREE, Change, State, is_same, look, missing_directories, put, remove_temporary
 from hook.node.errors import NodeError

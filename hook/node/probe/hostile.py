@@ -9,8 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from hook.container.identity import CONTAINER, Identity
-from hook.policy.match import Condition, Match, evaluate, select
-from hook.policy.model import Policy, Rule
+from hook.policy.model import Condition, Match, Policy, Rule, evaluate, select
 from hook.policy.words import actual, wanted
 from hook.reserve.mounts import Mount
 

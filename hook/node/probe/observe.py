@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.container.paths import is_below
+from hook.base.compare import is_below
 from hook.linux.mountns import open_in_root
 from hook.node.probe.starter import Gone
 from hook.reserve.mounts import Mount

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from hook.base.glob import glob_match
+from hook.base.compare import glob_match
 from hook.base.text import printable
 from hook.node.engines.base import AnyEngine, Handler
 from hook.policy.model import Policy

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hook import events
-from hook.base.system import make_directory
+from hook.base.files import make_directory
 from hook.container.identity import Identity
 from hook.node.errors import NodeError
 

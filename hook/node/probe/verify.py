@@ -8,16 +8,14 @@ import tempfile
 from dataclasses import dataclass, replace
 
 from hook.base.errors import describe
-from hook.container.model import Container, Facts
-from hook.gather import gather
+from hook.gather import Facts, gather
 from hook.node.engines.base import AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
 from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Accepted, Finding, Report
 from hook.node.probe.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
-from hook.plan import plan
-from hook.policy.match import Match, excluded
-from hook.policy.model import AUDIT, Policy
+from hook.plan import Container, plan
+from hook.policy.model import AUDIT, Match, Policy, excluded
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.adapters.options import Options
+from hook.adapters.caller import Options
 from hook.base.errors import Usage
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from hook.adapters import cmdline, runtime
-from hook.reserve.decision import ANNOTATION, read
+from hook.adapters.caller import Caller
+from hook.adapters.decision import read
+from hook.adapters.handover import ANNOTATION
 from unit.support import ROOT, config, document
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}]}
@@ -225,7 +227,7 @@ def test_a_verb_without_a_handler_is_refused(root_dir: Path, monkeypatch: pytest
     monkeypatch.setattr(cmdline, "EDITING_VERBS", (*cmdline.EDITING_VERBS, "resurrect"))
     monkeypatch.setattr(runtime, "_execute", lambda *_: pytest.fail("it was passed on"))
     said: list[str] = []
-    monkeypatch.setattr(runtime, "_report_to_engine", lambda _, message, __: said.append(message))
+    monkeypatch.setattr(Caller, "say", lambda _, message: said.append(message))
     options = ["--real", "/bin/true", "--events", f"{root_dir}/events.jsonl", "--", "resurrect", "0a"]
     assert runtime.main(options, {}) == 1
     assert said == ["resurrect starts a process, and reassert cannot correct it"]

@@ -8,7 +8,7 @@ import pytest
 
 from hook.container.identity import TYPES, Identity, identify
 from hook.container.spec import Spec
-from hook.policy.match import excluded, select
+from hook.policy.model import excluded, select
 from unit.support import CONTAINERD, FIXTURES, SYSTEMD_CGROUP, config, policy, spec
 
 APPS = ("container", "init", "ephemeral")

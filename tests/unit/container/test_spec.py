@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.adapters.nri.creation import nul_in
 from hook.base.errors import Unacceptable
 from hook.base.jsontext import fold
-from hook.container.spec import ProcessFile, Spec, nul_in
+from hook.container.process import ProcessFile
+from hook.container.spec import Spec
 from unit.support import FIXTURES
 
 text = st.text().filter(lambda text: "\0" not in text)

@@ -13,7 +13,7 @@ from hook.base.errors import ReassertError
 from hook.emit.cdi import cdi_spec
 from hook.emit.hookentry import oci_hook
 from hook.policy.compiler import compile_bytes
-from hook.policy.model import NoPolicy
+from hook.policy.missing import NoPolicy
 from unit.support import document, policy, reassert
 
 PROGRAM = "/opt/reassert/reassert"

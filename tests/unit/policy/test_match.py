@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.glob import glob_match
+from hook.base.compare import glob_match
 from hook.container.identity import TYPES, Identity
-from hook.policy.match import Match, evaluate, excluded, select
+from hook.policy.model import Match, evaluate, excluded, select
 from hook.policy.words import actual
 from unit.support import POD, examples, policy, rule
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.glob import glob_match
+from hook.base.compare import glob_match
 from hook.policy.overlap import _glob_covers, always_overlap, globs_overlap, may_overlap
 from unit.support import rule
 

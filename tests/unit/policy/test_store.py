@@ -12,7 +12,7 @@ import pytest
 
 from hook.base import child
 from hook.plan import plan
-from hook.policy import store
+from hook.policy import recompile, store
 from hook.policy.model import Policy
 from hook.policy.store import SOURCE_LIMIT, Stored, store_path
 from unit.support import POD, ROOT, container, document
@@ -232,7 +232,7 @@ def test_change_is_compiled_once_and_not_per_start(good: Node, text: str, monkey
     good.write(text)
     good.load()
     compilations: list[object] = []
-    monkeypatch.setattr(store, "output_of", lambda *arguments: compilations.append(arguments) or b"")
+    monkeypatch.setattr(recompile, "output_of", lambda *arguments: compilations.append(arguments) or b"")
     good.load()
     good.load()
     assert compilations == []
@@ -303,7 +303,7 @@ def test_damaged_store_is_compiled_again(good: Node, damage: Callable[[str], str
 
 def test_compiler_that_never_ends_is_not_waited_for(good: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     good.write(BETTER)
-    monkeypatch.setattr(store, "COMPILE_SECONDS", 0.2)
+    monkeypatch.setattr(recompile, "COMPILE_SECONDS", 0.2)
     monkeypatch.setattr(child, "own_command", lambda: ["/bin/sh", "-c", "exec sleep 60"])
     policy = good.load()
     assert names(policy) == ["good"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.glob import glob_match, is_pattern
+from hook.base.compare import glob_match, is_pattern
 from hook.plan import plan
 from hook.reserve.env import Reserved, SetEnv
 from hook.reserve.mounts import PlaceMount

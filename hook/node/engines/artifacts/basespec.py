@@ -6,10 +6,10 @@ from typing import Any
 
 from hook.base.errors import ReassertError
 from hook.emit.hookentry import oci_hook
-from hook.gather import first_line
 from hook.node.errors import NodeError
 from hook.policy.model import Policy
 from hook.reserve.env import FILE, Env
+from hook.valuefile import first_line
 
 STAGE = "createRuntime"
 

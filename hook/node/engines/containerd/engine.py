@@ -35,8 +35,7 @@ from hook.node.engines.containerd.files import CRI, NRI, Files, strip
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
-from hook.policy.match import excluded
-from hook.policy.model import Policy
+from hook.policy.model import Policy, excluded
 
 CONFIG = "/etc/containerd/config.toml"
 SPECS = "/etc/reassert/base-runtime-spec"

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.adapters.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
-from hook.container.model import Container
-from hook.plan import Plan, plan
+from hook.plan import Container, Plan, plan
 from unit.support import POD, bind, policy
 
 

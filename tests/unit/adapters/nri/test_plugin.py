@@ -14,7 +14,7 @@ import pytest
 from hook.adapters.nri import messages
 from hook.adapters.nri.mux import PLUGIN, frames
 from hook.adapters.nri.plugin import DEADLINE, TICK
-from hook.policy.model import NoPolicy
+from hook.policy.missing import NoPolicy
 from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.support import document
 

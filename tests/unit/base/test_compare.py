@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.container.paths import clean, is_below
+from hook.base.compare import clean, is_below
 
 paths = st.text("ab./", max_size=10)
 

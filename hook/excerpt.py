@@ -1,29 +1,18 @@
-"""An event as one line of the event log, of limited length whatever a pod put into it.
+"""Cut an event that may be too long for one line of the event log. Most events are not (hook.events.line).
 
 Part of the start path: builtins only.
 """
 
 from hook.base.jsontext import encode
-from hook.base.text import STRING, head, measure
+from hook.base.text import head, measure
+from hook.events import ENTRIES, ITEMS, LINE, MEMBERS, STRING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LINE = 64 << 10
-"""Maximum number of bytes of a line, with its newline."""
-
-ENTRIES = 64
-"""Maximum number of edits in an event; also of denials, and of errors."""
-
-ITEMS = 8
-"""Maximum length of a list inside an edit: earlier values of a name, earlier mounts, mount options."""
-
 _NOTES = ("truncated", "omitted")
 """Members that name what was left out of the other members."""
-
-_MEMBERS = 16
-"""Maximum number of members of an object; no event of reassert has an object with more."""
 
 _DEPTH = 6
 """Maximum nesting of lists and objects; no event of reassert is nested deeper."""
@@ -32,7 +21,7 @@ _WARNING = 1024
 """Maximum number of bytes of `warning`, which quotes the node's policy file and no text of a pod."""
 
 _SHARES = {"edits": 28 << 10, "denials": 10 << 10, "errors": 10 << 10}
-_OTHER_MEMBERS = 12 << 10
+_OTHERMEMBERS = 12 << 10
 """Bytes for each of these members, and for all other members together, in an event that does not fit into a line."""
 
 
@@ -72,7 +61,7 @@ class _Excerpt:
         if not isinstance(value, (list, tuple, dict)):
             return value
         depth = at.count("/")
-        most = (_MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS) if depth < _DEPTH else 0
+        most = (MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS) if depth < _DEPTH else 0
         if len(value) > most:
             self.omitted[at] = len(value) - most
         if isinstance(value, dict):
@@ -120,7 +109,7 @@ def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]
     """The event within the limits of _SHARES: of a list the first entries that fit, and the other members that fit."""
     excerpt = _Excerpt(STRING, measured)
     small: dict[str, object] = {}
-    rest = _OTHER_MEMBERS
+    rest = _OTHERMEMBERS
     for key, value in event.items():
         if key in _NOTES:
             continue

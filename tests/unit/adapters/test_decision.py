@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.adapters.decision import read
+from hook.adapters.handover import ANNOTATION, stamp
 from hook.base.errors import Undecided
-from hook.reserve.decision import ANNOTATION, read, stamp
 from hook.reserve.env import Reserved
 
 NOTHING = Reserved({}, [])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hook import events
-from hook.base.excerpt import ENTRIES, ITEMS, LINE, line
+from hook import events, excerpt
 from hook.container.identity import Identity
+from hook.events import ENTRIES, ITEMS, LINE, line
 from hook.plan import Plan
 from hook.policy.model import Policy
 from hook.reserve.annotations import DropAnnotation
@@ -53,9 +53,9 @@ def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
 
 def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> dict[str, Any]:
     """The event about a plan, as logged."""
-    text = line(
-        events.plan_event(events.container_event(events.Clock(), "hook", container_id, who, NODE), decided.plan())
-    )
+    event = events.plan_event(events.container_event(events.Clock(), "hook", container_id, who, NODE), decided.plan())
+    text = line(event)
+    assert text == excerpt.line(event), "what is not looked at for its length is short"
     assert len(text) < LINE
     assert text.isascii()
     assert text.isprintable()

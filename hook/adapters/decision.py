@@ -1,31 +1,9 @@
-"""The decision as an annotation of config.json. Part of the start path: builtins only.
+"""Read what hook.adapters.handover stamped, for `exec` and the createRuntime hook. Start path: builtins only."""
 
-`exec` reads the reserved env that `create` decided. The createRuntime hook reads the event that it has to complete.
-Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
-removes the annotation, so a pod that sets it gains nothing. Only `exec` and that hook may trust the annotation.
-"""
-
+from hook.adapters.handover import ANNOTATION
 from hook.base.errors import Undecided
-from hook.base.jsontext import Malformed, encode, parse
+from hook.base.jsontext import Malformed, parse
 from hook.reserve.env import Reserved
-
-ANNOTATION = "reassert/decision"
-
-
-def stamp(
-    annotations: "dict[str, str]", reserved: Reserved, fingerprint: str, draft: "dict[str, object] | None" = None
-) -> "dict[str, str]":
-    """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
-
-    `draft`: the event that the createRuntime hook completes.
-    """
-    if not reserved and not draft and ANNOTATION not in annotations:
-        return annotations
-    stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
-    if reserved or draft:
-        decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
-        stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
-    return stamped
 
 
 def read(annotations: "dict[str, str]") -> "Reserved | None":

@@ -1,4 +1,4 @@
-"""Paths inside a container, compared as text. Part of the start path: builtins only."""
+"""Compare paths inside a container, and names with patterns, as text. Part of the start path: builtins only."""
 
 
 def clean(path: str) -> str:
@@ -39,3 +39,25 @@ def directories(paths: "list[str]") -> "set[str]":
     runc takes `..` out of the text, crun follows links before it.
     """
     return {way.rpartition("/")[0] or "/" for path in paths for way in (path, clean(path))}
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text has a wildcard in it."""
+    return "*" in text or "?" in text
+
+
+def literal_start(pattern: str) -> str:
+    """The pattern up to its first wildcard; every text that matches begins with it."""
+    return pattern.partition("*")[0].partition("?")[0]
+
+
+def glob_match(pattern: str, text: str) -> bool:
+    """Whether the whole text matches. `*` stands for any characters, also `/`; `?` for exactly one. Case counts."""
+    start = literal_start(pattern)
+    if start == pattern:
+        return pattern == text
+    if not text.startswith(start) or pattern == start + "*":
+        return text.startswith(start)
+    from hook.base.glob import fits
+
+    return fits(pattern, text)

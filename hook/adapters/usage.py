@@ -1,0 +1,29 @@
+"""The texts of --help of the adapters that an engine calls."""
+
+RUNTIME = """\
+usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
+
+Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
+
+  --real PATH     the real OCI runtime, absolute
+  --policy FILE   policy file, absolute (default: /etc/reassert/policy.yaml)
+  --store DIR     compiled policies (default: /var/lib/reassert)
+  --events FILE   event log (default: /var/log/reassert/events.jsonl)
+  --hook FILE     what containers' hook entries call instead of this program (see reassert dispatcher --hook)
+"""
+
+HOOK = """\
+usage: reassert hook [--inject-env] [--mount-ca] [--policy FILE] [--store DIR] [--events FILE] STAGE
+
+Run as an OCI hook. STAGE is one of:
+  prestart, createRuntime, createContainer   OCI state on stdin; verify env, restore the reserved mounts
+  poststop                                   OCI state on stdin; does nothing and succeeds
+  precreate                                  podman's: config.json on stdin, the corrected one on stdout
+
+  --inject-env    only verify env, devices and annotations, and refuse a container that differs from the policy in them
+                  (a hook cannot set env; the runtime wrapper and the NRI plugin can)
+  --mount-ca      only restore the reserved mounts
+  --policy FILE   absolute path of the node policy (default: /etc/reassert/policy.yaml)
+  --store DIR     compiled policies (default: /var/lib/reassert)
+  --events FILE   event log (default: /var/log/reassert/events.jsonl)
+"""

@@ -1,0 +1,43 @@
+"""Operations on files that few container starts need. Part of the start path: builtins only."""
+
+import posix
+
+from hook.base.system import write_all
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory, with its missing parents. An existing one is no error. Raises OSError."""
+    try:
+        posix.mkdir(path, mode)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
+        try:
+            posix.mkdir(path, mode)
+        except FileExistsError:  # another process made it meanwhile
+            pass
+
+
+def open_to_append(path: str, mode: int, flags: int = 0) -> int:
+    """A descriptor to append to a file. A missing file or directory is made. Raises OSError."""
+    flags |= posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
+    try:
+        return posix.open(path, flags, mode)
+    except FileNotFoundError:
+        make_directory(path.rpartition("/")[0] or "/", 0o750)
+        return posix.open(path, flags, mode)
+
+
+def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
+    """Append one line to an engine's file. A missing file or directory is made. Raises OSError."""
+    fd = open_to_append(path, mode)
+    try:
+        write_all(fd, line + b"\n")
+    finally:
+        posix.close(fd)
+
+
+def discard_output() -> None:
+    """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
+    posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)

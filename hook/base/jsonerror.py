@@ -1,0 +1,57 @@
+"""Why a text is not JSON, and where. Loaded for broken JSON only. Part of the start path: builtins only."""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def reason(error: Exception, scan: "Callable[[str, int], object]", text: str, start: int) -> str:
+    """What an exception of the C scanner says about the value at `start`.
+
+    The scanner raises JSONDecodeError, a ValueError, which it gets from json.decoder. The frozen start path has no such
+    module: the scanner then raises a SystemError (Python 3.11) or an ImportError.
+    """
+    if isinstance(error, StopIteration):
+        return f"no JSON value at {place(text, error.value)}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    position = getattr(error, "pos", None)
+    if position is None:
+        position = _position(scan, text, start)
+    return f"not valid JSON at {place(text, position)}" if position is not None else "not valid JSON"
+
+
+class _DecodeError(ValueError):
+    """In the place of json.decoder.JSONDecodeError."""
+
+    def __init__(self, _: str, __: str, position: int) -> None:
+        self.position = position
+
+
+def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "int | None":
+    """Where the C scanner stops, in a process without json.decoder; None where it does not say."""
+    decoder = type(sys)("json.decoder")
+    decoder.JSONDecodeError = _DecodeError  # type: ignore[attr-defined]  # a module of our own
+    loaded = sys.modules.get(decoder.__name__)
+    sys.modules[decoder.__name__] = decoder
+    try:
+        scan(text, start)
+    except _DecodeError as error:
+        return error.position
+    except Exception:
+        return None
+    finally:
+        if loaded is None:
+            del sys.modules[decoder.__name__]
+        else:
+            sys.modules[decoder.__name__] = loaded
+    return None
+
+
+def place(text: str, position: int) -> str:
+    """A position as text: line and column."""
+    if position >= len(text):
+        return "the end of the text (truncated?)"
+    return f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"

@@ -1,0 +1,27 @@
+"""Read and edit the process file of an `exec`. Part of the start path: builtins only."""
+
+from hook.base.errors import Unacceptable
+from hook.base.jsontext import Malformed, bounded, decode, encode_strings, members
+from hook.container.spec import ENTRIES, PROCESS, apply, check_names, splice, strings, without_nul
+
+
+class ProcessFile:
+    """The file of `exec --process FILE`: a process object of the runtime-spec. Only `env` can be replaced."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        try:
+            self._text = without_nul(decode(bounded(data, ENTRIES, where)))
+            self._members = members(self._text)
+            check_names(self._members, PROCESS)
+            self.env = self._original = strings(self._members, "env", "env")
+        except Malformed as error:
+            raise Unacceptable(f"{where}: {error}") from None
+
+    def changed(self) -> bool:
+        """Whether `env` was replaced."""
+        return self.env != self._original
+
+    def render(self) -> bytes:
+        """The text with the replaced env in it."""
+        return apply(self._text, [splice(self._members, self._text.index("{"), "env", encode_strings(self.env))])

@@ -1,0 +1,45 @@
+"""What becomes of a container about which reassert could not decide or act. Part of the start path: builtins only."""
+
+from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.decide import Case, Verdict
+from hook.events import DENIED, ERROR, WOULD_DENY
+from hook.policy.model import AUDIT, IGNORE
+
+
+def verdict(case: Case, error: Exception) -> Verdict:
+    """`failurePolicy` says whether the container starts.
+
+    An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce mode:
+    no `failurePolicy` lets it through.
+    """
+    text = describe(error)
+    if isinstance(error, OSError) and case.where not in text:
+        text = f"{case.where}: {text}"
+    if case.policy is None:  # it failed before the policy was loaded
+        case.policy = case.load()
+    audit = case.policy.mode == AUDIT
+    if isinstance(error, CAUSED_BY_THE_CONTAINER):
+        event = denial_event(case.fields(), text, audit)
+        return Verdict("" if audit else case.refused(text), event)
+    starts = audit or case.policy.failure_policy == IGNORE
+    would_deny = audit and case.policy.failure_policy != IGNORE
+    event = error_event(case.fields(), text, starts, would_deny)
+    return Verdict("" if starts else case.refused(text), event)
+
+
+def error_event(
+    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
+) -> "dict[str, object]":
+    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
+    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
+
+
+def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
+    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
+    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
+
+
+def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
+    event.update(event=name, level="warning" if starts else "error", applied=False)
+    event[key] = [{"rule": "", "message": message}]
+    return event

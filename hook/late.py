@@ -1,0 +1,19 @@
+"""All that a container start loads only where it needs it, loaded at once.
+
+For processes that answer many requests, from threads and under a deadline. Nothing is left to load that could fail
+then, as after an update that removed this version's files. unit/test_import_budget.py says what is missing here.
+"""
+
+from hook import allocated, excerpt, failure, valuefile
+from hook.adapters import decision, refusal, state
+from hook.adapters import exec as execs
+from hook.base import files, glob, jsonerror, logfile, text
+from hook.container import allocation, cdi, engines, process
+from hook.policy import missing, recompile, selector
+from hook.reserve import allocated as reserved
+from hook.reserve import annotations, devices
+
+LOADED = (
+    *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
+    *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
+)

@@ -1,0 +1,78 @@
+"""What device plugins allocated, as reserved env and mounts. Loaded for such rules; start path: builtins only."""
+
+from hook.base.compare import clean, is_below
+from hook.container.allocation import Allocation
+from hook.reserve.env import KIND, Env
+from hook.reserve.mounts import BUILT_BY_THE_RUNTIME, Mount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.plan import Container
+    from hook.reserve.mounts import OciMount
+    from hook.reserve.outcome import Outcome
+
+
+def env_value(
+    rule: str, env: "Env", container: "Container", outcome: "Outcome", origins: "dict[str, str]"
+) -> "tuple[str | None] | tuple[()]":
+    """The value that is reserved for a name, None for absent; empty if nothing is reserved. Adds the name's origin."""
+    facts, name = container.facts, env.name
+    set_by = [allocation for allocation in facts.allocations if name in allocation.env]
+    if not set_by and name not in facts.cdi_env:
+        return () if env.keep else (env.text,)
+    value = _allocated_value(name, set_by, container)
+    if value is None:
+        names = " and ".join(str(allocation) for allocation in set_by)
+        outcome.deny(rule, KIND, f"{names} set env {name} differently, and the container has neither value")
+        return ()
+    origins[name] = "; ".join(str(allocation) for allocation in set_by) or "CDI"
+    return (value,)
+
+
+def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":
+    """The allocated value. None if two plugins set different values and the container has neither.
+
+    containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value
+    is right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
+    them tells which.
+    """
+    prefix = name + "="
+    there = [
+        entry[len(prefix) :] if entry != name else None
+        for entry in container.env
+        if entry.startswith(prefix) or entry == name
+    ]
+    cdi = container.facts.cdi_env.get(name, [])
+    if there and there[-1] in cdi:
+        return there[-1]
+    values = list(dict.fromkeys(allocation.env[name] for allocation in set_by))
+    if len(values) > 1:
+        return next((value for value in there if value in values), None)
+    return values[0] if values else cdi[-1]
+
+
+def mounts_of(allocation: Allocation, volumes_above: bool) -> "list[Mount]":
+    """A device plugin's mounts, with the options that kubelet and the engines give them in config.json."""
+    mounts = []
+    for source, destination, read_only in allocation.mounts:
+        path = clean(destination)
+        if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
+            mounts.append(
+                Mount(source, path, ["rbind", "rprivate", "ro" if read_only else "rw"], [], False, volumes_above)
+            )
+    return mounts
+
+
+def as_engine_wrote(path: str, mount: Mount, there: "list[tuple[str, OciMount]]") -> "OciMount | None":
+    """The mount of the container with the same meaning as an allocated one, as the engine wrote it; None without it."""
+    for at, other in there:
+        if at == path and other.get("source") == mount.source:
+            options = other.get("options") or []
+            if isinstance(options, list) and _same_options(options, mount.options):
+                return other
+    return None
+
+
+def _same_options(one: "list[object]", other: "list[str]") -> bool:
+    """Whether mount options mean the same: engines order them differently, and docker omits `rw`."""
+    return [o for o in one if o not in other and o != "rw"] == [o for o in other if o not in one and o != "rw"] == []
