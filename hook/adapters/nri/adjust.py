@@ -187,7 +187,12 @@ def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]
             gone.discard(str(mount["destination"]))  # NRI replaces or removes only the first mount of the same text
         else:
             final.append(mount)
-    return sorted(final + adjustment.mounts, key=_order)
+    return in_order(final + adjustment.mounts)
+
+
+def in_order(mounts: list[Mount]) -> list[Mount]:
+    """Mounts as the runtime sorts them after an adjustment of mounts."""
+    return sorted(mounts, key=_order)
 
 
 def _order(mount: Mount) -> tuple[int, bytes]:
@@ -240,14 +245,14 @@ def still_wrong(plan: Plan, container: Container) -> list[Edit]:
     drift: list[Edit] = []
     for edit in plan.edits:
         if isinstance(edit, PlaceMount):
-            if mount_leftovers(edit, container.mounts, _own_parts(edit, container)):
+            if mount_leftovers(edit, container.mounts, own_parts(edit, container)):
                 drift.append(edit)
         elif not (isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}):
             drift.append(edit)
     return drift
 
 
-def _own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
+def own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
     """Parts of the reserved hostPath that an earlier adjustment mounted in place of a pod's mounts."""
     if not edit.mount:
         return []

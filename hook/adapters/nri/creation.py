@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,23 +59,40 @@ class Reply(NamedTuple):
 
     `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `tell`: writes the
     event and counts the container. It is called only after the reply was sent, so the log never says that an edit was
-    made that the runtime was not asked for.
+    made that the runtime was not asked for; with `checked`, after `validate` found nothing wrong. `verdict`: what was
+    decided.
     """
 
     payload: bytes
     refusal: str
-    tell: Callable[[], None]
+    tell: Callable[..., None]
+    verdict: Verdict | None = None
+
+
+class Held(NamedTuple):
+    """A reply that was sent, and whose event waits for the runtime's question about all plugins. `since`: monotonic."""
+
+    reply: Reply
+    since: float
 
 
 class Decider:
-    """Decides for one runtime. `engine`: the runtime's name. `removes_mounts`: whether its NRI can remove mounts."""
+    """Decides for one runtime.
+
+    `engine`: the runtime's name. `removes_mounts`: whether its NRI can remove mounts. `validates`: whether the runtime
+    asks again, about the adjustment of all plugins. The event about a container is then written after that question.
+    `unwanted`: how many connections in a row a runtime ended right after the plugin subscribed to that question.
+    """
 
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
         self.report = report
         self.engine = "containerd"
         self.removes_mounts = False
+        self.validates = False
+        self.unwanted: Counter[str] = Counter()
         self._deciding: dict[str, Case] = {}
+        self._held: dict[str, Held] = {}
 
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
@@ -94,12 +114,77 @@ class Decider:
                 payload = ttrpc.serialize(adjustment.response())
             return Done(NOWHERE, denials)
 
-        self._deciding[container.id] = case
+        return self._reply(case, self._settle(case, read, act), payload)
+
+    def _settle(
+        self, case: Case, read: Callable[[], tuple[Identity, Asked]], act: Callable[[Plan, Any], Done]
+    ) -> Verdict:
+        self._deciding[case.container_id] = case
         try:
-            verdict = case.settle(read, act)
+            return case.settle(read, act)
         finally:
-            self._deciding.pop(container.id, None)
-        return self._reply(case, verdict, payload)
+            if self._deciding.get(case.container_id) is case:
+                del self._deciding[case.container_id]
+
+    def validate(self, request: Any) -> Reply:
+        """The decision about what all plugins together ask for. It refuses what leaves the reserved state."""
+        from hook.adapters.nri.validation import Merged, reason, still_wrong
+
+        held = self._held.pop(request.container.id, None)
+        first = held.reply.verdict if held else None
+        if held and first and first.plan is None:  # `failurePolicy` let it start undecided
+            return Reply(b"", "", held.reply.tell)
+        case = self._case(request.container.id)
+        known = {(edit.kind, edit.name) for edit in first.plan.edits} if first and first.plan else set()
+        is_new = False
+
+        def read() -> tuple[Identity, Asked]:
+            case.who = identify(request.pod, request.container, self.engine)
+            case.reads_node = bool(request.adjust.CDI_devices)
+            merged = Merged(request)
+            case.reads_node = False
+            return case.who, merged
+
+        def act(decided: Plan, merged: Merged) -> Done:
+            nonlocal is_new
+            wrong = still_wrong(decided, case.container)
+            audit = decided.audit_only()  # then nothing was corrected, and the first event names it
+            named = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
+            reasons = {str(each) for each in first.reasons} if first else set()
+            is_new = bool(named) or any(str(each) not in reasons for each in decided.reasons())
+            denials = [reason(edit, case.container, merged.owners) for edit in named]
+            return Done(NOWHERE, denials, wrong)
+
+        verdict = self._settle(case, read, act)
+        again = self._reply(case, verdict)
+        if again.refusal or is_new:
+            return again
+        if held:
+            return again._replace(tell=lambda: self._tell_both(held.reply, again))
+        return again if verdict.plan is None else again._replace(tell=_say_nothing)
+
+    @staticmethod
+    def _tell_both(first: Reply, again: Reply) -> None:
+        """Write the event that was held; and the error, if the runtime's question could not be answered."""
+        decided = again.verdict is not None and again.verdict.plan is not None
+        first.tell(checked=decided)
+        if not decided:
+            again.tell()
+
+    def hold(self, container_id: str, reply: Reply) -> None:
+        """Keep the event about a container until `validate`. The runtime asks about one container at a time."""
+        self.tell_held()
+        self._held[container_id] = Held(reply, time.monotonic())
+
+    def tell_held(self, age: float = 0.0) -> None:
+        """Write the events of containers about which the runtime did not ask again within `age` seconds.
+
+        It does not if another plugin or validator refused the container.
+        """
+        for container_id, held in list(self._held.items()):
+            if time.monotonic() - held.since >= age and container_id in self._held:
+                del self._held[container_id]
+                held.reply.tell()
 
     def _case(self, container_id: str) -> Case:
         return Case(ADAPTER, container_id, self._policy)
@@ -111,9 +196,16 @@ class Decider:
 
     def _reply(self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision") -> Reply:
         text = f"reassert: {verdict.refusal}" if verdict.refusal else ""
-        return Reply(b"" if text else payload, text, lambda: self._tell(case, verdict, failure))
+        took = case.clock.milliseconds() / 1000
 
-    def _tell(self, case: Case, verdict: Verdict, failure: str) -> None:
+        def tell(checked: bool = False) -> None:
+            if checked and verdict.event and verdict.event.get("asked"):
+                verdict.event["verified"] = events.ADJUSTMENT
+            self._tell(case, verdict, failure, took)
+
+        return Reply(b"" if text else payload, text, tell, verdict)
+
+    def _tell(self, case: Case, verdict: Verdict, failure: str, took: float) -> None:
         metrics, decided = self.report.metrics, verdict.plan
         if decided is None:
             metrics.error(failure)
@@ -125,7 +217,7 @@ class Decider:
         if case.is_probe():
             metrics.probe(outcome)
         else:
-            metrics.container(outcome, case.clock.milliseconds() / 1000)
+            metrics.container(outcome, took)
             for edit in decided.edits if decided else ():
                 metrics.edit(edit.rule, edit.kind)
             for reason in verdict.reasons:
@@ -147,7 +239,11 @@ class Decider:
             late.who = case.who
             if case.reads_node:
                 why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
-        return self._reply(late, late.failed(why), failure="deadline")
+        reply = self._reply(late, late.failed(why), failure="deadline")
+        held = self._held.pop(container_id, None)
+        if held and not reply.refusal:
+            return reply._replace(tell=lambda: self._tell_both(held.reply, reply))
+        return reply
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
@@ -182,6 +278,10 @@ class Decider:
         return drifted
 
 
+def _say_nothing() -> None:
+    """There is no event about a container that is as the policy wants it."""
+
+
 class Asked:
     """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
 
@@ -195,7 +295,11 @@ class Asked:
         notes = container.annotations
         self.annotations = {key: notes[key] for key in notes}
         self.devices, self.device_rules = _devices(container.linux)
-        part = nul_in(self.env, container.args[:], self.mounts, self.annotations)
+        self.check(container.args[:])
+
+    def check(self, args: list[str]) -> None:
+        """Look for a NUL in any string. Raises Unacceptable."""
+        part = nul_in(self.env, args, self.mounts, self.annotations)
         if part:
             raise Unacceptable(f"a string in the container's {part} holds a NUL")
 
@@ -226,5 +330,10 @@ def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object
 
 def removes_mounts(engine: str, version: str) -> bool:
     """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
-    major = version.lstrip("v").partition(".")[0]
-    return engine == "containerd" and major.isdigit() and int(major) >= 2
+    return version_at_least(engine, version, {"containerd": (2, 0)})
+
+
+def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int]]) -> bool:
+    """Whether a runtime has at least the version (major, minor) that is wanted of its engine."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return found is not None and engine in wanted and (int(found[1]), int(found[2])) >= wanted[engine]
