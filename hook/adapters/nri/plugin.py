@@ -269,7 +269,9 @@ class Plugin:
 
     def _reply(self, job: Job, reply: Reply) -> bool:
         """Answer for a container, unless another thread has; then log and count it."""
-        if reply.refusal:
+        if reply.refusal and job.method == VALIDATE:
+            data = ttrpc.rejection(job.stream, reply.refusal)
+        elif reply.refusal:
             data = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
         else:
             data = ttrpc.answer(job.stream, reply.payload)

@@ -129,10 +129,9 @@ NRI_GENERATIONS = {
 """Those that know NRI, in roots of their own. Both read a version 2 configuration."""
 
 if GIVEN := os.environ.get("REASSERT_TEST_CONTAINERD", ""):
-    NRI_GENERATIONS["given"] = Generation(
-        GIVEN, _CONFIG + _NRI, programs=os.environ.get("REASSERT_TEST_SHIMS", "") or os.path.dirname(GIVEN)
-    )
-    """The one that tests/nri/run.sh was given."""
+    _SHIMS = os.environ.get("REASSERT_TEST_SHIMS", "") or os.path.dirname(GIVEN)
+    NRI_GENERATIONS["given"] = Generation(GIVEN, _CONFIG + _NRI, root=TOP / "build/roots/forky", programs=_SHIMS)
+    """The one that tests/nri/run.sh was given, with the runtimes of Debian forky."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +164,8 @@ class Containerd:
             path.mkdir()
         self._generation = generation
         self._inside_and_out = [str(node.directory), str(REASSERT.parent)]
+        if generation.programs:
+            self._inside_and_out += {os.path.dirname(generation.binary), generation.programs}
         self._cgroup = f"reassert-tests-{node.directory.name}"
         self._config = self.directory / "config.toml"
         self._logfile = self.directory / "containerd.log"

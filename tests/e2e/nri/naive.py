@@ -18,7 +18,6 @@ from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.resident import Resident
 
-
 Adjust = Callable[[Any, Any, Any], None]
 """Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""
 
