@@ -44,10 +44,10 @@ class Container:
     """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
 
     `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
-    and linux.resources.devices. `annotations`: by key.
+    and linux.resources.devices. `annotations`: by key. `pod_annotations`: the pod's, which only NRI shows.
     """
 
-    __slots__ = ("annotations", "device_rules", "devices", "env", "facts", "identity", "mounts")
+    __slots__ = ("annotations", "device_rules", "devices", "env", "facts", "identity", "mounts", "pod_annotations")
 
     def __init__(
         self,
@@ -66,8 +66,11 @@ class Container:
         self.annotations = annotations or {}
         self.devices = devices or []
         self.device_rules = device_rules or []
+        self.pod_annotations: dict[str, str] = {}
 
     @classmethod
     def of(cls, identity: Identity, target: "Target", facts: Facts) -> "Container":
         """The container that an adapter read."""
-        return cls(identity, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules)
+        made = cls(identity, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules)
+        made.pod_annotations = getattr(target, "pod_annotations", {})
+        return made

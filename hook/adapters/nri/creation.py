@@ -101,7 +101,7 @@ class Decider:
 
         def read() -> tuple[Identity, Asked]:
             case.who = identify(pod, container, self.engine)
-            return case.who, Asked(container)
+            return case.who, Asked(pod, container)
 
         def act(decided: Plan, asked: Asked) -> Done:
             nonlocal payload
@@ -260,7 +260,7 @@ class Decider:
             case = self._case(container.id)
             try:
                 who = identify(by_id[container.pod_sandbox_id], container, self.engine)
-                decided = case.decide(who, Asked(container))
+                decided = case.decide(who, Asked(by_id[container.pod_sandbox_id], container))
                 wrong = still_wrong(decided, case.container)
                 event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
             except Exception as error:  # one unreadable container must not hide the others
@@ -285,8 +285,9 @@ def _say_nothing() -> None:
 class Asked:
     """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
 
-    def __init__(self, container: Any) -> None:
+    def __init__(self, pod: Any, container: Any) -> None:
         _check_size(container)
+        self.pod_annotations = {key: pod.annotations[key] for key in pod.annotations}
         self.env: list[str] = container.env[:]
         self.mounts: list[dict[str, object]] = [
             {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}

@@ -48,7 +48,7 @@ class Merged(Asked):
     """
 
     def __init__(self, request: Any) -> None:
-        super().__init__(request.container)
+        super().__init__(request.pod, request.container)
         adjust = request.adjust
         self.owners: dict[tuple[str, str], str] = {}
         self._owned = {
