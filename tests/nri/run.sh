@@ -22,7 +22,7 @@ shift
 [ -x "$REASSERT_TEST_CONTAINERD" ] || fail "$REASSERT_TEST_CONTAINERD is no program"
 REASSERT_TEST_SHIMS=
 case ${1:-} in
-'' | -*) ;;
+'' | -* | tests/*) ;;
 *)
   [ -x "$1" ] || fail "$1 is no program"
   REASSERT_TEST_SHIMS=$(dirname -- "$(realpath -- "$1")")
