@@ -1,7 +1,8 @@
 """The env that CDI specs set for a container's devices. Part of the start path: builtins only.
 
-containerd appends a CDI spec's env after all other env. So where an allocation names CDI devices, the last value of a
-name in process.env may be the spec's, and correct. NVIDIA's specs set `void`, so that other injectors do nothing.
+The env of a CDI spec is set after all other env: appended, or by CDI's library after version 1.1.0 (containerd 2.4) in
+place of the last entry of the name. So where an allocation names CDI devices, the last value of a name in process.env
+may be the spec's, and correct. NVIDIA's specs set `void`, so that other injectors do nothing.
 """
 
 import posix
