@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from hook.adapters.nri import messages, ttrpc
+from hook.adapters.nri.creation import Decider, removes_mounts
+from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.mux import PLUGIN
 from hook.adapters.nri.plugin import TICK
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.resident import Resident
 from hook.adapters.nri.validation import Merged, is_known_to
 from hook.base.errors import Undecided
 from unit.adapters.nri.support import (
@@ -25,7 +32,7 @@ from unit.adapters.nri.support import (
     wait_until,
 )
 from unit.adapters.nri.test_wire import fed
-from unit.support import FIXTURES, document
+from unit.support import FIXTURES, document, examples, policy
 
 GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
 POLICY = document(GPU)
@@ -361,3 +368,45 @@ def test_late_answer_refuses(root_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
         go.set()
         wait_until(lambda: len(events_of(plugin)) == 1)
         assert events_of(plugin)[0]["event"] == "container.denied"
+
+
+# -- generated: what the plugin asks for itself is never refused afterwards
+
+_NAMES = st.sampled_from(["GPU", "CA", "NVIDIA_X", "PATH", "A"])
+_ENV = st.lists(st.builds("{}={}".format, _NAMES, st.sampled_from(["void", "all", ""])), max_size=6)
+_PATHS = st.sampled_from(["/etc/ssl", "/etc/ssl/", "/etc//ssl", "/etc/ssl/certs", "/opt", "/etc/ssl/own/x", "/srv/a/b"])
+
+
+@given(
+    env=_ENV,
+    mounts=st.lists(st.builds(bind, _PATHS, st.sampled_from(["/srv/evil", "/srv/other"])), max_size=4),
+    version=st.sampled_from(["2.2.0", "2.4.0"]),
+)
+@examples(200)
+def test_what_the_plugin_asks_for_is_not_refused_afterwards(
+    env: list[str], mounts: list[dict[str, Any]], version: str
+) -> None:
+    decider = _decider(version)
+    create = create_request(env, mounts=mounts)
+    reply = decider.create(create.pod, create.container)
+    assume(not reply.refusal)
+    adjust = RESPONSE.FromString(reply.payload).adjust
+    assert decider.validate(VALIDATE(pod=create.pod, container=create.container, adjust=adjust)).refusal == ""
+    # and without it, it is refused if it was needed
+    without = decider.validate(VALIDATE(pod=create.pod, container=create.container))
+    assert bool(without.refusal) is bool(reply.payload), (env, mounts)
+
+
+@cache
+def _decider(version: str) -> Decider:
+    """One with a policy of its own, which needs no file of the node but a directory that is always there."""
+    rules = {
+        "name": "r",
+        "env": [{"name": "GPU", "value": "void"}, {"name": "NVIDIA_*", "absent": True}],
+        "mounts": [{"mountPath": "/etc/ssl", "hostPath": "/usr", "allowBelow": ["/etc/ssl/own"]}],
+    }
+    made = policy(rules)
+    decider = Decider(Resident("/nowhere/policy.yaml", "/nowhere"), Report("/dev/null", NoMetrics()))
+    decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]
+    decider.removes_mounts = removes_mounts("containerd", version)
+    return decider
