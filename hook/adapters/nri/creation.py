@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -172,19 +173,27 @@ class Decider:
             again.tell()
 
     def hold(self, container_id: str, reply: Reply) -> None:
-        """Keep the event about a container until `validate`. The runtime asks about one container at a time."""
-        self.tell_held()
+        """Keep the event about a container until `validate`."""
         self._held[container_id] = Held(reply, time.monotonic())
 
-    def tell_held(self, age: float = 0.0) -> None:
-        """Write the events of containers about which the runtime did not ask again within `age` seconds.
+    def tell_held(self, age: float = 0.0, but: str = "") -> None:
+        """Write the events that have waited for `age` seconds, but not the one about the container `but`.
 
-        It does not if another plugin or validator refused the container.
+        The runtime asks about one container at a time, and not again if another plugin refused the container. Writing
+        may hang.
         """
         for container_id, held in list(self._held.items()):
-            if time.monotonic() - held.since >= age and container_id in self._held:
+            if container_id != but and time.monotonic() - held.since >= age and container_id in self._held:
                 del self._held[container_id]
                 held.reply.tell()
+
+    def tell_held_soon(self, age: float = 0.0, wait: float = 0.0) -> None:
+        """The same in a thread of its own. `wait`: for how many seconds at most to wait for it."""
+        now = time.monotonic()
+        if any(now - held.since >= age for held in list(self._held.values())):
+            writer = threading.Thread(target=self.tell_held, args=(age,), name="held", daemon=True)
+            writer.start()
+            writer.join(wait)
 
     def _case(self, container_id: str) -> Case:
         return Case(ADAPTER, container_id, self._policy)

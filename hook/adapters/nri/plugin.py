@@ -122,7 +122,7 @@ class Plugin:
             self._take_over()
             while not self._closed.wait(TICK):
                 self._look_after()
-                self._decider.tell_held(UNHELD)
+                self._decider.tell_held_soon(UNHELD)
                 self.on_tick(len(self._stuck) < THREADS)
                 if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
                     self._end("the runtime did not configure the plugin in time")
@@ -132,7 +132,7 @@ class Plugin:
             self._socket.close()
             if self._subscribed:  # and no request followed
                 self._decider.unwanted[self._runtime] += 1
-            self._decider.tell_held()
+            self._decider.tell_held_soon(wait=1.0)
             if self.configured.is_set():
                 self._report.metrics.connected(False)
 
@@ -281,10 +281,11 @@ class Plugin:
         if held:  # before the answer is sent: another thread may read the next request at once
             self._decider.hold(job.container, reply)
         self._send(PLUGIN, data)
-        if held:
-            return True
         try:
-            reply.tell()
+            if held:
+                self._decider.tell_held(but=job.container)
+            else:
+                reply.tell()
         except Exception as error:  # no reason to disconnect from the runtime
             self._report.metrics.error("log")
             say(f"no event for {job.container}: {describe(error)}")

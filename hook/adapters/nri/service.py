@@ -90,7 +90,7 @@ class Service:
 
     def _stop(self, *_: object) -> None:
         self._notifier.say("STOPPING=1")
-        self._decider.tell_held()
+        self._decider.tell_held_soon(wait=1.0)
         self._report.close()
         os._exit(0)
 

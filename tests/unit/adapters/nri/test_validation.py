@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -410,3 +411,17 @@ def _decider(version: str) -> Decider:
     decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]
     decider.removes_mounts = removes_mounts("containerd", version)
     return decider
+
+
+def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events of earlier containers are written after the answer, or in a thread."""
+    go = threading.Event()
+    with running(root_dir, POLICY, version=KNOWN) as plugin:
+        plugin.create(["GPU=all"])
+        monkeypatch.setattr("hook.adapters.nri.report.events.append", lambda *_: go.wait(20))
+        for number in range(1, 4):
+            begin = time.monotonic()
+            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
+            assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void"
+            assert time.monotonic() - begin < 1.5
+        go.set()
