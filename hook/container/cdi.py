@@ -104,5 +104,5 @@ def _edits(spec: object, name: str) -> "list[dict[str, object]] | None":
     for entry in devices if isinstance(devices, list) else []:
         if isinstance(entry, dict) and entry.get("name") == device:
             holders = (spec.get("containerEdits"), entry.get("containerEdits"))
-            return [edits for edits in holders if isinstance(edits, dict)]
+            return [edits if isinstance(edits, dict) else {} for edits in holders]
     return None

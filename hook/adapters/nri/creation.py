@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -70,30 +67,15 @@ class Reply(NamedTuple):
     verdict: Verdict | None = None
 
 
-class Held(NamedTuple):
-    """A reply that was sent, and whose event waits for the runtime's question about all plugins. `since`: monotonic."""
-
-    reply: Reply
-    since: float
-
-
 class Decider:
-    """Decides for one runtime.
-
-    `engine`: the runtime's name. `removes_mounts`: whether its NRI can remove mounts. `validates`: whether the runtime
-    asks again, about the adjustment of all plugins. The event about a container is then written after that question.
-    `unwanted`: how many connections in a row a runtime ended right after the plugin subscribed to that question.
-    """
+    """Decides for one runtime. `engine`: the runtime's name. `removes_mounts`: whether its NRI can remove mounts."""
 
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
         self.report = report
         self.engine = "containerd"
         self.removes_mounts = False
-        self.validates = False
-        self.unwanted: Counter[str] = Counter()
         self._deciding: dict[str, Case] = {}
-        self._held: dict[str, Held] = {}
 
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
@@ -126,74 +108,6 @@ class Decider:
         finally:
             if self._deciding.get(case.container_id) is case:
                 del self._deciding[case.container_id]
-
-    def validate(self, request: Any) -> Reply:
-        """The decision about what all plugins together ask for. It refuses what leaves the reserved state."""
-        from hook.adapters.nri.validation import Merged, reason, still_wrong
-
-        held = self._held.pop(request.container.id, None)
-        first = held.reply.verdict if held else None
-        if held and first and first.plan is None:  # `failurePolicy` let it start undecided
-            return Reply(b"", "", held.reply.tell)
-        case = self._case(request.container.id)
-        known = {(edit.kind, edit.name) for edit in first.plan.edits} if first and first.plan else set()
-        is_new = False
-
-        def read() -> tuple[Identity, Asked]:
-            case.who = identify(request.pod, request.container, self.engine)
-            case.reads_node = bool(request.adjust.CDI_devices)
-            merged = Merged(request)
-            case.reads_node = False
-            return case.who, merged
-
-        def act(decided: Plan, merged: Merged) -> Done:
-            nonlocal is_new
-            wrong = still_wrong(decided, case.container)
-            audit = decided.audit_only()  # then nothing was corrected, and the first event names it
-            named = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
-            reasons = {str(each) for each in first.reasons} if first else set()
-            is_new = bool(named) or any(str(each) not in reasons for each in decided.reasons())
-            denials = [reason(edit, case.container, merged.owners) for edit in named]
-            return Done(NOWHERE, denials, wrong)
-
-        verdict = self._settle(case, read, act)
-        again = self._reply(case, verdict)
-        if again.refusal or is_new:
-            return again
-        if held:
-            return again._replace(tell=lambda: self._tell_both(held.reply, again))
-        return again if verdict.plan is None else again._replace(tell=_say_nothing)
-
-    @staticmethod
-    def _tell_both(first: Reply, again: Reply) -> None:
-        """Write the event that was held; and the error, if the runtime's question could not be answered."""
-        decided = again.verdict is not None and again.verdict.plan is not None
-        first.tell(checked=decided)
-        if not decided:
-            again.tell()
-
-    def hold(self, container_id: str, reply: Reply) -> None:
-        """Keep the event about a container until `validate`."""
-        self._held[container_id] = Held(reply, time.monotonic())
-
-    def tell_held(self, age: float = 0.0, but: str = "") -> None:
-        """Write the events that have waited for `age` seconds, but not the one about the container `but`.
-
-        The runtime asks about one container at a time, and not again if another plugin refused the container. Writing
-        may hang.
-        """
-        for container_id, held in list(self._held.items()):
-            if container_id != but and time.monotonic() - held.since >= age and container_id in self._held:
-                del self._held[container_id]
-                held.reply.tell()
-
-    def tell_held_soon(self, age: float = 0.0, wait: float = 0.0) -> None:
-        """The same in a thread of its own. `wait`: for how many seconds at most to wait for it."""
-        now = time.monotonic()
-        if any(now - held.since >= age for held in list(self._held.values())):
-            writer = threading.Thread(target=self.tell_held, args=(age,), name="held", daemon=True)
-            writer.start()
-            writer.join(wait)
 
     def _case(self, container_id: str) -> Case:
         return Case(ADAPTER, container_id, self._policy)
@@ -248,11 +162,7 @@ class Decider:
             late.who = case.who
             if case.reads_node:
                 why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
-        reply = self._reply(late, late.failed(why), failure="deadline")
-        held = self._held.pop(container_id, None)
-        if held and not reply.refusal:
-            return reply._replace(tell=lambda: self._tell_both(held.reply, reply))
-        return reply
+        return self._reply(late, late.failed(why), failure="deadline")
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
@@ -285,10 +195,6 @@ class Decider:
             self.report.container(event)
         self.report.metrics.drifted(drifted)
         return drifted
-
-
-def _say_nothing() -> None:
-    """There is no event about a container that is as the policy wants it."""
 
 
 class Asked:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hook.adapters.nri import messages, ttrpc, validation
-from hook.adapters.nri.creation import Decider, Reply, removes_mounts
+from hook.adapters.nri.creation import Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
@@ -86,7 +86,7 @@ class Job:
 class Plugin:
     """The plugin on one connection. `run` returns when the connection ends, for any reason."""
 
-    def __init__(self, connection: socket.socket, decider: Decider, name: str, index: str) -> None:
+    def __init__(self, connection: socket.socket, decider: validation.Validator, name: str, index: str) -> None:
         self._socket = connection
         self._decider = decider
         self._report = decider.report

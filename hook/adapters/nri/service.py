@@ -10,11 +10,11 @@ import stat
 import sys
 import time
 
-from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
+from hook.adapters.nri.validation import Validator
 from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import make_directory, replace_file
@@ -83,7 +83,7 @@ class Service:
         self._chosen = chosen
         self._index = index
         self._report = report
-        self._decider = Decider(Resident(chosen.policy, chosen.store), report)
+        self._decider = Validator(Resident(chosen.policy, chosen.store), report)
         self._notifier = Notifier()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)

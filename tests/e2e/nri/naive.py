@@ -12,17 +12,18 @@ from typing import Any
 from e2e.cri.client import wait_for
 from e2e.support import Node
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider, Reply
+from hook.adapters.nri.creation import Reply
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.resident import Resident
+from hook.adapters.nri.validation import Validator
 
 Adjust = Callable[[Any, Any, Any], None]
 """Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""
 
 
-class Naive(Decider):
+class Naive(Validator):
     """Answers every container with an adjustment, and looks at none of the others'."""
 
     def __init__(self, node: Node, adjust: Adjust) -> None:

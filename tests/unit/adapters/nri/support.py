@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import Metrics
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames
 from hook.adapters.nri.plugin import SERVICE, Plugin
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.resident import Resident
+from hook.adapters.nri.validation import Validator
 
 REQUEST = messages.get("CreateContainerRequest")
 VALIDATE = messages.get("ValidateContainerAdjustmentRequest")
@@ -109,7 +109,7 @@ class Running:
         self.metrics = Metrics()
         self.resident = Resident(str(self.policy), str(directory / "store"))
         self.resident.get(60)
-        self.decider = Decider(self.resident, Report(str(self.events), self.metrics))
+        self.decider = Validator(self.resident, Report(str(self.events), self.metrics))
         theirs, ours = socket.socketpair()
         self.plugin = Plugin(ours, self.decider, "reassert", "10")
         self.peer = Peer(theirs)

@@ -15,13 +15,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider, removes_mounts
+from hook.adapters.nri.creation import removes_mounts
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.mux import PLUGIN
 from hook.adapters.nri.plugin import TICK
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.resident import Resident
-from hook.adapters.nri.validation import Merged, is_known_to
+from hook.adapters.nri.validation import Merged, Validator, is_known_to
 from hook.base.errors import Undecided
 from unit.adapters.nri.support import (
     REQUEST,
@@ -328,6 +328,16 @@ def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(
             plugin.events.unlink()
 
 
+def test_cdi_device_of_no_spec_that_is_read_counts_only_where_a_rule_applies(root_dir: Path) -> None:
+    """The engine may read other directories of specs."""
+    adjust = {"CDI_devices": [{"name": "vendor.com/unheard-of=0"}]}
+    for namespaces, rejected in ((["team-a"], False), (["other"], True)):
+        with running(root_dir, document(GPU, exclude={"namespaces": namespaces}), version=KNOWN) as plugin:
+            answer = plugin.validate(create_request(["GPU=void"]), adjust=adjust)
+            assert answer.reject is rejected
+            assert ("CDI device vendor.com/unheard-of=0" in answer.reason) is rejected
+
+
 def test_nul_and_sizes_are_refused(root_dir: Path) -> None:
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         adjust = {"env": [{"key": "GPU", "value": "void"}, {"key": "A", "value": "a\0b"}]}
@@ -399,7 +409,7 @@ def test_what_the_plugin_asks_for_is_not_refused_afterwards(
 
 
 @cache
-def _decider(version: str) -> Decider:
+def _decider(version: str) -> Validator:
     """One with a policy of its own, which needs no file of the node but a directory that is always there."""
     rules = {
         "name": "r",
@@ -407,7 +417,7 @@ def _decider(version: str) -> Decider:
         "mounts": [{"mountPath": "/etc/ssl", "hostPath": "/usr", "allowBelow": ["/etc/ssl/own"]}],
     }
     made = policy(rules)
-    decider = Decider(Resident("/nowhere/policy.yaml", "/nowhere"), Report("/dev/null", NoMetrics()))
+    decider = Validator(Resident("/nowhere/policy.yaml", "/nowhere"), Report("/dev/null", NoMetrics()))
     decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]
     decider.removes_mounts = removes_mounts("containerd", version)
     return decider
