@@ -108,6 +108,7 @@ class Case:
         self.container = Container(
             who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
         )
+        self.container.pod_annotations = getattr(target, "pod_annotations", {})
         return plan(self.policy, self.container, matches, kinds)
 
     def settle(

@@ -47,6 +47,9 @@ WOULD_DENY = "container.would-deny"
 HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 
+ADJUSTMENT = "adjustment"
+"""`verified` of an event about a container for which the NRI plugin saw the adjustment of all plugins."""
+
 DRIFTED = "container.drifted"
 """A running container differs from the policy. Only the NRI plugin checks running containers; it changes none."""
 

@@ -31,8 +31,10 @@ class Container:
     """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
 
     `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
-    and linux.resources.devices. `annotations`: by key.
+    and linux.resources.devices. `annotations`: by key. `pod_annotations`: the pod's, which only NRI shows.
     """
+
+    pod_annotations: "dict[str, str]" = {}  # noqa: RUF012  # replaced, never changed
 
     def __init__(
         self,

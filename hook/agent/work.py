@@ -272,9 +272,9 @@ def _check_paths(invocation: Invocation) -> None:
 
 def plain(path: str) -> None:
     """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
-    for place in (path, os.path.dirname(path) or "."):
+    for way in (path, os.path.dirname(path) or "."):
         try:
-            fd = open_plain(place)
+            fd = open_plain(way)
         except FileNotFoundError:
             continue
         except OSError as error:

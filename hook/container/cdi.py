@@ -1,7 +1,8 @@
 """The env that CDI specs set for a container's devices. Part of the start path: builtins only.
 
-containerd appends a CDI spec's env after all other env. So where an allocation names CDI devices, the last value of a
-name in process.env may be the spec's, and correct. NVIDIA's specs set `void`, so that other injectors do nothing.
+The env of a CDI spec is set after all other env: appended, or by CDI's library after version 1.1.0 (containerd 2.4) in
+place of the last entry of the name. So where an allocation names CDI devices, the last value of a name in process.env
+may be the spec's, and correct. NVIDIA's specs set `void`, so that other injectors do nothing.
 """
 
 import posix
@@ -11,6 +12,12 @@ from hook.base.child import output_of
 from hook.base.errors import ReassertError, Undecided, describe
 from hook.base.jsontext import Malformed, decode, parse
 from hook.base.system import read_file, trusted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 DIRECTORIES = ("/var/run/cdi", "/etc/cdi")
 """Directories of CDI specs. Of two that define a device, the first one counts (CDI, "CDI Spec precedence")."""
@@ -28,6 +35,21 @@ def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTOR
     Raises Undecided if a spec of these devices cannot be read, or if a user other than root can write to it.
     """
     values: dict[str, list[str]] = {}
+    for _, edits in edits_of_devices(names, directories):
+        for entry in items(edits, "env", str):
+            key, _, value = entry.partition("=")
+            values.setdefault(key, []).append(value)
+    return values
+
+
+def edits_of_devices(
+    names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES
+) -> "list[tuple[str, dict[str, object]]]":
+    """The `containerEdits` that the specs of devices make, each with its device: the whole spec's, then the device's.
+
+    Raises Undecided as `env_of_devices`.
+    """
+    found: list[tuple[str, dict[str, object]]] = []
     missing = list(names)
     for directory in directories:
         defined: list[str] = []
@@ -37,11 +59,15 @@ def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTOR
                 edits = _edits(spec, name)
                 if edits is not None:
                     defined.append(name)
-                    for entry in edits:
-                        key, _, value = entry.partition("=")
-                        values.setdefault(key, []).append(value)
+                    found += [(name, each) for each in edits]
         missing = [name for name in missing if name not in defined]
-    return values
+    return found
+
+
+def items(edits: "dict[str, object]", key: str, kind: "type[T]") -> "list[T]":
+    """The entries of a list in `containerEdits` that have the expected type."""
+    entries = edits.get(key)
+    return [entry for entry in entries if isinstance(entry, kind)] if isinstance(entries, list) else []
 
 
 def _spec_files(directory: str) -> "list[str]":
@@ -69,19 +95,14 @@ def _spec(path: str, names: "list[str]") -> object:
         raise Undecided(f"CDI spec {path}: {describe(error) if isinstance(error, OSError) else error}") from None
 
 
-def _edits(spec: object, name: str) -> "list[str] | None":
-    """The env entries of a device: the spec's, then the device's. None if the spec does not define the device."""
+def _edits(spec: object, name: str) -> "list[dict[str, object]] | None":
+    """The `containerEdits` of a device: the spec's, then the device's. None if the spec does not define the device."""
     kind, _, device = name.partition("=")
     if not isinstance(spec, dict) or spec.get("kind") != kind:
         return None
     devices = spec.get("devices")
     for entry in devices if isinstance(devices, list) else []:
         if isinstance(entry, dict) and entry.get("name") == device:
-            return _env(spec) + _env(entry)
+            holders = (spec.get("containerEdits"), entry.get("containerEdits"))
+            return [edits if isinstance(edits, dict) else {} for edits in holders]
     return None
-
-
-def _env(holder: "dict[str, object]") -> "list[str]":
-    edits = holder.get("containerEdits")
-    env = edits.get("env") if isinstance(edits, dict) else None
-    return [entry for entry in env if isinstance(entry, str)] if isinstance(env, list) else []

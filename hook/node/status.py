@@ -23,6 +23,11 @@ from hook.policy.model import AUDIT, Policy
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`. systemctl uses 3 for a unit that is not active."""
 
+_EXEC_ENV = (
+    "NRI does not show the env of `kubectl exec --env` (KEP-6035), so such a process gets a reserved name as its "
+    "caller sets it; `--adapter nri,runtime` corrects it"
+)
+
 
 @dataclass
 class Status:
@@ -70,6 +75,8 @@ def _look_at_engine(found: Status, name: str) -> None:
         if part.adapters:
             found.exit_status = min(found.exit_status, 0)
             found.problems += out_of_date(engine, now, record, part)
+            if NRI in part.adapters and RUNTIME not in part.adapters:
+                found.hints.append(f"{name}: {_EXEC_ENV}")
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():
             found.hints.append(f"{name}: {engine.title} runs on this node too and is not wired")

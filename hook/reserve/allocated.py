@@ -32,8 +32,9 @@ def env_value(
 def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":
     """The allocated value. None if two plugins set different values and the container has neither.
 
-    containerd appends a CDI spec's env last. So if the last entry of the name holds one of the CDI values, that value
-    is right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
+    The env of a CDI spec comes after all other env: CDI's library appends it or, after its version 1.1.0, puts it in
+    place of the last entry of the name. So if the last entry of the name holds one of the CDI values, that value is
+    right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
     them tells which.
     """
     prefix = name + "="

@@ -2,17 +2,22 @@
 
 from hook.base.compare import glob_match, literal_start
 from hook.base.errors import named
-from hook.reserve.outcome import Edit, Outcome
+from hook.reserve.outcome import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hook.plan import Container
     from hook.policy.model import Rule
     from hook.reserve.target import Target
 
 KIND = "annotation"
 FIELD = "annotations"
-"""The field of a rule: a list of `{name: PATTERN, absent: true}`."""
+"""The field of a rule: a list of `{name: PATTERN, absent: true, of: Both}`."""
+
+BOTH, CONTAINER, POD = "Both", "Container", "Pod"
+"""Whose annotations an entry is about. Only the NRI plugin sees the pod's."""
 
 
 class DropAnnotation(Edit):
@@ -38,23 +43,42 @@ class DropAnnotation(Edit):
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
-    """Remove each annotation with a reserved key, unless a device plugin set this key to this value."""
-    patterns = [(rule, str(entry["name"])) for rule in rules for entry in rule.plain.get(FIELD, [])]
-    if not patterns or container.facts.allocation_problem:
+    """Remove each annotation with a reserved key, unless a device plugin set this key to this value.
+
+    An annotation of the pod cannot be removed: it refuses the container, also with `onConflict: Override`, since other
+    NRI plugins act on it.
+    """
+    patterns = [(rule, str(e["name"]), str(e.get("of", BOTH))) for rule in rules for e in rule.plain.get(FIELD, [])]
+    if not patterns:
+        return
+    for rule, key in _matching([p for p in patterns if p[2] != CONTAINER], container.pod_annotations, {}):
+        if len(outcome.denials) > SHOWN:
+            break
+        message = f"annotation {named(key)} of the pod must be absent and was set, and cannot be removed"
+        outcome.deny(rule.name, KIND, message)
+    if container.facts.allocation_problem:
         return
     allocated = {key: value for a in container.facts.allocations for key, value in a.annotations.items()}
-    starts = tuple(literal_start(pattern) for _, pattern in patterns)
-    for key, value in container.annotations.items():
-        if not key.startswith(starts) or allocated.get(key) == value:
+    for rule, key in _matching([p for p in patterns if p[2] != POD], container.annotations, allocated):
+        edit = DropAnnotation(rule.name, key, container.annotations[key])
+        if not outcome.count(KIND, rule.name):
+            return
+        outcome.edits.append(edit)
+        if rule.deny:
+            outcome.deny(rule.name, KIND, edit.conflict())
+
+
+def _matching(
+    patterns: "list[tuple[Rule, str, str]]", annotations: "dict[str, str]", allowed: "dict[str, str]"
+) -> "Iterator[tuple[Rule, str]]":
+    """Each key that a pattern matches, with the first such pattern's rule; not the annotations that are allowed."""
+    starts = tuple(literal_start(pattern) for _, pattern, _ in patterns)
+    for key, value in annotations.items():
+        if not key.startswith(starts) or allowed.get(key) == value:
             continue
-        for rule, pattern in patterns:
+        for rule, pattern, _ in patterns:
             if glob_match(pattern, key):
-                edit = DropAnnotation(rule.name, key, value)
-                if not outcome.count(KIND, rule.name):
-                    return
-                outcome.edits.append(edit)
-                if rule.deny:
-                    outcome.deny(rule.name, KIND, edit.conflict())
+                yield rule, key
                 break
 
 

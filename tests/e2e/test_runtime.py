@@ -100,6 +100,34 @@ def test_the_process_file_of_an_exec_is_corrected_and_keeps_owner_and_mode(
         assert [file.name for file in path.parent.glob(".*reassert*")] == []
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["REQUESTS_CA_BUNDLE=/tmp/evil"],
+        ["REQUESTS_CA_BUNDLE=/tmp/evil", "B=2", "REQUESTS_CA_BUNDLE=/tmp/worse"],
+        ["PYTHONHTTPSVERIFY=0"],
+        ["REQUESTS_CA_BUNDLE"],
+        ["REQUESTS_CA_BUNDLE="],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("at_the_end", [True, False], ids=["appended", "before the container's"])
+def test_env_that_kubectl_exec_brings_cannot_set_a_reserved_name(
+    runtime: str, bundle: Bundle, given: list[str], at_the_end: bool
+) -> None:
+    """KEP-6035: the engine adds the entries of CRI's ExecRequest to the process file."""
+    own = ["PATH=/bin", WANTED, "A=1"]
+    with Running(runtime, bundle) as container:
+        path = process_file(bundle)
+        process = json.loads(path.read_text())
+        process["env"] = [*own, *given, "NEW=1"] if at_the_end else [*given, "NEW=1", *own]
+        path.write_text(json.dumps(process))
+        env = run(runtime, "exec", "--process", str(path), container.id).stdout.splitlines()
+    assert [entry for entry in env if entry.startswith("REQUESTS_CA_BUNDLE")] == [WANTED]
+    assert {"A=1", "NEW=1"} <= set(env)
+    assert not any(entry.startswith("PYTHONHTTPSVERIFY") for entry in env)
+
+
 @pytest.mark.parametrize("spelling", ["--bundle BUNDLE", "--bundle=BUNDLE", "-b BUNDLE", "", "--bundle ."])
 def test_run_finds_the_bundle_in_every_spelling(runtime: str, bundle: Bundle, spelling: str) -> None:
     bundle.spec["process"]["args"] = ["/bin/env"]

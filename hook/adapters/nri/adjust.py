@@ -187,7 +187,12 @@ def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]
             gone.discard(str(mount["destination"]))  # NRI replaces or removes only the first mount of the same text
         else:
             final.append(mount)
-    return sorted(final + adjustment.mounts, key=_order)
+    return in_order(final + adjustment.mounts)
+
+
+def in_order(mounts: list[Mount]) -> list[Mount]:
+    """Mounts as the runtime sorts them after an adjustment of mounts."""
+    return sorted(mounts, key=_order)
 
 
 def _order(mount: Mount) -> tuple[int, bytes]:
@@ -251,3 +256,16 @@ def still_wrong(plan: Plan, container: Container) -> list[Edit]:
         if not holds:
             drift.append(edit)
     return drift
+
+
+def own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
+    """Parts of the reserved hostPath that an earlier adjustment mounted in place of a pod's mounts."""
+    if not edit.mount:
+        return []
+    parts = []
+    for mount in container.mounts:
+        path = clean(str(mount["destination"]))
+        source = edit.source() + path[len(edit.name) :]
+        if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:
+            parts.append({**edit.mount, "destination": mount["destination"], "source": source})
+    return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -57,12 +58,14 @@ class Reply(NamedTuple):
 
     `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `tell`: writes the
     event and counts the container. It is called only after the reply was sent, so the log never says that an edit was
-    made that the runtime was not asked for.
+    made that the runtime was not asked for; with `checked`, after `validate` found nothing wrong. `verdict`: what was
+    decided.
     """
 
     payload: bytes
     refusal: str
-    tell: Callable[[], None]
+    tell: Callable[..., None]
+    verdict: Verdict | None = None
 
 
 class Decider:
@@ -82,7 +85,7 @@ class Decider:
 
         def read() -> tuple[Identity, Asked]:
             case.who = identify(pod, container, self.engine)
-            return case.who, Asked(container)
+            return case.who, Asked(pod, container)
 
         def act(decided: Plan, asked: Asked) -> Done:
             nonlocal payload
@@ -95,12 +98,17 @@ class Decider:
                 payload = ttrpc.serialize(adjustment.response())
             return Done(NOWHERE, denials)
 
-        self._deciding[container.id] = case
+        return self._reply(case, self._settle(case, read, act), payload)
+
+    def _settle(
+        self, case: Case, read: Callable[[], tuple[Identity, Asked]], act: Callable[[Plan, Any], Done]
+    ) -> Verdict:
+        self._deciding[case.container_id] = case
         try:
-            verdict = case.settle(read, act)
+            return case.settle(read, act)
         finally:
-            self._deciding.pop(container.id, None)
-        return self._reply(case, verdict, payload)
+            if self._deciding.get(case.container_id) is case:
+                del self._deciding[case.container_id]
 
     def _case(self, container_id: str) -> Case:
         return Case(ADAPTER, container_id, self._policy)
@@ -112,9 +120,16 @@ class Decider:
 
     def _reply(self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision") -> Reply:
         text = f"reassert: {verdict.refusal}" if verdict.refusal else ""
-        return Reply(b"" if text else payload, text, lambda: self._tell(case, verdict, failure))
+        took = case.clock.milliseconds() / 1000
 
-    def _tell(self, case: Case, verdict: Verdict, failure: str) -> None:
+        def tell(checked: bool = False) -> None:
+            if checked and verdict.event and verdict.event.get("asked"):
+                verdict.event["verified"] = events.ADJUSTMENT
+            self._tell(case, verdict, failure, took)
+
+        return Reply(b"" if text else payload, text, tell, verdict)
+
+    def _tell(self, case: Case, verdict: Verdict, failure: str, took: float) -> None:
         metrics, decided = self.report.metrics, verdict.plan
         if decided is None:
             metrics.error(failure)
@@ -126,7 +141,7 @@ class Decider:
         if case.is_probe():
             metrics.probe(outcome)
         else:
-            metrics.container(outcome, case.clock.milliseconds() / 1000)
+            metrics.container(outcome, took)
             for edit in decided.edits if decided else ():
                 metrics.edit(edit.rule, edit.kind)
             for reason in verdict.reasons:
@@ -165,7 +180,7 @@ class Decider:
             case = self._case(container.id)
             try:
                 who = identify(by_id[container.pod_sandbox_id], container, self.engine)
-                decided = case.decide(who, Asked(container))
+                decided = case.decide(who, Asked(by_id[container.pod_sandbox_id], container))
                 wrong = still_wrong(decided, case.container)
                 event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
             except Exception as error:  # one unreadable container must not hide the others
@@ -186,8 +201,9 @@ class Decider:
 class Asked:
     """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
 
-    def __init__(self, container: Any) -> None:
+    def __init__(self, pod: Any, container: Any) -> None:
         _check_size(container)
+        self.pod_annotations = {key: pod.annotations[key] for key in pod.annotations}
         self.env: list[str] = container.env[:]
         self.mounts: list[dict[str, object]] = [
             {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
@@ -196,7 +212,11 @@ class Asked:
         notes = container.annotations
         self.annotations = {key: notes[key] for key in notes}
         self.devices, self.device_rules = _devices(container.linux)
-        part = nul_in(self.env, container.args[:], self.mounts, self.annotations)
+        self.check(container.args[:])
+
+    def check(self, args: list[str]) -> None:
+        """Look for a NUL in any string. Raises Unacceptable."""
+        part = nul_in(self.env, args, self.mounts, self.annotations)
         if part:
             raise Unacceptable(f"a string in the container's {part} holds a NUL")
 
@@ -227,8 +247,13 @@ def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object
 
 def removes_mounts(engine: str, version: str) -> bool:
     """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
-    major = version.lstrip("v").partition(".")[0]
-    return engine == "containerd" and major.isdigit() and int(major) >= 2
+    return version_at_least(engine, version, {"containerd": (2, 0)})
+
+
+def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int]]) -> bool:
+    """Whether a runtime has at least the version (major, minor) that is wanted of its engine."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return found is not None and engine in wanted and (int(found[1]), int(found[2])) >= wanted[engine]
 
 
 def nul_in(env: list[str], args: list[str], mounts: list[dict[str, object]], annotations: dict[str, str]) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hook import late
-from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider, Reply, removes_mounts
+from hook.adapters.nri import messages, ttrpc, validation
+from hook.adapters.nri.creation import Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
@@ -26,6 +26,7 @@ from hook.base.system import say
 LOADED = late.LOADED
 """Loaded before the first request."""
 
+CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
@@ -52,9 +53,18 @@ _EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
 _LATER = (
     *("RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox"),
     *("PostCreateContainer", "StartContainer", "PostStartContainer", "PostUpdateContainer", "RemoveContainer"),
-    "ValidateContainerAdjustment",
 )
 """Calls that NRI added after 0.9 (0.12, api.proto). A runtime that gets UNIMPLEMENTED assumes an older plugin."""
+
+NRI_VERSION = "v0.12.0"
+"""The version of NRI whose messages the plugin speaks. Runtimes from 0.12 on log it."""
+
+UNHELD = 30.0
+"""Seconds for which the event about a container waits for ValidateContainerAdjustment: the plugins behind may each take
+the runtime's limit."""
+
+REFUSALS = 2
+"""After so many connections that a runtime ended right after the plugin subscribed, it subscribes to no validation."""
 
 
 class Job:
@@ -80,7 +90,7 @@ class Job:
 class Plugin:
     """The plugin on one connection. `run` returns when the connection ends, for any reason."""
 
-    def __init__(self, connection: socket.socket, decider: Decider, name: str, index: str) -> None:
+    def __init__(self, connection: socket.socket, decider: validation.Validator, name: str, index: str) -> None:
         self._socket = connection
         self._decider = decider
         self._report = decider.report
@@ -99,6 +109,8 @@ class Plugin:
         self._pods: list[Any] = []
         self._containers: list[Any] = []
         self._listed = 0
+        self._subscribed = False
+        self._runtime = ""
         self.configured = threading.Event()
         self.on_configure: Any = lambda text: None
         self.on_tick: Any = lambda healthy: None
@@ -107,11 +119,14 @@ class Plugin:
         """Register and serve until the connection ends."""
         started = time.monotonic()
         try:
-            request = messages.get("RegisterPluginRequest")(plugin_name=self._name, plugin_idx=self._index)
+            request = messages.get("RegisterPluginRequest")(
+                plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION
+            )
             self._send(RUNTIME, ttrpc.call(1, RUNTIME_SERVICE, "RegisterPlugin", request))
             self._start_reader()
             while not self._closed.wait(TICK):
                 self._watch_reader()
+                self._decider.tell_held_soon(UNHELD)
                 self.on_tick(len(self._stuck) < THREADS)
                 if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
                     self._end("the runtime did not configure the plugin in time")
@@ -119,6 +134,9 @@ class Plugin:
             self._end(describe(error))
         finally:
             self._socket.close()
+            if self._subscribed:  # and no request followed
+                self._decider.unwanted[self._runtime] += 1
+            self._decider.tell_held_soon(wait=1.0)
             if self.configured.is_set():
                 self._report.metrics.connected(False)
 
@@ -146,7 +164,7 @@ class Plugin:
     def _answer_late(self, job: Job) -> None:
         """Answer in place of the stuck thread. Runs in its own thread, since the log or the socket may hang too."""
         try:
-            if job.method == "CreateContainer":
+            if job.method in (CREATE, VALIDATE):
                 answered = self._reply(job, self._decider.too_late(job.container))
             else:
                 answered = self._answer(job, messages.get("Empty"))
@@ -213,10 +231,17 @@ class Plugin:
     def _serve(self, job: Job, request: Any) -> None:
         if request.service != SERVICE:
             raise Violation(f"a call of the unknown service {request.service!r}")
-        if request.method == "CreateContainer":
+        if request.method != "Configure" and self._subscribed:
+            self._subscribed = False  # the runtime accepted the subscription
+            self._decider.unwanted[self._runtime] = 0
+        if request.method == CREATE:
             argument = ttrpc.parse(messages.get("CreateContainerRequest"), request.payload)
             job.container = argument.container.id
             self._reply(job, self._decider.create(argument.pod, argument.container))
+        elif request.method == VALIDATE:
+            argument = ttrpc.parse(messages.get("ValidateContainerAdjustmentRequest"), request.payload)
+            job.container = argument.container.id
+            self._reply(job, self._decider.validate(argument))
         elif request.method == "Configure":
             configure = ttrpc.parse(messages.get("ConfigureRequest"), request.payload)
             self._answer(job, lambda: self._configure(configure))
@@ -235,7 +260,7 @@ class Plugin:
     def _serve_unread(self, job: Job, size: int) -> None:
         """Answer a request that is too large to be read: a container is refused, as containerd 2.x does itself."""
         why = f"a message of {size} bytes; the limit is {ttrpc.MESSAGE_LIMIT}"
-        if job.method == "CreateContainer":
+        if job.method in (CREATE, VALIDATE):
             self._reply(job, self._decider.unread(why))
             return
         self._leave_unread(job.method, why)
@@ -248,14 +273,23 @@ class Plugin:
 
     def _reply(self, job: Job, reply: Reply) -> bool:
         """Answer for a container, unless another thread has; then log and count it."""
-        if reply.refusal:
+        if reply.refusal and job.method == VALIDATE:
+            data = ttrpc.rejection(job.stream, reply.refusal)
+        elif reply.refusal:
             data = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
         else:
             data = ttrpc.answer(job.stream, reply.payload)
-        if not self._send_once(job, data):
+        if not job.claim():
             return False
+        held = job.method == CREATE and self._decider.validates and not reply.refusal
+        if held:  # before the answer is sent: another thread may read the next request at once
+            self._decider.hold(job.container, reply)
+        self._send(PLUGIN, data)
         try:
-            reply.tell()
+            if held:
+                self._decider.tell_held(but=job.container)
+            else:
+                reply.tell()
         except Exception as error:  # no reason to disconnect from the runtime
             self._report.metrics.error("log")
             say(f"no event for {job.container}: {describe(error)}")
@@ -278,12 +312,17 @@ class Plugin:
     def _configure(self, request: Any) -> Any:
         self._decider.engine = request.runtime_name
         self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
+        self._runtime = f"{request.runtime_name} {request.runtime_version}"
+        known = validation.is_known_to(request.runtime_name, request.runtime_version, request.NRI_version)
+        self._subscribed = self._decider.validates = known and self._decider.unwanted[self._runtime] < REFUSALS
         self.on_configure(request.config)
-        runtime = f"{request.runtime_name} {request.runtime_version}"
-        self._report.plugin(CONNECTED, "info", f"registered with {runtime} as {self._index}-{self._name}")
+        checks = "the changes of all plugins are checked" if self._subscribed else "later plugins are not checked"
+        registered = f"registered with {self._runtime} as {self._index}-{self._name}"
+        self._report.plugin(CONNECTED, "info", f"{registered}; {checks}")
         self._report.metrics.connected(True)
         self.configured.set()
-        return messages.get("ConfigureResponse")(events=CREATE_CONTAINER_EVENT)
+        wanted = CREATE_CONTAINER_EVENT | (validation.EVENT if self._subscribed else 0)
+        return messages.get("ConfigureResponse")(events=wanted)
 
     def _synchronize(self, request: Any) -> Any:
         """Answer at once, and compare the containers afterwards. A long list comes in several requests."""

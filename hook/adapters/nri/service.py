@@ -10,11 +10,11 @@ import stat
 import sys
 import time
 
-from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
+from hook.adapters.nri.validation import Validator
 from hook.base.errors import Usage, describe
 from hook.base.files import make_directory
 from hook.base.notifier import Notifier
@@ -84,13 +84,14 @@ class Service:
         self._chosen = chosen
         self._index = index
         self._report = report
-        self._decider = Decider(Resident(chosen.policy, chosen.store), report)
+        self._decider = Validator(Resident(chosen.policy, chosen.store), report)
         self._notifier = Notifier()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
     def _stop(self, *_: object) -> None:
         self._notifier.say("STOPPING=1")
+        self._decider.tell_held_soon(wait=1.0)
         self._report.close()
         os._exit(0)
 

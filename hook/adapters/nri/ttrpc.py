@@ -153,3 +153,10 @@ def refusal(stream: int, code: int, text: str) -> bytes:
     """The encoded response to a request that failed. Users of the runtime may read the text in a terminal."""
     status = messages.get("Status")(code=code, message=message(text))
     return _encode(stream, RESPONSE, _Response(status=status).SerializeToString())
+
+
+def rejection(stream: int, text: str) -> bytes:
+    """The encoded response that rejects an adjustment. Users of the runtime may read the text in a terminal."""
+    return answer(
+        stream, serialize(messages.get("ValidateContainerAdjustmentResponse")(reject=True, reason=message(text)))
+    )

@@ -27,6 +27,7 @@ from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit
 from hook.node.engines.base import CDI, HOOK, NRI, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.cmdline import arguments_of, option
+from hook.node.engines.nri_validator import Validator
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
 
@@ -35,6 +36,12 @@ HOOKS = "/etc/reassert/hooks.d/crio"
 
 _CONFIG, _DROP_INS, _OURS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "99-reassert.conf"
 _RUNTIMES = ("crio", "runtime", "runtimes")
+_VALIDATOR = Validator(
+    ("crio", "nri", "default_validator"),
+    "nri_enable_default_validator",
+    "nri_validator_required_plugins",
+    "nri_validator_tolerate_missing_plugins_annotation",
+)
 _KEYS = (
     "runtime_",
     "monitor_",
@@ -141,10 +148,11 @@ class Crio(Engine[Files]):
         return found
 
     def warnings(self, now: Files) -> list[str]:
-        """Returns a warning for each podman hook in a directory that CRI-O reads too."""
-        directories = toml.get(now.effective(with_ours=True), ("crio", "runtime", "hooks_dir"), [])
+        """Returns a warning for each podman hook that CRI-O reads too, and for ways around the NRI plugin."""
+        values = now.effective(with_ours=True)
+        directories = toml.get(values, ("crio", "runtime", "hooks_dir"), [])
         files = [path for directory in directories for path in sorted(Path(directory).glob("*.json"))]
-        return [
+        return _VALIDATOR.warnings(values) + [
             f"{path}: CRI-O does not start if a hook has the stage precreate, which only podman knows"
             for path in files
             if '"precreate"' in path.read_text(errors="replace")
@@ -179,6 +187,7 @@ class Crio(Engine[Files]):
             else:
                 wiring.notes[PLUGIN_IS_OURS] = False
             settings[("crio", "nri", "enable_nri")] = True
+            settings.update(_VALIDATOR.settings(values, choice, {}))
         if settings:
             text = toml.edit("# written by reassert (`reassert node`); do not edit\n", self._ours, settings)
             wiring.references.append((self._ours, State(text.encode())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,40 +12,60 @@ from typing import Any
 from e2e.cri.client import wait_for
 from e2e.support import Node
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider, Reply
+from hook.adapters.nri.creation import Reply
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.resident import Resident
+from hook.adapters.nri.validation import Validator
+
+Adjust = Callable[[Any, Any, Any], None]
+"""Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""
 
 
-class Naive(Decider):
-    """Answers every container with the same env."""
+class Naive(Validator):
+    """Answers every container with an adjustment, and looks at none of the others'."""
 
-    def __init__(self, node: Node, env: dict[str, str]) -> None:
+    def __init__(self, node: Node, adjust: Adjust) -> None:
         super().__init__(Resident(str(node.policy), str(node.store)), Report("/dev/null", NoMetrics()))
-        self.env = env
+        self.adjust = adjust
         self.asked = threading.Event()
 
     def create(self, pod: Any, container: Any) -> Reply:
         self.asked.set()
         response = messages.get("CreateContainerResponse")()
-        for name, value in self.env.items():
-            response.adjust.env.add(key=name, value=value)
+        self.adjust(pod, container, response.adjust)
         return Reply(ttrpc.serialize(response), "", lambda: None)
+
+    def validate(self, request: Any) -> Reply:
+        return Reply(b"", "", lambda: None)
+
+
+def setting(env: dict[str, str], again: bool = False) -> Adjust:
+    """Sets env; with `again`, takes the names from the plugin before first, as NRI wants it."""
+
+    def adjust(pod: Any, container: Any, made: Any) -> None:
+        for name, value in env.items():
+            if again:
+                made.env.add(key=f"-{name}")
+            made.env.add(key=name, value=value)
+
+    return adjust
 
 
 @contextmanager
-def naive_plugin(node: Node, nri: Path, env: dict[str, str]) -> Iterator[Naive]:
+def naive_plugin(node: Node, nri: Path, adjust: Adjust, index: str = "10") -> Iterator[Naive]:
     """The plugin, connected."""
-    decider = Naive(node, env)
+    decider = Naive(node, adjust)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(nri))
-    plugin = Plugin(connection, decider, "naive", "10")
+    plugin = Plugin(connection, decider, "naive", index)
+    ready = threading.Event()
+    decider.look_at_running = lambda *_: ready.set() or 0  # type: ignore[method-assign,func-returns-value]
     thread = threading.Thread(target=plugin.run)
     thread.start()
     try:
-        wait_for(plugin.configured.is_set, "the naive plugin's connection")
+        wait_for(ready.is_set, "the naive plugin's connection")
         yield decider
     finally:
         connection.shutdown(socket.SHUT_RDWR)

@@ -54,8 +54,9 @@ def test_what_nri_cannot_do_for_a_device_is_a_refusal(
 def test_annotations_of_a_device_plugin_cannot_be_made_up(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, node: Node, containerd: Containerd
 ) -> None:
-    """Neither by the pod's nor by the container's. Not CDI's, on which the engine itself would act."""
-    node.write_policy(node.policy.read_text().replace("cdi.k8s.io/*", "gpu.example/*"))
+    """Neither by the pod's that the engine copies nor by the container's. Not CDI's, on which the engine would act."""
+    rule = '{name: "cdi.k8s.io/*", absent: true}'
+    node.write_policy(node.policy.read_text().replace(rule, '{name: "gpu.example/*", absent: true, of: Container}'))
     start_plugin()
     allowed, asked = "gpu.example/plugin", "gpu.example/mine"
     pod = start_pod("open", annotations={asked: "all", "pods/own": "1"})

@@ -11,7 +11,7 @@ from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
-from e2e.nri.naive import naive_plugin
+from e2e.nri.naive import naive_plugin, setting
 from e2e.nri.test_override import ENV
 from e2e.support import Node
 
@@ -25,7 +25,7 @@ def runtime() -> str:
 
 
 def test_the_hole_is_open_with_a_naive_adjustment(start_pod: StartPod, containerd: Containerd, node: Node) -> None:
-    with naive_plugin(node, containerd.directory / "nri.sock", RESERVED) as naive:
+    with naive_plugin(node, containerd.directory / "nri.sock", setting(RESERVED)) as naive:
         container = start_pod("bare").run(image=HOSTILE, env=ENV)
         assert naive.asked.is_set()
     assert reserved_in(container.environ())[VISIBLE] == reserved_in(container.exec_environ())[VISIBLE] == "all"

@@ -63,8 +63,15 @@ class Creation:
 
 
 def _says_why(text: str) -> bool:
-    """runc shows what a hook says; crun only that it failed."""
-    return "env NVIDIA_VISIBLE_DEVICES is not what the policy wants" in text or "error executing hook" in text
+    """runc shows what a hook says; crun only that it failed. containerd 2.2 itself refuses a validator's silence."""
+    return any(
+        why in text
+        for why in (
+            "env NVIDIA_VISIBLE_DEVICES is not what the policy wants",
+            "error executing hook",
+            "validator plugin 10-reassert failed",
+        )
+    )
 
 
 def killed(plugin: Plugin) -> None:

@@ -65,6 +65,16 @@ def test_a_problem_changes_it(engine: FakeEngine, capsys: pytest.CaptureFixture[
     assert f"! fake: {TRAP}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("adapters", "hinted"), [(["nri"], True), (["nri", "runtime"], False), (["runtime"], False)])
+def test_exec_env_that_nri_does_not_show_is_a_hint_without_the_wrapper(
+    adapters: list[str], hinted: bool, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.Record.read("").parts["fake"].adapters = adapters
+    assert status("json") == 0
+    hints = json.loads(capsys.readouterr().out)["hints"]
+    assert any("kubectl exec --env" in hint and "--adapter nri,runtime" in hint for hint in hints) is hinted
+
+
 def test_a_node_that_is_not_wired_has_a_status_of_its_own(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

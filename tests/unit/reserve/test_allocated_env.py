@@ -155,7 +155,9 @@ def cdi(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("env", "wanted"),
     [
-        (["VISIBLE=GPU-4", "VISIBLE=all", "VISIBLE=void"], "void"),  # as containerd leaves it
+        (["VISIBLE=GPU-4", "VISIBLE=all", "VISIBLE=void"], "void"),  # appended: containerd up to 2.3
+        (["VISIBLE=GPU-4", "VISIBLE=void"], "void"),  # in place of the last entry: containerd 2.4
+        (["VISIBLE=all", "VISIBLE=GPU-4", "VISIBLE=void"], "void"),  # with an image's value before both
         (["VISIBLE=void"], "void"),
         (["VISIBLE=void", "VISIBLE=GPU-4", "VISIBLE=all"], "GPU-4"),  # this void is the image's
         (["VISIBLE=all"], "GPU-4"),

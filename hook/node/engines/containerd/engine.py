@@ -32,6 +32,7 @@ from hook.node.engines.containerd.dump import (
     runtimes,
 )
 from hook.node.engines.containerd.files import CRI, NRI, Files, strip
+from hook.node.engines.nri_validator import NOTE, Validator
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
@@ -42,6 +43,7 @@ SPECS = "/etc/reassert/base-runtime-spec"
 """The directory of each handler's generated base_runtime_spec."""
 
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
+_VALIDATOR = Validator((*NRI, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation")
 Dump = dict[str, Any]
 """The values that `containerd config dump` prints."""
 
@@ -123,8 +125,8 @@ class Containerd(Engine[Dump]):
         ]
 
     def warnings(self, now: Dump) -> list[str]:
-        """Returns a warning for each runc handler that cannot be wrapped and has no hook either."""
-        return [
+        """Returns a warning for each runc handler without wrapper and hook, and for ways around the NRI plugin."""
+        return _VALIDATOR.warnings(now) + [
             f"handler {name} {not_wrapped(table)}"
             for name, table in sorted(runtimes(now).items())
             if path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
@@ -183,6 +185,8 @@ class Containerd(Engine[Dump]):
             self._nri(dump, choice, wiring)
         if switched:
             settings[*NRI, "disable"] = False
+        required = _VALIDATOR.settings(dump, choice, notes)
+        settings.update(required)
         enabled = False
         if CDI in choice.adapters:
             self._cdi(dump, choice, wiring)
@@ -192,6 +196,8 @@ class Containerd(Engine[Dump]):
         configuration, changed = files.change(settings) if settings else ([], [])
         wiring.references += configuration
         wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched, "cdi": enabled}
+        if required:
+            wiring.notes[NOTE] = _VALIDATOR.before(dump, notes)
         if not choice.unit:
             wiring.notes[PLUGIN_IS_OURS] = False
         effective = {in_dump(key, dump): value for key, value in settings.items()}
@@ -341,6 +347,7 @@ def _expected(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: 
         toml.put(expected, (*NRI, "disable"), True)
     if notes.get("cdi"):
         toml.put(expected, (*cri(dump), "enable_cdi"), False)
+    _VALIDATOR.restore(expected, notes)
     handlers.update(deepcopy(new))
     for key, value in settings.items():
         toml.put(expected, key, value)

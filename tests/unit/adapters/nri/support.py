@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import Metrics
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames
 from hook.adapters.nri.plugin import SERVICE, Plugin
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.resident import Resident
+from hook.adapters.nri.validation import Validator
 
 REQUEST = messages.get("CreateContainerRequest")
+VALIDATE = messages.get("ValidateContainerAdjustmentRequest")
 RESPONSE = messages.get("CreateContainerResponse")
 
 
@@ -78,8 +79,8 @@ class Peer:
         assert answered == stream
         return response
 
-    def take_in(self, version: str = "2.1.9", config: str = "") -> None:
-        """Registration and configuration, as a runtime does them."""
+    def take_in(self, version: str = "2.1.9", config: str = "", nri: str = "") -> int:
+        """Registration and configuration, as a runtime does them; the events that the plugin subscribes to."""
         stream, message = self.receive()
         request = ttrpc.read_request(message)
         assert (stream, request.service, request.method) == (
@@ -90,9 +91,12 @@ class Peer:
         registered = messages.get("RegisterPluginRequest").FromString(request.payload)
         assert (registered.plugin_name, registered.plugin_idx) == ("reassert", "10")
         self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
-        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version=version, config=config)
+        configure = messages.get("ConfigureRequest")(
+            runtime_name="containerd", runtime_version=version, config=config, NRI_version=nri
+        )
         answer = messages.get("ConfigureResponse").FromString(self.call("Configure", configure).payload)
-        assert answer.events == 8  # CREATE_CONTAINER and nothing else
+        events: int = answer.events
+        return events
 
 
 class Running:
@@ -105,7 +109,7 @@ class Running:
         self.metrics = Metrics()
         self.resident = Resident(str(self.policy), str(directory / "store"))
         self.resident.get(60)
-        self.decider = Decider(self.resident, Report(str(self.events), self.metrics))
+        self.decider = Validator(self.resident, Report(str(self.events), self.metrics))
         theirs, ours = socket.socketpair()
         self.plugin = Plugin(ours, self.decider, "reassert", "10")
         self.peer = Peer(theirs)
@@ -117,6 +121,14 @@ class Running:
         response = self.peer.call("CreateContainer", create_request(env, **fields))
         self.peer.call("StateChange", messages.get("Empty")())
         return response
+
+    def validate(self, create: Any, **fields: Any) -> Any:
+        """The ValidateContainerAdjustmentResponse about what all plugins make of a CreateContainerRequest."""
+        request = VALIDATE(pod=create.pod, container=create.container, **fields)
+        response = self.peer.call("ValidateContainerAdjustment", request)
+        assert not response.status.code, response.status.message
+        self.peer.call("StateChange", messages.get("Empty")())
+        return messages.get("ValidateContainerAdjustmentResponse").FromString(response.payload)
 
     def logged(self) -> list[dict[str, Any]]:
         """The event log."""
@@ -143,12 +155,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(directory: Path, policy: str, take_in: bool = True) -> Iterator[Running]:
+def running(directory: Path, policy: str, take_in: bool = True, version: str = "2.1.9") -> Iterator[Running]:
     """A plugin that a runtime has taken in."""
     plugin = Running(directory, policy)
     try:
         if take_in:
-            plugin.peer.take_in()
+            plugin.peer.take_in(version)
         yield plugin
     finally:
         plugin.peer.socket.close()

@@ -285,7 +285,7 @@ def test_an_unknown_call_is_a_violation(root_dir: Path, call: dict[str, str], wh
 def test_a_call_of_a_later_nri_is_told_to_be_unknown(root_dir: Path) -> None:
     """Its runtimes then do as with older plugins."""
     with running(root_dir, POLICY) as plugin:
-        for method in ("PostCreateContainer", "ValidateContainerAdjustment"):
+        for method in ("PostCreateContainer", "StartContainer"):
             assert plugin.peer.call(method, messages.get("Empty")()).status.code == 12
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
 

@@ -56,7 +56,7 @@ class Process:
     def accept(self, config: str = "") -> Peer:
         """The plugin's next connection, taken in. `config`: what the runtime has for it."""
         peer = Peer(self.runtime.accept()[0])
-        peer.take_in(config=config)
+        assert peer.take_in(config=config) == 8  # CREATE_CONTAINER and nothing else
         return peer
 
     def wait_for(self, text: str) -> None:

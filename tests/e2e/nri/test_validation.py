@@ -1,0 +1,165 @@
+"""Another NRI plugin asks for something else after ours: containerd 2.2 and later ask ours about the result.
+
+Before 2.2 the last plugin has the last word: the same tests show that the override is real.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cri.client import CriError, wait_for
+from e2e.cri.fixtures import StartPod
+from e2e.cri.hostile import CA_BUNDLE, RESERVED, reserved_in
+from e2e.cri.node import Containerd
+from e2e.nri.conftest import NRI_POLICY, StartPlugin
+from e2e.nri.naive import Adjust, naive_plugin, setting
+from e2e.support import Node
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+REFUSED = "plugin 20-naive"
+
+
+@pytest.fixture
+def runtime() -> str:
+    """One of them: what is tried here is decided before a runtime is called."""
+    return "runc"
+
+
+@pytest.fixture
+def validates(containerd: Containerd) -> bool:
+    """Whether this containerd asks plugins about the adjustment of all of them."""
+    major, minor = containerd.cri.version().split()[1].lstrip("v").split(".")[:2]
+    return (int(major), int(minor)) >= (2, 2)
+
+
+def mounting(source: Path, path: str) -> Adjust:
+    """Mounts a directory, and takes what an earlier plugin mounts there away."""
+
+    def adjust(pod: Any, container: Any, made: Any) -> None:
+        made.mounts.add(destination=f"-{path}")
+        made.mounts.add(destination=path, type="bind", source=str(source), options=["rbind", "ro"])
+
+    return adjust
+
+
+def removing(name: str) -> Adjust:
+    """Takes an earlier plugin's env away."""
+    return lambda pod, container, made: made.env.add(key=f"-{name}") and None
+
+
+def test_connection_says_whether_later_plugins_are_checked(
+    start_pod: StartPod, start_plugin: StartPlugin, validates: bool
+) -> None:
+    plugin = start_plugin()
+    said = [line["message"] for line in plugin.said() if line["event"] == "nri.connected"]
+    assert ("the changes of all plugins are checked" in said[0]) is validates
+    assert reserved_in(start_pod("bare").run(env=[(VISIBLE, "all")]).environ()) == RESERVED
+    assert plugin.connections() == 1  # no runtime refuses what the plugin subscribes to
+
+
+def test_event_waits_for_the_other_plugins_and_says_what_was_looked_at(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node, validates: bool
+) -> None:
+    start_plugin()
+    with naive_plugin(node, containerd.directory / "nri.sock", setting({"HARMLESS": "1"}), "20"):
+        container = start_pod("bare").run(env=[(VISIBLE, "all")])
+    assert reserved_in(container.environ()) == RESERVED
+    [event] = [event for event in node.logged() if event.get("id") == container.id]
+    assert (event["event"], event["applied"], event["asked"]) == ("container.edited", False, True)
+    assert event["verified"] == ("adjustment" if validates else "")
+
+
+@pytest.mark.parametrize("env", [[(VISIBLE, "all")], [(VISIBLE, "void"), ("REQUESTS_CA_BUNDLE", CA_BUNDLE)]])
+@pytest.mark.parametrize("what", ["set", "removed"])
+def test_later_plugin_cannot_change_reserved_env(
+    start_pod: StartPod,
+    start_plugin: StartPlugin,
+    containerd: Containerd,
+    node: Node,
+    validates: bool,
+    env: list[tuple[str, str]],
+    what: str,
+) -> None:
+    start_plugin()
+    adjust = setting({VISIBLE: "evil"}, again=True) if what == "set" else removing(VISIBLE)
+    with naive_plugin(node, containerd.directory / "nri.sock", adjust, "20"):
+        pod = start_pod("bare")
+        if not validates:
+            assert (reserved_in(pod.run(env=env).environ()) == RESERVED) is (what == "removed" and len(env) == 2)
+            return
+        if what == "removed" and len(env) == 2:  # the pod's own value is the reserved one, and stays
+            assert reserved_in(pod.run(env=env).environ()) == RESERVED
+            return
+        with pytest.raises(CriError, match=f"rule gpu: env {VISIBLE} is not as reserved.*{REFUSED}"):
+            pod.create(env=env)
+    [event] = [event for event in node.logged() if event["event"].startswith("container.")]
+    assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
+    assert [edit["after"] for edit in event["edits"]] == ["void"]
+
+
+@pytest.mark.parametrize("path", ["/etc/ssl", "/etc/ssl/certs", "/etc/./ssl", "/etc"])
+def test_later_plugin_cannot_mount_over_or_in_a_reserved_mount(
+    start_pod: StartPod,
+    start_plugin: StartPlugin,
+    containerd: Containerd,
+    node: Node,
+    evil: Path,
+    validates: bool,
+    path: str,
+) -> None:
+    start_plugin()
+    with naive_plugin(node, containerd.directory / "nri.sock", mounting(evil, path), "20"):
+        pod = start_pod("bare")
+        if not validates:
+            try:
+                container = pod.run()
+            except CriError as error:  # no mount point in the plugin's read-only directory
+                assert path == "/etc", error
+                return
+            assert len(container.mounts()) > 1 or "/evil" in container.mounts()[0][0]
+            return
+        with pytest.raises(CriError, match="rule company-ca: mount /etc"):
+            pod.create()
+
+
+def test_in_audit_mode_a_later_plugin_is_only_reported(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node, validates: bool
+) -> None:
+    node.write_policy(NRI_POLICY.replace("spec:\n", "spec:\n  mode: Audit\n"))
+    start_plugin()
+    with naive_plugin(node, containerd.directory / "nri.sock", setting({VISIBLE: "evil"}), "20"):
+        pod = start_pod("bare")
+        container = pod.run(env=[(VISIBLE, "void"), ("REQUESTS_CA_BUNDLE", CA_BUNDLE)])
+    assert reserved_in(container.environ())[VISIBLE] == "evil"
+    [event] = [event for event in node.logged() if event.get("id") == container.id]
+    assert event["event"] == ("container.would-deny" if validates else "container.edited")
+
+
+def test_plugin_that_stops_answering_lets_nothing_start(
+    start_pod: StartPod, start_plugin: StartPlugin, validates: bool
+) -> None:
+    """Before 2.2 the runtime goes on without its answer."""
+    plugin = start_plugin()
+    pod = start_pod("bare")
+    pod.run(name="before", env=[(VISIBLE, "all")])
+    plugin.signal(signal.SIGSTOP)
+    try:
+        if validates:
+            with pytest.raises(CriError, match="validator plugin 10-reassert failed"):
+                pod.create(name="stopped", env=[(VISIBLE, "all")])
+        else:
+            assert reserved_in(pod.run(name="stopped", env=[(VISIBLE, "all")]).environ())[VISIBLE] == "all"
+    finally:
+        plugin.signal(signal.SIGCONT)
+    plugin.wait_until_connected(2)
+
+    def corrected() -> bool:
+        container = pod.run(name=f"after-{time.monotonic_ns()}", env=[(VISIBLE, "all")])
+        return reserved_in(container.environ()) == RESERVED
+
+    wait_for(corrected, "a corrected container")
