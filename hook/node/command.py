@@ -17,10 +17,11 @@ from hook.node import status
 from hook.node.change import journal, tree
 from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import lay_out, policy, program, seed
+from hook.node.change.program import front_in_use, lay_out, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare, rollback
 from hook.node.engines import registry
+from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
@@ -110,6 +111,12 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         dest="unit",
         action="store_false",
         help="with nri: no reassert-nri.service; a DaemonSet, say, runs the plugin",
+    )
+    parser.add_argument(
+        "--agent",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="answer container starts by a resident agent, or not (default: as before, else yes where systemd runs)",
     )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
@@ -211,9 +218,16 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     if not options.unit and NRI not in adapters:
         raise Usage("--no-unit is about NRI's plugin; add --adapter nri")
     put = program(copy)
-    choice = Choice(adapters, scope, put.path, policy(), unit)
+    agent = options.agent if options.agent is not None else agent_unit.is_wanted(old.notes)
+    cold = agent_unit.why_cold(agent, front_in_use())
+    if options.agent and cold:
+        raise NodeError(f"--agent: {cold}")
+    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use())
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
+    agent_unit.add_agent(wiring, choice)
+    if cold and RUNTIME in adapters:
+        wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
     target = Target(wiring, list(adapters), scope, [*put.changes, *seed()])

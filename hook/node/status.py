@@ -9,10 +9,11 @@ from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.change import journal
 from hook.node.change.files import Disk
-from hook.node.change.program import path_in_use, policy
+from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.engines import registry
+from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.sources import problems_and_hints
@@ -86,7 +87,10 @@ def _named_files() -> tuple[list[str], list[str]]:
 def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
     """What `node install` would change although nothing else is asked for, and what does not run."""
     in_force = policy(seeded=False)
-    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), in_force, plugin_is_ours(part))
+    agent = agent_unit.is_wanted(part.notes)
+    front = "" if agent_unit.why_cold(agent, front_in_use()) else front_in_use()
+    adapters = tuple(part.adapters)
+    choice = Choice(adapters, part.runtime_class, path_in_use(), in_force, plugin_is_ours(part), agent, front)
     rewiring = _as_installed(engine, now, record, part, choice)
     # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
@@ -94,6 +98,8 @@ def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecor
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
     if not os.access(choice.program, os.X_OK):
         found.append(f"{engine.name}: {choice.program} is gone, so no container starts: run `reassert node install`")
+    if front and not os.access(front, os.X_OK):
+        found.append(f"{engine.name}: {front} is gone, so no container starts: run `reassert node install`")
     found += [f"{engine.name}: {in_force.warning}"] if in_force.warning else []
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
@@ -105,6 +111,7 @@ def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRec
     """The change to what is installed already."""
     disk = Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
+    agent_unit.add_agent(wiring, choice)
     return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
 
 

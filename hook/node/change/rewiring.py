@@ -5,7 +5,6 @@ Wiring for the first time, rewiring and taking everything out are the same: the 
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import Any
 from hook.base.errors import ReassertError, describe
 from hook.node import systemd
 from hook.node.change import journal as journals
-from hook.node.change import tree
+from hook.node.change import tree, units
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
@@ -156,8 +155,8 @@ class Rewiring:
         restarted = False
         after = self.before
         try:
-            units = self.target.wiring.units
-            journal = journals.begin(operation, self.engine.name, changes, units, self.directory, running)
+            started = self.target.wiring.units
+            journal = journals.begin(operation, self.engine.name, changes, started, self.directory, running)
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
                     say(f"{'writing' if state else 'removing'} {path}")
@@ -167,7 +166,8 @@ class Rewiring:
                 self.engine.check(after(), self.target.wiring)
                 self._nothing_left(after())
                 restarted = self.engine.running()
-            self._start_units(moved)
+            if systemd.available():
+                units.start(self.target.wiring.units, moved, different)
             if restarted:
                 say(f"{self.engine.verb}ing {self.engine.title}")
                 self.engine.restart()
@@ -205,8 +205,8 @@ class Rewiring:
 
     def _retire(self, after: Callable[[], Any], say: Say) -> None:
         """Remove stale files, and the program with the last engine. Nothing here can break a container start."""
-        for unit in self.stale_units if systemd.available() else []:
-            systemd.run("stop", unit)
+        if systemd.available():
+            units.stop(self.stale_units)
         if any(script(path) for path in self.stale):
             self.engine.settle()
         disk = Disk()
@@ -229,13 +229,19 @@ class Rewiring:
                 theirs.directories = sorted({*theirs.directories, *directories})
             changes += self._recorded(part)
             journal = journals.begin("clean-up", self.engine.name, changes, [], self.directory)
-            journals.apply(journal)
+            journals.apply(journal, pause_before=self._first_to_pause(changes))
             journals.remove_directories(sorted(directories))
             if self._is_last():
                 compiler.clear()
             if self.stale_units and systemd.available():
                 systemd.run("daemon-reload")
             journal.end(self.directory)
+
+    def _first_to_pause(self, changes: list[Change]) -> str:
+        """The first path of what starts that are under way may still call, after the dispatchers, which go first."""
+        gone = [path for path, _ in changes if real_of(path)]
+        called = [path for path, _ in changes if path not in gone and not path.startswith(self.directory)]
+        return called[0] if gone and called else ""
 
     def _replaced(self, path: str, users: int, disk: Disk) -> State | None:
         """What becomes of a stale file: nothing, or what was there, or a pass-through while something calls it."""
@@ -309,11 +315,6 @@ class Rewiring:
 
     # -- units
 
-    def _start_units(self, moved: bool) -> None:
-        for unit in self.target.wiring.units if systemd.available() else []:
-            systemd.run("daemon-reload")
-            systemd.run("restart" if moved else "start", "--no-block", unit)
-
     def _wait_for_units(self) -> None:
         for unit in self.target.wiring.units if self.engine.running() else []:
             systemd.wait_active(unit)
@@ -338,12 +339,7 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
     if not Record.read(directory).engines():
         compiler.clear()
     if systemd.available() and journal.units:
-        systemd.run("daemon-reload")
-        for unit in journal.units:
-            if os.path.exists(f"/etc/systemd/system/{unit}"):
-                systemd.run("restart", "--no-block", unit)
-            elif systemd.is_active(unit):
-                systemd.run("stop", unit)
+        units.roll_back(journal.units)
     if trouble is not None:
         raise NodeError(f"the files are as they were, but {engine.title} does not come up again: {trouble}")
     tree.tidy()

@@ -1,7 +1,8 @@
 """The frozen program's files on a node: a directory for each content, and one rename that leads to another.
 
 PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
-(hook.emit.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
+(hook.emit.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers (hook.emit.front). A start
+sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from glob import glob
 from pathlib import Path
 
 from hook.emit.dispatcher import START, start_text
+from hook.emit.front import FRONT
 from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"
@@ -139,6 +141,8 @@ def lay_out(source: str, directory: str, place: str) -> None:
     name = name_of(fingerprint(source, laid_out=True))
     copy(source, f"{directory}/{name}")
     Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))
+    if os.path.exists(f"{source}/{FRONT}"):
+        os.symlink(f"{name}/{FRONT}", f"{directory}/{FRONT}")
     os.symlink(f"{name}/reassert", f"{directory}/reassert")
 
 
@@ -157,9 +161,21 @@ def tidy() -> None:
             time.sleep(0.1)
         if not runs:
             shutil.rmtree(path, ignore_errors=True)
+    front = f"{PLACE}/{FRONT}"
+    if os.path.islink(front) and not os.path.exists(front):  # a version without front has replaced one with it
+        os.unlink(front)
     if stale and not replaced:
         with suppress(OSError):
             os.rmdir(PLACE)
+
+
+def let_starts_end() -> None:
+    """Wait for container starts that are under way through a program that nobody calls any more."""
+    time.sleep(_SECONDS)
+    program = os.path.dirname(os.path.realpath(f"{PLACE}/reassert"))
+    deadline = time.monotonic() + _PATIENCE
+    while _runs(program) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _stale() -> tuple[list[str], bool]:

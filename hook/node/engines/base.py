@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from hook.node import systemd
 from hook.node.change.files import Change, State
+from hook.node.engines.artifacts.dispatchers import HOOK_FILE
 from hook.node.probe.starter import Starter
 from hook.policy.model import Policy
 
@@ -27,7 +28,8 @@ class Choice:
     """What an administrator asked for. `adapters`: of ADAPTERS. `runtime_class`: wire this handler only; None: all.
 
     `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
-    the node's. `unit`: whether NRI's plugin is a service of this node; else others run it.
+    the node's. `unit`: whether NRI's plugin is a service of this node; else others run it. `agent`: whether a resident
+    agent is wanted. `front`: absolute path of front, as it lasts over upgrades; "" where there is to be no agent.
     """
 
     adapters: tuple[str, ...]
@@ -35,6 +37,13 @@ class Choice:
     program: str
     policy: Policy
     unit: bool = True
+    agent: bool = True
+    front: str = ""
+
+    @property
+    def hook_file(self) -> str:
+        """What hook entries execute instead of the program, "" for the program."""
+        return HOOK_FILE if self.front else ""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ class Podman(Engine[Files]):
             found[("engine", "runtime")] = default
         taken: dict[str, str] = {}
         for name, real in runtimes.items():
-            path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, rootless=True))
+            path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, True, choice.front))
             # Where the first is missing podman takes the next, and after the last what it finds in PATH. So the last
             # one is a file that is there whenever this one is read, and that nobody can execute: closed, not open.
             found[("engine", "runtimes", name)] = [path, DROP_IN]

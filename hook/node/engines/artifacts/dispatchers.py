@@ -6,20 +6,37 @@ import os
 import shlex
 from pathlib import Path
 
+from hook import events
 from hook.emit.dispatcher import MARK, dispatcher
+from hook.emit.front import warm_dispatcher
 from hook.node.change.files import State
 from hook.node.change.program import installed
 from hook.node.errors import NodeError
+from hook.policy import store
 
 DIRECTORY = "/usr/local/sbin"
 
+HOOK_FILE = f"{DIRECTORY}/reassert-hook"
+"""What hook entries execute where there is an agent to ask (hook.emit.front.warm_hook)."""
 
-def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: bool = False) -> tuple[str, State]:
+WHERE = {
+    "socket": "/run/reassert/agent/agent.sock",
+    "policy": store.SOURCE,
+    "store": store.STORE,
+    "events": events.EVENTS,
+}
+"""Whom front asks, and for which files: the socket unit's, and the defaults of `reassert agent`."""
+
+
+def dispatcher_for(
+    real: str, program: str, taken: dict[str, str], rootless: bool = False, front: str = ""
+) -> tuple[str, State]:
     """The path of the dispatcher for a real runtime, and what is to be there.
 
     `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
     one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
-    `rootless`: for podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`.
+    `rootless`: for podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`. `front`: as in
+    Choice.
     Raises NodeError where `real` is no program.
     """
     if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
@@ -30,7 +47,13 @@ def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: boo
         path = stem + (f"-{number}" if number > 1 else "")
         if taken.get(path, real) == real and (not os.path.lexists(path) or real_of(path) == real):
             taken[path] = real
-            return path, State(dispatcher(real, program, [], installed(program), rootless).encode(), mode=0o755)
+            if front:
+                text = warm_dispatcher(
+                    real, program, front, {**WHERE, "hook": HOOK_FILE}, [], installed(program), rootless
+                )
+            else:
+                text = dispatcher(real, program, [], installed(program), rootless)
+            return path, State(text.encode(), mode=0o755)
         number += 1
 
 

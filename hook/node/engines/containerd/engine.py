@@ -167,14 +167,14 @@ class Containerd(Engine[Dump]):
                 # Tables of files replace the built-in ones, so all of such a one has to be said.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
             if RUNTIME in choice.adapters and not path_of_shim(table):
-                artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
+                artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken, front=choice.front)
                 path = wiring.add_artifact(artifact)
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
                 configured = old["base_runtime_spec"]
                 if configured not in defaults:
                     defaults[configured] = _default_spec(configured)
-                spec = base_spec(defaults[configured], choice.program, env)
+                spec = base_spec(defaults[configured], choice.program, env, choice.hook_file)
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
                 settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
