@@ -14,9 +14,9 @@ def oci_hook(program: str, stage: str, flags: tuple[str, ...] = (), file: str = 
     """An entry of `hooks` in the OCI runtime-spec (config.md, "POSIX-platform Hooks").
 
     `program`: an absolute path of reassert that stays valid over upgrades, since engines may keep the entry for months.
-    `flags`: of `reassert hook`; without any, the hook does all of its work. `file`: the text file that is called instead
-    of the program where there is an agent to ask (hook.emit.front.warm_hook). `env` is never empty: a hook without env
-    gets the container's env from runc before 1.3 (CVE-2025-23266).
+    `flags`: of `reassert hook`; without any, the hook does all of its work. `file`: what is called instead of the
+    program where there is an agent to ask (hook.emit.front.warm_hook). `env` is never empty: a hook without env gets
+    the container's env from runc before 1.3 (CVE-2025-23266).
     """
     if stage not in STAGES:
         raise ValueError(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from glob import glob
 
 from hook.node import systemd
@@ -13,7 +14,8 @@ _AGENT = ("reassert-agent.socket", "reassert-agent.service")
 """They are ready within a second. Nobody waits here for others: NRI's plugin is ready when a runtime has connected."""
 
 _RUN = ["/run/reassert", "/run/reassert/agent"]
-"""Made by the agent's socket unit."""
+_LISTENING = "/run/reassert/agent/agent.sock"
+"""Made by the agent's socket unit. systemd leaves them where it has lost the unit's file."""
 
 
 def start(units: list[str], moved: bool, different: list[str]) -> None:
@@ -35,6 +37,8 @@ def stop(units: list[str]) -> None:
     for unit in units:
         systemd.run("stop", unit)
     if any(unit.endswith(_SOCKET) for unit in units):
+        with suppress(FileNotFoundError):
+            os.unlink(_LISTENING)
         remove_directories(_RUN)
 
 

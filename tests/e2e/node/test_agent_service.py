@@ -61,15 +61,15 @@ def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
     assert checked.stdout + checked.stderr == ""
     watch(node)
     pod = node.hostile_pod("runc")
-    assert_put_back(pod)
+    assert_put_back(pod, name="c1")
     assert cold(node) == []
 
     was = node.booted.property(SERVICE, "MainPID")
     node.booted.run("systemctl", "kill", "--signal=KILL", SERVICE)
-    assert_put_back(pod)
+    assert_put_back(pod, name="c2")
     wait_for(lambda: is_active(node) and node.booted.property(SERVICE, "MainPID") != was, "a restart")
     before = len(cold(node))
-    assert_put_back(pod)
+    assert_put_back(pod, name="c3")
     assert len(cold(node)) == before
     pod.remove()
 
@@ -81,15 +81,15 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     assert node.booted.path("/usr/local/sbin/reassert-runc").read_text().startswith("#!/bin/sh\n")
     assert not node.booted.path("/usr/local/sbin/reassert-hook").exists()
     pod = node.hostile_pod("runc")
-    assert_put_back(pod)
+    assert_put_back(pod, name="c4")
     # as before, until it is said anew; neither restarts containerd
     pid = node.pid()
     assert "nothing to change" in node.install("--no-probe").stdout
     node.install("--agent", "--no-probe")
     assert is_active(node)
-    assert_put_back(pod)
+    assert_put_back(pod, name="c5")
     node.install("--no-agent", "--no-probe")
     assert [node.booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
-    assert_put_back(pod)
+    assert_put_back(pod, name="c6")
     assert node.pid() == pid
     pod.remove()
