@@ -360,8 +360,12 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Say) -
     if scripts:
         engine.settle()
     now = engine.read() if scripts else None
+    waited = not scripts
     for path in new:
         real = real_of(path)
+        if not (real or waited):  # the dispatchers have gone, what they call goes next
+            tree.let_starts_end()
+            waited = True
         users = engine.users(now, path) if path in scripts else 0
         state = pass_through(real) if real and users else None
         if state:

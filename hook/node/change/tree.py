@@ -170,12 +170,20 @@ def tidy() -> None:
 
 
 def let_starts_end() -> None:
-    """Wait for container starts that are under way through a program that nobody calls any more."""
+    """Wait for container starts that are under way through dispatchers that nobody calls any more."""
     time.sleep(_SECONDS)
-    program = os.path.dirname(os.path.realpath(f"{PLACE}/reassert"))
     deadline = time.monotonic() + _PATIENCE
-    while _runs(program) and time.monotonic() < deadline:
+    while any(map(_is_start, glob("/proc/[0-9]*"))) and time.monotonic() < deadline:
         time.sleep(0.1)
+
+
+def _is_start(process: str) -> bool:
+    """Whether a process is a container start, through a program in PLACE."""
+    try:
+        words = Path(f"{process}/cmdline").read_bytes().split(b"\0", 2)
+        return words[1:2] in ([b"runtime"], [b"hook"]) and os.readlink(f"{process}/exe").startswith(f"{PLACE}/")
+    except OSError:
+        return False
 
 
 def _stale() -> tuple[list[str], bool]:
