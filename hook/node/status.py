@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cache
 
 from hook.base.errors import ReassertError
-from hook.node import systemd
+from hook.node import agent, systemd
 from hook.node.change import journal
 from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, path_in_use, policy
@@ -25,10 +26,15 @@ OUT_OF_DATE, NOT_WIRED = 1, 3
 
 @dataclass
 class Status:
-    """What was found. `rows`: every handler with its engine. `exit_status`: 0, OUT_OF_DATE or NOT_WIRED."""
+    """What was found. `rows`: every handler with its engine. `starts`: its last ones, by engine and handler.
+
+    `exit_status`: 0, OUT_OF_DATE or NOT_WIRED.
+    """
 
     record: Record
     rows: list[tuple[AnyEngine, Handler]] = field(default_factory=list)
+    starts: dict[tuple[str, str], agent.Starts] = field(default_factory=dict)
+    agent: agent.Agent | None = None
     problems: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     exit_status: int = NOT_WIRED
@@ -62,18 +68,32 @@ def _look_at_engine(found: Status, name: str) -> None:
         engine = registry.engine(name)
         now = engine.read()
         part = record.parts.get(name, OwnerRecord())
-        found.rows += [(engine, handler) for handler in engine.handlers(now, part.notes)]
+        handlers = engine.handlers(now, part.notes)
+        found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
         if part.adapters:
             found.exit_status = min(found.exit_status, 0)
             found.problems += out_of_date(engine, now, record, part)
+            _look_at_agent(found, engine, now, part, handlers)
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():
             found.hints.append(f"{name}: {engine.title} runs on this node too, and is not wired")
     except ReassertError as error:
         wrong.append(f"{name}: {error}")
         found.exit_status = min(found.exit_status, OUT_OF_DATE if is_wired else NOT_WIRED)
+
+
+def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
+    """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
+    last = agent.last_starts()
+    called = cache(lambda container_id: engine.called_for(now, container_id))
+    for handler in handlers:
+        if {RUNTIME, HOOK} & set(handler.wired):
+            found.starts[engine.name, handler.name] = agent.starts_of(handler.runtime, last, called)
+    if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
+        found.agent = agent.look(agent_unit.is_wanted(part.notes))
+        found.problems += found.agent.problems()
 
 
 def _named_files() -> tuple[list[str], list[str]]:
@@ -87,10 +107,10 @@ def _named_files() -> tuple[list[str], list[str]]:
 def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
     """What `node install` would change although nothing else is asked for, and what does not run."""
     in_force = policy(seeded=False)
-    agent = agent_unit.is_wanted(part.notes)
-    front = "" if agent_unit.why_cold(agent, front_in_use()) else front_in_use()
+    wanted = agent_unit.is_wanted(part.notes)
+    front = "" if agent_unit.why_cold(wanted, front_in_use()) else front_in_use()
     adapters = tuple(part.adapters)
-    choice = Choice(adapters, part.runtime_class, path_in_use(), in_force, plugin_is_ours(part), agent, front)
+    choice = Choice(adapters, part.runtime_class, path_in_use(), in_force, plugin_is_ours(part), wanted, front)
     rewiring = _as_installed(engine, now, record, part, choice)
     # Somebody's edit of a file is no matter of ours, and the copy of it without our lines can wait.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]

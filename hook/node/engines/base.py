@@ -149,6 +149,10 @@ class Engine(ABC, Generic[Now]):
         """How many running containers (podman: commands) still call a program of ours at this path."""
         return 0
 
+    def called_for(self, now: Now, container_id: str) -> str:
+        """The real runtime that is called for a running container; "" where that cannot be told."""
+        return ""
+
     def running(self) -> bool:
         """Whether its daemon runs; for an engine without one, whether it can be called."""
         return systemd.is_active(self.service)

@@ -28,6 +28,10 @@ WHERE = {
 """Whom front asks, and for which files: the socket unit's, and the defaults of `reassert agent`."""
 
 
+_NOT_FOR_THE_RUNTIME = "case ${1-} in --cold=*) shift ;; esac\n"
+"""Line of sh for what takes the place of a warm dispatcher: a front that read that one adds such an argument."""
+
+
 def dispatcher_for(
     real: str, program: str, taken: dict[str, str], rootless: bool = False, front: str = ""
 ) -> tuple[str, State]:
@@ -52,7 +56,8 @@ def dispatcher_for(
                     real, program, front, {**WHERE, "hook": HOOK_FILE}, [], installed(program), rootless
                 )
             else:
-                text = dispatcher(real, program, [], installed(program), rootless)
+                first, mark, rest = dispatcher(real, program, [], installed(program), rootless).split("\n", 2)
+                text = f"{first}\n{mark}\n{_NOT_FOR_THE_RUNTIME}{rest}"
             return path, State(text.encode(), mode=0o755)
         number += 1
 
@@ -82,7 +87,8 @@ def real_of(path: str) -> str | None:
 
 def pass_through(real: str) -> State:
     """What stands in a dispatcher's place while what runs still calls it: the real runtime alone."""
-    text = f'#!/bin/sh\n{MARK}, which is gone; what runs still calls this\nexec {shlex.quote(real)} "$@"\n'
+    gone = f"{MARK}, which is gone; what runs still calls this"
+    text = f'#!/bin/sh\n{gone}\n{_NOT_FOR_THE_RUNTIME}exec {shlex.quote(real)} "$@"\n'
     return State(text.encode(), mode=0o755)
 
 

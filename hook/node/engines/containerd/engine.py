@@ -286,6 +286,10 @@ class Containerd(Engine[Dump]):
         """Bundles of running containers whose shim was told to call this runtime."""
         return shims.users(path, _state(now))
 
+    def called_for(self, now: Dump, container_id: str) -> str:
+        """As its shim was told."""
+        return shims.called_for(container_id, _state(now))
+
     # -- containerd itself
 
     def read(self) -> Dump:

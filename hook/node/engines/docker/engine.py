@@ -317,6 +317,10 @@ class Docker(Engine[Settings]):
         """Running containers whose shim calls this runtime."""
         return sum(shims.users(path, state) for state in _STATES)
 
+    def called_for(self, now: Settings, container_id: str) -> str:
+        """As its shim was told."""
+        return next(filter(None, (shims.called_for(container_id, state) for state in _STATES)), "")
+
     # -- dockerd itself
 
     def _address(self, now: Settings) -> str:
