@@ -13,7 +13,7 @@ from types import FrameType
 from hook.base.errors import ReassertError, Usage
 from hook.base.system import discard_output
 from hook.base.text import printable
-from hook.node import status
+from hook.node import status, systemd
 from hook.node.change import journal, tree
 from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
@@ -257,7 +257,9 @@ def _verify(options: argparse.Namespace) -> int:
     handlers = engine.handlers(now, part.notes)
     accepted = Accepted(options.accepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
-        return verify(engine, handlers, policy(seeded=not part.adapters), starter, options.output, accepted)
+        agent = bool(part.adapters) and systemd.is_active(agent_unit.SOCKET)
+        in_force = policy(seeded=not part.adapters)
+        return verify(engine, handlers, in_force, starter, options.output, accepted, agent)
 
 
 def _beside(name: str, record: Record) -> list[str]:

@@ -67,13 +67,15 @@ class Marks:
     """The files by which events and metrics know the containers of this command as probes (`hook.events.is_probe`)."""
 
     def __init__(self) -> None:
+        """`cold`: whether the agent is not to answer the starts of what is marked from now on."""
         self._paths: list[str] = []
+        self.cold = False
 
     def add(self, name: str) -> None:
         """Mark a container by its id, or all of a pod by its UID, before it starts. Raises OSError."""
         make_directory(events.PROBES, 0o700)
         path = f"{events.PROBES}/{name}"
-        Path(path).write_text(new_token(), "ascii")
+        Path(path).write_text(new_token() + (events.COLD_PROBE if self.cold else ""), "ascii")
         self._paths.append(path)
 
     def clear(self) -> None:
@@ -122,9 +124,13 @@ class Running(Protocol):
 
 
 class Starter(Protocol):
-    """How an engine starts a container. `identity`: who the container is, as reassert's adapters see it there."""
+    """How an engine starts a container.
+
+    `identity`: who the container is, as reassert's adapters see it there. `marks`: of the containers that it starts.
+    """
 
     identity: Identity
+    marks: Marks
 
     def clean(self) -> None:
         """Remove what interrupted probes left in this engine. Raises NodeError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,6 +92,10 @@ def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
     node.install()
     assert is_active(node)
     assert node.status()[0] == 0
+    shown = json.loads(node.node("status", "--engine", "containerd", "-o", "json").stdout)["agent"]
+    assert (shown["socket"], shown["service"], shown["current"]) == ("active", "active", True)
+    assert shown["version"] == shown["installedVersion"] == node.booted.run("reassert", "--version").stdout.strip()
+    assert 0 < shown["memoryBytes"] < 64 << 20
     checked = node.booted.run("systemd-analyze", "verify", *(f"/etc/systemd/system/{unit}" for unit in UNITS))
     assert checked.stdout + checked.stderr == ""
     pod = node.hostile_pod("runc")
@@ -105,7 +110,13 @@ def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
         before = cold()
         assert_put_back(pod, name="again")
         assert cold() == before
-    pod.remove()
+        pod.remove()
+
+        done = node.node("verify", "--engine", "containerd", "-o", "json", "--except", "handler/kata")
+        ways = {handler["name"]: handler["starts"] for handler in json.loads(done.stdout)["handlers"]}
+        both = {"warm": "protected", "cold": "protected"}
+        assert ways == {"crun": both, "kata": None, "nvidia": both, "runc": both}
+        assert len(cold()) > len(before)
 
 
 def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
@@ -116,6 +127,7 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     assert not node.booted.path("/usr/local/sbin/reassert-hook").exists()
     pod = node.hostile_pod("runc")
     assert_put_back(pod, name="c4")
+    assert "Agent: none, every container start is cold: --no-agent\n" in node.node("status").stdout + "\n"
     # as before, until it is said anew; neither restarts containerd
     pid = node.pid()
     assert "nothing to change" in node.install("--no-probe").stdout
