@@ -220,8 +220,6 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     put = program(copy)
     agent = options.agent if options.agent is not None else agent_unit.is_wanted(old.notes)
     cold = agent_unit.why_cold(agent, front_in_use())
-    if options.agent and cold:
-        raise NodeError(f"--agent: {cold}")
     choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use())
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
+from hook.adapters.cmdline import EDITING_VERBS
 from hook.emit.dispatcher import START, start_text
 from hook.emit.front import FRONT
 from hook.node.errors import NodeError
@@ -27,6 +28,13 @@ STAGING = "/opt/.reassert.reassert-aside"
 
 _SECONDS = 1
 """How long a program that was replaced stays at least: a dispatcher may have read `start` and not executed it yet."""
+
+_EXECUTED = 0.05
+"""Seconds within which a process that has opened a dispatcher shows its arguments."""
+
+_VERBS = {verb.encode() for verb in EDITING_VERBS}
+_OF_A_START = (b"--bundle", b"--process")
+"""Options that engines give with them."""
 
 _PATIENCE = 10
 """Seconds after which one that a process still runs is left to the next install or uninstall."""
@@ -170,20 +178,21 @@ def tidy() -> None:
 
 
 def let_starts_end() -> None:
-    """Wait for container starts that are under way through dispatchers that nobody calls any more."""
-    time.sleep(_SECONDS)
+    """Wait, at most _PATIENCE, for container starts that began through dispatchers which nobody calls any more."""
+    time.sleep(_EXECUTED)
+    starts = [process for process in glob("/proc/[0-9]*") if _is_start(process)]
     deadline = time.monotonic() + _PATIENCE
-    while any(map(_is_start, glob("/proc/[0-9]*"))) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while any(map(_is_start, starts)) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _is_start(process: str) -> bool:
-    """Whether a process is a container start, through a program in PLACE."""
+    """Whether a process is a start, of this program's or of a runtime's: by its arguments, which all of them pass on."""
     try:
-        words = Path(f"{process}/cmdline").read_bytes().split(b"\0", 2)
-        return words[1:2] in ([b"runtime"], [b"hook"]) and os.readlink(f"{process}/exe").startswith(f"{PLACE}/")
+        words = Path(f"{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    return any(word in _VERBS for word in words) and any(word.startswith(_OF_A_START) for word in words)
 
 
 def _stale() -> tuple[list[str], bool]:

@@ -302,6 +302,7 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
                 "result": "protected",
                 "saw": ["put back: 2 env; in exec too"],
                 "exec": "protected",
+                "starts": None,
             }
         ],
         "rulesNotTried": [],
