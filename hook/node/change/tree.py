@@ -187,7 +187,7 @@ def let_starts_end() -> None:
 
 
 def _is_start(process: str) -> bool:
-    """Whether a process is a start, of this program's or of a runtime's: by its arguments, which all of them pass on."""
+    """Whether a process is a start, as front, as sh, as this program or as a runtime: all have the same arguments."""
     try:
         words = Path(f"{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
