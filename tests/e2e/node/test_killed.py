@@ -55,7 +55,7 @@ def node(module_boot: Boot) -> BootedNode:
 def commands(engine: str, program: str) -> dict[str, list[str]]:
     """The command line for each operation."""
     return {
-        "install": [program, "node", "install", "--engine", engine, "--no-probe"],
+        "install": [program, "node", "install", "--engine", engine, "--no-probe", *WITHOUT.get(engine, [])],
         "uninstall": [program, "node", "uninstall", "--engine", engine],
     }
 
@@ -72,6 +72,9 @@ def part(step: killed.Step) -> str:
     own = any(path in step.arguments for path in ("/journal.json", "/node/lock"))
     return "journal" if own or step.name in ("mkdir", "rmdir") else "engine"
 
+
+WITHOUT = {engine: ["--no-agent"] for engine in ("containerd", "crio", "docker")}
+"""One engine with an agent's files is enough, and the agent takes its time to start."""
 
 CASES = {
     "containerd": ("containerd", PACKAGED, "engine"),
