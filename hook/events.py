@@ -41,6 +41,9 @@ PROBES = "/run/reassert/probes"
 """Directory that only root can write to. `node verify` and `node install` keep a file in it for each of their running
 probe containers, named by the container's id; with CRI another one, named by the pod's UID."""
 
+COLD_PROBE = " cold"
+"""The end of such a file's text if the agent is not to answer the container's starts (hook/agent/work.py)."""
+
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 WOULD_DENY = "container.would-deny"
 """The container started because the mode is Audit; Enforce mode would have refused it."""

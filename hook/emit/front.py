@@ -22,33 +22,42 @@ _INTERPRETER = 255
 
 
 def warm_dispatcher(
-    real: str, reassert: str, front: str, where: dict[str, str], extra: list[str], rootless: bool = False
+    real: str,
+    reassert: str,
+    front: str,
+    where: dict[str, str],
+    extra: list[str],
+    installed: bool = False,
+    rootless: bool = False,
 ) -> str:
     """Returns the file that the engine calls instead of the runtime.
 
-    `where`: socket, policy, store, events, and hook, the file that containers' hook entries call ("" for the program).
-    `extra`, `rootless`: the parameters of `dispatcher`. Raises ReassertError.
+    `where`: socket, policy, store, events, and hook: what containers' hook entries call, "" for the program.
+    `extra`, `installed`, `rootless`: as `dispatcher` takes them; with `installed`, front will be there too. Raises
+    ReassertError.
     """
     more = ["--hook", where["hook"]] if where.get("hook") else []
-    script = dispatcher(real, reassert, extra + more, rootless=rootless)
-    return _file(front, {"real": real, "verbs": " ".join(EDITING_VERBS), **where}, script)
+    script = dispatcher(real, reassert, extra + more, installed, rootless)
+    return _file(front, {"real": real, "verbs": " ".join(EDITING_VERBS), **where}, script, installed)
 
 
-def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str]) -> str:
-    """Returns the file that a hook entry names. Its arguments are the hook's flags and stage. Raises ReassertError."""
+def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str], installed: bool = False) -> str:
+    """The file that a hook entry names: its arguments are a hook's flags and stage.
+
+    `installed`: as `warm_dispatcher` takes it. Raises ReassertError.
+    """
     from shlex import quote
 
     words = "".join(f" {quote(part)}" for part in extra)
-    script = (
-        f'#!/bin/sh\n{MARK}: a hook entry calls this\n{launch_lines(reassert)}\nexec "$reassert" hook{words} "$@"\n'
-    )
-    return _file(front, where, script)
+    launch = launch_lines(reassert, installed)
+    script = f'#!/bin/sh\n{MARK}: a hook entry calls this\n{launch}\nexec "$reassert" hook{words} "$@"\n'
+    return _file(front, where, script, installed)
 
 
-def _file(front: str, where: dict[str, str], script: str) -> str:
+def _file(front: str, where: dict[str, str], script: str, installed: bool) -> str:
     first = f"#!{front}\n"
-    if not os.access(front, os.X_OK):
-        raise ReassertError(f"{front} is not an executable file; packaging/build.sh builds it if musl-gcc is installed")
+    if not installed and not os.access(front, os.X_OK):
+        raise ReassertError(f"{front} is not an executable file; packaging/build.sh builds it where musl-gcc is")
     _, mark, rest = script.split("\n", 2)
     lines = "".join(f"# {name}: {value}\n" for name, value in where.items() if value)
     text = f"{first}{mark}\n{lines}\n{rest}"

@@ -13,14 +13,15 @@ from types import FrameType
 from hook.base.errors import ReassertError, Usage
 from hook.base.files import discard_output
 from hook.base.text import printable
-from hook.node import status
+from hook.node import status, systemd
 from hook.node.change import journal, tree
 from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import lay_out, policy, program, seed
+from hook.node.change.program import front_in_use, lay_out, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare, rollback
 from hook.node.engines import registry
+from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
@@ -115,6 +116,12 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         dest="unit",
         action="store_false",
         help="with nri: install no reassert-nri.service, for example because a DaemonSet runs the plugin",
+    )
+    parser.add_argument(
+        "--agent",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="answer container starts by a resident agent, or not (default: as before, else yes where systemd runs)",
     )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
@@ -216,9 +223,14 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     if not options.unit and NRI not in adapters:
         raise Usage("--no-unit only applies to the NRI plugin; add --adapter nri")
     put = program(copy)
-    choice = Choice(adapters, scope, put.path, policy(), unit)
+    agent = options.agent if options.agent is not None else agent_unit.is_wanted(old.notes)
+    cold = agent_unit.why_cold(agent, front_in_use())
+    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use())
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
+    agent_unit.add_agent(wiring, choice)
+    if cold and RUNTIME in adapters:
+        wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
     target = Target(wiring, list(adapters), scope, [*put.changes, *seed()])
@@ -248,7 +260,9 @@ def _verify(options: argparse.Namespace) -> int:
     handlers = engine.handlers(now, part.notes)
     accepted = Accepted(options.accepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
-        return verify(engine, handlers, policy(seeded=not part.adapters), starter, options.output, accepted)
+        agent = bool(part.adapters) and systemd.is_active(agent_unit.SOCKET)
+        in_force = policy(seeded=not part.adapters)
+        return verify(engine, handlers, in_force, starter, options.output, accepted, agent)
 
 
 def _beside(name: str, record: Record) -> list[str]:
@@ -350,7 +364,7 @@ def _status(options: argparse.Namespace) -> int:
     _root()
     found = status.look(Record.read(), options.engine)
     show = as_json if options.output == "json" else as_table
-    print(show(found.rows, found.record, found.problems, found.hints))
+    print(show(found.rows, found.record, found.problems, found.hints, found.starts, found.agent))
     return found.exit_status
 
 

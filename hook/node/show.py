@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hook.base.text import printable
+from hook.node.agent import Agent, Starts
 from hook.node.change.files import LINK, TREE, Change, State, look
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.engines.base import AnyEngine, Handler
@@ -34,25 +37,58 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
     return list(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
-def as_table(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
-    """Returns a table with one line per handler, then the problems and hints."""
-    from hook.base.terminal import table  # imports importlib.metadata
+def as_table(
+    rows: list[tuple[AnyEngine, Handler]],
+    record: Record,
+    problems: list[str],
+    hints: list[str],
+    starts: Mapping[tuple[str, str], Starts] = MappingProxyType({}),
+    agent: Agent | None = None,
+) -> str:
+    """A line for each handler, then the agent, problems and hints, for people."""
+    from hook.base.terminal import table  # brings importlib.metadata
 
     cells = [
-        (engine.title, handler.name, handler.runtime or "-", ", ".join(handler.wired) or "no", handler.note)
+        (
+            engine.title,
+            handler.name,
+            handler.runtime or "-",
+            ", ".join(handler.wired) or "no",
+            starts.get((engine.name, handler.name), Starts()).as_text(),
+            handler.note,
+        )
         for engine, handler in rows
     ]
-    remarks = [*(f"! {problem}" for problem in problems), *(f"Hint: {hint}" for hint in hints)]
-    return "\n".join([table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", ""]), *map(printable, remarks)])
+    remarks = [
+        *([agent.as_text()] if agent else []),
+        *(f"! {problem}" for problem in problems),
+        *(f"Hint: {hint}" for hint in hints),
+    ]
+    return "\n".join([table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", ""]), *map(printable, remarks)])
 
 
-def as_json(rows: list[tuple[AnyEngine, Handler]], record: Record, problems: list[str], hints: list[str]) -> str:
-    """Returns the content of `as_table` as JSON."""
+def as_json(
+    rows: list[tuple[AnyEngine, Handler]],
+    record: Record,
+    problems: list[str],
+    hints: list[str],
+    starts: Mapping[tuple[str, str], Starts] = MappingProxyType({}),
+    agent: Agent | None = None,
+) -> str:
+    """The same for programs."""
     found: dict[str, Any] = {}
     for engine, handler in rows:
         entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
         entry["adapters"] = record.parts.get(engine.name, OwnerRecord()).adapters
+        made = starts.get((engine.name, handler.name))
         entry["handlers"].append(
-            {"name": handler.name, "runtime": handler.runtime, "wired": list(handler.wired), "note": handler.note}
+            {
+                "name": handler.name,
+                "runtime": handler.runtime,
+                "wired": list(handler.wired),
+                "starts": made.as_dict() if made else None,
+                "note": handler.note,
+            }
         )
-    return json.dumps({"engines": found, "problems": problems, "hints": hints}, indent=2)
+    about = agent.as_dict() if agent else None
+    return json.dumps({"engines": found, "agent": about, "problems": problems, "hints": hints}, indent=2)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass, field
+from functools import cache
 
 from hook.base.errors import ReassertError
 from hook.events import EVENTS
-from hook.node import systemd
+from hook.node import agent, systemd
 from hook.node.change import journal
 from hook.node.change.files import Disk
-from hook.node.change.program import path_in_use, policy
+from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.engines import registry
+from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.sources import problems_and_hints
@@ -31,10 +33,15 @@ _EXEC_ENV = (
 
 @dataclass
 class Status:
-    """The state of a node. `rows`: every handler with its engine. `exit_status`: 0, OUT_OF_DATE or NOT_WIRED."""
+    """The state of a node. `rows`: every handler with its engine. `starts`: its last starts, by engine and handler.
+
+    `exit_status`: 0, OUT_OF_DATE or NOT_WIRED.
+    """
 
     record: Record
     rows: list[tuple[AnyEngine, Handler]] = field(default_factory=list)
+    starts: dict[tuple[str, str], agent.Starts] = field(default_factory=dict)
+    agent: agent.Agent | None = None
     problems: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     exit_status: int = NOT_WIRED
@@ -69,7 +76,8 @@ def _look_at_engine(found: Status, name: str) -> None:
         engine = registry.engine(name)
         now = engine.read()
         part = record.parts.get(name, OwnerRecord())
-        found.rows += [(engine, handler) for handler in engine.handlers(now, part.notes)]
+        handlers = engine.handlers(now, part.notes)
+        found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
         if part.adapters:
@@ -77,12 +85,25 @@ def _look_at_engine(found: Status, name: str) -> None:
             found.problems += out_of_date(engine, now, record, part)
             if NRI in part.adapters and RUNTIME not in part.adapters:
                 found.hints.append(f"{name}: {_EXEC_ENV}")
+            _look_at_agent(found, engine, now, part, handlers)
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():
             found.hints.append(f"{name}: {engine.title} runs on this node too and is not wired")
     except ReassertError as error:
         wrong.append(f"{name}: {error}")
         found.exit_status = min(found.exit_status, OUT_OF_DATE if is_wired else NOT_WIRED)
+
+
+def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
+    """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
+    last = agent.last_starts()
+    called = cache(lambda container_id: engine.called_for(now, container_id))
+    for handler in handlers:
+        if {RUNTIME, HOOK} & set(handler.wired):
+            found.starts[engine.name, handler.name] = agent.starts_of(handler.runtime, last, called)
+    if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
+        found.agent = agent.look(agent_unit.is_wanted(part.notes))
+        found.problems += found.agent.problems()
 
 
 def _named_files() -> tuple[list[str], list[str]]:
@@ -124,7 +145,10 @@ def _not_a_log(status: os.stat_result) -> str:
 def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
     """Returns what `node install` with the same options would change, and which services do not run."""
     in_force = policy(seeded=False)
-    choice = Choice(tuple(part.adapters), part.runtime_class, path_in_use(), in_force, plugin_is_ours(part))
+    wanted = agent_unit.is_wanted(part.notes)
+    front = "" if agent_unit.why_cold(wanted, front_in_use()) else front_in_use()
+    adapters = tuple(part.adapters)
+    choice = Choice(adapters, part.runtime_class, path_in_use(), in_force, plugin_is_ours(part), wanted, front)
     rewiring = _as_installed(engine, now, record, part, choice)
     # A user's edit of an engine's file changes only its backup, which the next install writes: nothing is out of date.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
@@ -132,6 +156,8 @@ def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecor
     found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
     if not os.access(choice.program, os.X_OK):
         found.append(f"{engine.name}: {choice.program} is missing, so no container starts: run `reassert node install`")
+    if front and not os.access(front, os.X_OK):
+        found.append(f"{engine.name}: {front} is missing, so no container starts: run `reassert node install`")
     found += [f"{engine.name}: {in_force.warning}"] if in_force.warning else []
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
@@ -143,6 +169,7 @@ def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRec
     """Returns the change that an install with the recorded adapters and scope would make."""
     disk = Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
+    agent_unit.add_agent(wiring, choice)
     return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
 
 

@@ -31,6 +31,12 @@ def is_active(unit: str) -> bool:
     return available() and _systemctl("is-active", "--quiet", unit).returncode == 0
 
 
+def state(unit: str) -> str:
+    """What systemctl(1) shows of a unit: active, inactive, failed, activating and so on."""
+    shown = _systemctl("show", "--property=ActiveState", "--value", unit).stdout.strip() if available() else ""
+    return shown or "inactive"
+
+
 def main_pid(unit: str) -> int:
     """Returns the pid of the unit's main process, 0 if there is none."""
     text = _systemctl("show", "--property=MainPID", "--value", unit).stdout.strip() if available() else ""

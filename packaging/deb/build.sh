@@ -46,8 +46,9 @@ ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
 install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
 install -d "$root/usr/lib/systemd/system" "$doc"
-sed 's|/usr/local/bin/reassert|/usr/bin/reassert|' packaging/systemd/reassert-nri.service \
-  > "$root/usr/lib/systemd/system/reassert-nri.service"
+for unit in reassert-agent.service reassert-agent.socket reassert-nri.service; do
+  sed 's|/usr/local/bin/reassert|/usr/bin/reassert|' "packaging/systemd/$unit" > "$root/usr/lib/systemd/system/$unit"
+done
 cp packaging/deb/copyright "$doc"
 python3 packaging/deb/docs.py "$doc"
 gzip -9n < CHANGELOG.md > "$doc/changelog.gz"
@@ -62,7 +63,7 @@ install -d "$root/usr/share/man/man8" "$root/usr/share/lintian/overrides"
 gzip -9n < packaging/deb/reassert.8 > "$root/usr/share/man/man8/reassert.8.gz"
 cp packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/reassert"
 find "$root" -type d -exec chmod 755 {} +
-find "$root" -type f ! -path "$program/$content/reassert" -exec chmod 644 {} +
+find "$root" -type f ! -path "$program/$content/reassert" ! -path "$program/$content/front" -exec chmod 644 {} +
 
 # Check the dependencies: every library that the package does not contain must be glibc's.
 elf=$(find "$program" -type f \( -name reassert -o -name '*.so' -o -name '*.so.*' \))

@@ -17,6 +17,7 @@ from typing import Any
 
 from hook.base.files import make_directory
 from hook.emit.dispatcher import START
+from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, is_same, look, missing_directories, put, remove_temporary
 from hook.node.errors import NodeError
 
@@ -104,13 +105,18 @@ def begin(
     return journal
 
 
-def apply(journal: Journal) -> None:
-    """Makes the change, in the order of its steps. Raises OSError; `undo` then restores the old states."""
+def apply(journal: Journal, pause_before: str = "") -> None:
+    """Make the change, in the order of its steps. Raises OSError; then `undo` puts back what was done.
+
+    `pause_before`: a path before whose step the starts that are under way get time to end.
+    """
     for path in journal.directories:
         with suppress(FileExistsError):
             os.mkdir(path)
             os.chmod(path, 0o755)  # noqa: S103  # with any umask: users other than root read the files too
     for step in journal.steps:
+        if step.path == pause_before:
+            tree.let_starts_end()
         if not is_same(step.after, look(step.path)):
             put(step.path, step.after)
 

@@ -1,4 +1,4 @@
-"""The program on this node: its tree, the command, the default policy file."""
+"""The program itself on this node: its tree with front, the command, a first policy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hook.base.system import trusted
 from hook.emit.dispatcher import START, stable_path, start_text
+from hook.emit.front import FRONT
 from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, link
 from hook.node.change.tree import PLACE
@@ -53,6 +54,7 @@ def program(prepare: bool = True) -> Program:
         changes += [
             (directory, State(content.encode(), TREE)),
             (f"{PLACE}/{START}", State(start_text(executable).encode())),
+            *([(f"{PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
             (f"{PLACE}/reassert", link(os.path.relpath(executable, PLACE))),
             (COMMAND, link(f"{PLACE}/reassert")),
         ]
@@ -108,6 +110,11 @@ def path_in_use() -> str:
     """The executable that a wired engine calls."""
     here = _own_tree()
     return stable_path(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
+
+
+def front_in_use() -> str:
+    """The path of front that a wired engine's files name, as it lasts over upgrades; "" where it was not built."""
+    return f"{os.path.dirname(path_in_use())}/{FRONT}" if os.access(f"{_own_tree()}/{FRONT}", os.X_OK) else ""
 
 
 def _own_tree() -> str:

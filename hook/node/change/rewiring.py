@@ -5,7 +5,6 @@ A first install, a later install and an uninstall are the same change; an uninst
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import Any
 from hook.base.errors import ReassertError, describe
 from hook.node import systemd
 from hook.node.change import journal as journals
-from hook.node.change import tree
+from hook.node.change import tree, units
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
@@ -156,8 +155,8 @@ class Rewiring:
         restarted = False
         after = self.before
         try:
-            units = self.target.wiring.units
-            journal = journals.begin(operation, self.engine.name, changes, units, self.directory, running)
+            started = self.target.wiring.units
+            journal = journals.begin(operation, self.engine.name, changes, started, self.directory, running)
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
                     say(f"{'writing' if state else 'removing'} {path}")
@@ -167,7 +166,8 @@ class Rewiring:
                 self.engine.check(after(), self.target.wiring)
                 self._nothing_left(after())
                 restarted = self.engine.running()
-            self._start_units(moved)
+            if systemd.available():
+                units.start(self.target.wiring.units, moved, different)
             if restarted:
                 say(f"{self.engine.verb}ing {self.engine.title}")
                 self.engine.restart()
@@ -204,9 +204,9 @@ class Rewiring:
     # -- after the change: files that no engine refers to any more
 
     def _retire(self, after: Callable[[], Any], say: Say) -> None:
-        """Removes stale files, and the program after the last engine. Nothing here can break a container start."""
-        for unit in self.stale_units if systemd.available() else []:
-            systemd.run("stop", unit)
+        """Remove stale files, and the program with the last engine. Nothing here can break a container start."""
+        if systemd.available():
+            units.stop(self.stale_units)
         if any(script(path) for path in self.stale):
             self.engine.settle()
         disk = Disk()
@@ -229,13 +229,19 @@ class Rewiring:
                 theirs.directories = sorted({*theirs.directories, *directories})
             changes += self._recorded(part)
             journal = journals.begin("clean-up", self.engine.name, changes, [], self.directory)
-            journals.apply(journal)
+            journals.apply(journal, pause_before=self._first_to_pause(changes))
             journals.remove_directories(sorted(directories))
             if self._is_last():
                 compiler.clear()
             if self.stale_units and systemd.available():
                 systemd.run("daemon-reload")
             journal.end(self.directory)
+
+    def _first_to_pause(self, changes: list[Change]) -> str:
+        """The first path of what starts that are under way may still call, after the dispatchers, which go first."""
+        gone = [path for path, _ in changes if real_of(path)]
+        called = [path for path, _ in changes if path not in gone and not path.startswith(self.directory)]
+        return called[0] if gone and called else ""
 
     def _replaced(self, path: str, users: int, disk: Disk) -> State | None:
         """Returns the new state of a stale file: removed, restored, or a pass-through while something calls it."""
@@ -312,11 +318,6 @@ class Rewiring:
 
     # -- units
 
-    def _start_units(self, moved: bool) -> None:
-        for unit in self.target.wiring.units if systemd.available() else []:
-            systemd.run("daemon-reload")
-            systemd.run("restart" if moved else "start", "--no-block", unit)
-
     def _wait_for_units(self) -> None:
         for unit in self.target.wiring.units if self.engine.running() else []:
             systemd.wait_active(unit)
@@ -341,12 +342,7 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
     if not Record.read(directory).engines():
         compiler.clear()
     if systemd.available() and journal.units:
-        systemd.run("daemon-reload")
-        for unit in journal.units:
-            if os.path.exists(f"/etc/systemd/system/{unit}"):
-                systemd.run("restart", "--no-block", unit)
-            elif systemd.is_active(unit):
-                systemd.run("stop", unit)
+        units.roll_back(journal.units)
     if trouble is not None:
         raise NodeError(f"every file was restored, but {engine.title} does not start again: {trouble}")
     tree.tidy()
@@ -367,8 +363,12 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Say) -
     if scripts:
         engine.settle()
     now = engine.read() if scripts else None
+    waited = not scripts
     for path in new:
         real = real_of(path)
+        if not (real or waited):  # the dispatchers have gone, what they call goes next
+            tree.let_starts_end()
+            waited = True
         users = engine.users(now, path) if path in scripts else 0
         state = pass_through(real) if real and users else None
         if state:

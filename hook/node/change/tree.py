@@ -1,8 +1,8 @@
 """The frozen program's files on a node: a directory for each version's content, and a link to the one in use.
 
-PLACE/CONTENT/ is a program. PLACE/reassert links to its executable. Dispatchers read PLACE/start
-(hook.emit.dispatcher). A start uses the old program or the new one, never files of both. The .deb has the same layout
-in /usr/lib.
+PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
+(hook.emit.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers (hook.emit.front). A start
+sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
+from hook.adapters.cmdline import EDITING_VERBS
 from hook.emit.dispatcher import START, start_text
+from hook.emit.front import FRONT
 from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"
@@ -26,6 +28,13 @@ STAGING = "/opt/.reassert.reassert-aside"
 
 _SECONDS = 1
 """Seconds that a replaced program stays at least: a dispatcher may have read `start` and not executed it yet."""
+
+_EXECUTED = 0.05
+"""Seconds within which a process that has opened a dispatcher shows its arguments."""
+
+_VERBS = {verb.encode() for verb in EDITING_VERBS}
+_OF_A_START = (b"--bundle", b"--process")
+"""Options that engines give with them."""
 
 _PATIENCE = 10
 """Seconds after which a replaced program that still runs is left to the next install or uninstall."""
@@ -140,6 +149,8 @@ def lay_out(source: str, directory: str, place: str) -> None:
     name = name_of(fingerprint(source, laid_out=True))
     copy(source, f"{directory}/{name}")
     Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))
+    if os.path.exists(f"{source}/{FRONT}"):
+        os.symlink(f"{name}/{FRONT}", f"{directory}/{FRONT}")
     os.symlink(f"{name}/reassert", f"{directory}/reassert")
 
 
@@ -158,9 +169,30 @@ def tidy() -> None:
             time.sleep(0.1)
         if not runs:
             shutil.rmtree(path, ignore_errors=True)
+    front = f"{PLACE}/{FRONT}"
+    if os.path.islink(front) and not os.path.exists(front):  # a version without front has replaced one with it
+        os.unlink(front)
     if stale and not replaced:
         with suppress(OSError):
             os.rmdir(PLACE)
+
+
+def let_starts_end() -> None:
+    """Wait, at most _PATIENCE, for container starts that began through dispatchers which nobody calls any more."""
+    time.sleep(_EXECUTED)
+    starts = [process for process in glob("/proc/[0-9]*") if _is_start(process)]
+    deadline = time.monotonic() + _PATIENCE
+    while any(map(_is_start, starts)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _is_start(process: str) -> bool:
+    """Whether a process is a start, as front, as sh, as this program or as a runtime: all have the same arguments."""
+    try:
+        words = Path(f"{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word in _VERBS for word in words) and any(word.startswith(_OF_A_START) for word in words)
 
 
 def _stale() -> tuple[list[str], bool]:

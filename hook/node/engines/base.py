@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from hook.node import systemd
 from hook.node.change.files import Change, State
+from hook.node.engines.artifacts.dispatchers import HOOK_FILE
 from hook.node.probe.starter import Starter
 from hook.policy.model import Policy
 
@@ -26,8 +27,9 @@ Now = TypeVar("Now")
 class Choice:
     """The options of an install. `adapters`: of ADAPTERS. `runtime_class`: wire only this handler; None: all.
 
-    `program`: absolute path of the reassert executable to call; the path stays valid over upgrades. `policy`: of the
-    node. `unit`: whether the NRI plugin runs as a systemd service of this node; otherwise something else runs it.
+    `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
+    the node's. `unit`: whether NRI's plugin is a service of this node; else others run it. `agent`: whether a resident
+    agent is wanted. `front`: absolute path of front, as it lasts over upgrades; "" where there is to be no agent.
     """
 
     adapters: tuple[str, ...]
@@ -35,6 +37,13 @@ class Choice:
     program: str
     policy: Policy
     unit: bool = True
+    agent: bool = True
+    front: str = ""
+
+    @property
+    def hook_file(self) -> str:
+        """What hook entries execute instead of the program, "" for the program."""
+        return HOOK_FILE if self.front else ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,10 @@ class Engine(ABC, Generic[Now]):
     def users(self, now: Now, path: str) -> int:
         """Returns how many running containers (podman: commands) still call a program of ours at this path."""
         return 0
+
+    def called_for(self, now: Now, container_id: str) -> str:
+        """The real runtime that is called for a running container; "" where that cannot be told."""
+        return ""
 
     def running(self) -> bool:
         """Whether the daemon runs; for an engine without a daemon, whether it can be called."""

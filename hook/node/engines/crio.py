@@ -171,7 +171,7 @@ class Crio(Engine[Files]):
             for name, table in self._wrapped(values, choice, wiring).items():
                 settings[(*_RUNTIMES, name)] = table
         if {HOOK, NRI} & set(choice.adapters):
-            entry = hooks_d(choice.program, "createRuntime")
+            entry = hooks_d(choice.program, "createRuntime", file=choice.hook_file)
             wiring.artifacts.append((f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())))
             hooks = toml.get(values, ("crio", "runtime", "hooks_dir"), [])
             settings[("crio", "runtime", "hooks_dir")] = [*hooks, HOOKS]
@@ -219,17 +219,17 @@ class Crio(Engine[Files]):
             elif real is None:
                 wiring.remarks.append(f"handler {name}: its runtime is not installed, so CRI-O ignores it")
             else:
-                found[name] = self._table(table, source, real, choice.program, taken, wiring)
+                found[name] = self._table(table, source, real, choice, taken, wiring)
         if not found:
             raise NodeError("CRI-O has no handler of type oci whose runtime is installed; nothing to wire")
         return found
 
     @staticmethod
     def _table(
-        table: dict[str, Any], source: dict[str, Any], real: str, program: str, taken: dict[str, str], wiring: Wiring
+        table: dict[str, Any], source: dict[str, Any], real: str, choice: Choice, taken: dict[str, str], wiring: Wiring
     ) -> dict[str, Any]:
         def dispatched(path: str) -> str:
-            return wiring.add_artifact(dispatcher_for(behind(path), program, taken))
+            return wiring.add_artifact(dispatcher_for(behind(path), choice.program, taken, front=choice.front))
 
         made = deepcopy(table)
         if made.pop("inherit_default_runtime", False):

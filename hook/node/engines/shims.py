@@ -10,7 +10,7 @@ from pathlib import Path
 from hook.base.errors import ReassertError
 from hook.container.identity import APP_TYPES, SANDBOX, Identity, identify
 from hook.container.spec import Spec
-from hook.node.engines.artifacts.dispatchers import real_of
+from hook.node.engines.artifacts.dispatchers import behind, real_of
 
 
 def users(path: str, state: str) -> int:
@@ -28,6 +28,17 @@ def users(path: str, state: str) -> int:
             if text == needle or (needle in text and name == "options.json"):
                 found.add(os.path.dirname(file))
     return len(found)
+
+
+def called_for(container_id: str, state: str) -> str:
+    """The real runtime that a container's shim calls; "" where it is gone, or was told none. `state`: as in `users`."""
+    for bundle in glob.glob(f"{state}/io.containerd.runtime.v2.task/*/{glob.escape(container_id or '?')}"):
+        try:
+            binary = str(json.loads(Path(f"{bundle}/options.json").read_bytes()).get("binary_name", ""))
+        except (OSError, ValueError, AttributeError):
+            continue
+        return behind(binary) if binary else ""
+    return ""
 
 
 def preexisting_pods(state: str) -> list[Identity]:

@@ -40,7 +40,7 @@ class ContainerStarter:
         self._podman = engine == "podman"
         self._program = program or (engine,)
         self._options = options
-        self._marks = Marks()
+        self.marks = Marks()
         self._directory = ""
         self._sleep: list[str] = []
         self._image = f"{NAME}:{new_token()}"
@@ -59,8 +59,8 @@ class ContainerStarter:
         self._sleep = sleep
 
     def close(self) -> None:
-        """Removes the image. Raises NodeError."""
-        self._marks.clear()
+        """Remove the image. Raises NodeError."""
+        self.marks.clear()
         if self._sleep:
             self._sleep = []
             self.call("rmi", "--force", self._image)
@@ -82,7 +82,7 @@ class ContainerStarter:
         made = OneContainer(self, name, token)
         try:
             created = self._must([*line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
-            self._marks.add(created.split()[-1])
+            self.marks.add(created.split()[-1])
             self._must(["start", name])
             made.find()
         except BaseException:

@@ -53,7 +53,7 @@ class PodStarter:
         self, engine: str, socket: str, image: str, systemd: bool | None = None, namespace: str = "default"
     ) -> None:
         self._cri = Cri(socket)
-        self._marks = Marks()
+        self.marks = Marks()
         self._image = image
         self._systemd = systemd
         self._attempt = 0
@@ -76,7 +76,7 @@ class PodStarter:
             if self._ready:
                 with suppress(NodeError):
                     _remove_pods(self._cri, own)
-            self._marks.clear()
+            self.marks.clear()
             self._cri.close()
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
@@ -103,7 +103,7 @@ class PodStarter:
             "log_path": "probe.log",
             "linux": {"security_context": {"namespace_options": _NAMESPACES}},
         }
-        pod = Pod(self._cri, token, logs, self._command, self._marks)
+        pod = Pod(self._cri, token, logs, self._command, self.marks)
         try:
             pod.start(handler, config, container)
         except CallFailed as error:
@@ -129,7 +129,7 @@ class PodStarter:
             )
         self._command = _entrypoint(found)
         self.clean()
-        self._marks.add(str(self.identity.uid))
+        self.marks.add(str(self.identity.uid))
         self._ready = True
 
     def clean(self) -> None:

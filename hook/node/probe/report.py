@@ -13,6 +13,9 @@ from hook.policy.model import Policy
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
 """The result for a handler. BLOCKED: a container that overrides nothing does not start."""
 
+WARM, COLD = "warm", "cold"
+"""Whether the resident agent answered a container's starts (docs/agent.md)."""
+
 NOTHING = 3
 """The exit status if the policy reserves nothing for a test container: neither protected nor exposed."""
 
@@ -21,9 +24,9 @@ NOTHING = 3
 class Finding:
     """The result for the containers under one handler.
 
-    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: the observations, as text. `executed`: the result for a
-    process that was executed in the hostile container; "" if no such container ran. `started`: the result for its
-    first process alone.
+    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a
+    process that was executed in the hostile container; "" where no such container ran. `started`: the result of its
+    first process alone. `ways`: the result by the way of the start, WARM or COLD, where there is an agent.
     """
 
     handler: Handler
@@ -31,6 +34,7 @@ class Finding:
     saw: list[str]
     executed: str = ""
     started: str = ""
+    ways: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Report:
                     "result": finding.result,
                     "saw": finding.saw,
                     "exec": finding.executed or None,
+                    "starts": finding.ways or None,
                 }
                 for finding in self.findings
             ],

@@ -67,13 +67,15 @@ class Marks:
     """Files that mark the test containers of this command, for events and metrics (`hook.events.is_probe`)."""
 
     def __init__(self) -> None:
+        """`cold`: whether the agent is not to answer the starts of what is marked from now on."""
         self._paths: list[str] = []
+        self.cold = False
 
     def add(self, name: str) -> None:
         """Marks a container by its id, or a pod's containers by its UID, before they start. Raises OSError."""
         make_directory(events.PROBES, 0o700)
         path = f"{events.PROBES}/{name}"
-        Path(path).write_text(new_token(), "ascii")
+        Path(path).write_text(new_token() + (events.COLD_PROBE if self.cold else ""), "ascii")
         self._paths.append(path)
 
     def clear(self) -> None:
@@ -122,9 +124,13 @@ class Running(Protocol):
 
 
 class Starter(Protocol):
-    """Starts test containers through an engine. `identity`: a test container's, as the adapters see it."""
+    """How an engine starts a container.
+
+    `identity`: who the container is, as reassert's adapters see it there. `marks`: of the containers that it starts.
+    """
 
     identity: Identity
+    marks: Marks
 
     def clean(self) -> None:
         """Removes leftovers of interrupted commands from this engine. Raises NodeError."""

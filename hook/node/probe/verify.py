@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass, replace
 
 from hook.base.errors import describe
+from hook.base.system import timestamp
 from hook.gather import Facts, gather
-from hook.node.engines.base import AnyEngine, Handler
+from hook.node.agent import last_starts
+from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
-from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Accepted, Finding, Report
+from hook.node.probe.report import BLOCKED, COLD, EXPOSED, PROTECTED, UNTRIED, WARM, Accepted, Finding, Report
 from hook.node.probe.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
 from hook.plan import Container, plan
 from hook.policy.model import AUDIT, Match, Policy, excluded
@@ -25,7 +28,7 @@ ATTEMPTS = 3
 
 _OURS = re.compile(
     r"reassert: refused"
-    r"|executing hook `[^`]*/reassert` \(exit code: 1\)"
+    r"|executing hook `[^`]*/reassert(-hook)?` \(exit code: 1\)"
     r"|executing \[reassert hook [^]]*\]: exit status 1"
 )
 """Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
@@ -59,15 +62,16 @@ def verify(
     starter: Starter,
     output: str,
     accepted: Accepted | None = None,
+    agent: bool = False,
 ) -> int:
-    """Prints the env and mounts that a hostile container of each handler got. `output`: table or json.
+    """Print what a hostile container of each handler got. `output`: table or json. `agent`: as in `examine`.
 
     Returns 0 if every handler is protected and every part was tried or is accepted as not tried, NOTHING if the policy
     reserves nothing for a test container, else 1. Raises NodeError if no test container can be started; OSError.
     """
     nothing = ""
     try:
-        findings, others = examine(handlers, policy, starter)
+        findings, others = examine(handlers, policy, starter, agent=agent)
     except NothingToVerify as error:
         nothing = str(error)
         findings, others = [Finding(handler, UNTRIED, [nothing]) for handler in handlers], {}
@@ -77,11 +81,12 @@ def verify(
 
 
 def examine(
-    handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run"
+    handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run", agent: bool = False
 ) -> tuple[list[Finding], dict[str, str]]:
     """Starts hostile containers. Returns a finding per handler, and the rules that were not tried with the reason.
 
-    `directory`: for the volumes of the containers. Raises NothingToVerify, NodeError, OSError.
+    `directory`: for what the containers mount. `agent`: whether a resident agent answers starts; then everything is
+    tried once more with containers that it does not answer. Raises NothingToVerify, NodeError, OSError.
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
@@ -91,7 +96,8 @@ def examine(
         starter.prepare()
         if not (attempt.env(False) or attempt.mounts(False)):
             raise NothingToVerify(f"no rule of {policy.path} reserves anything for a container without devices")
-        return [attempt.finding(handler) for handler in handlers], others
+        tried = both_ways if agent else Attempt.finding
+        return [tried(attempt, handler) for handler in handlers], others
     finally:
         shutil.rmtree(volumes, ignore_errors=True)
 
@@ -109,6 +115,42 @@ def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str
         why = "".join(f"; rule {name}: {reason}" for name, reason in others.items())
         raise NothingToVerify(f"no rule of {policy.path} covers a test container{why}")
     return matches, others
+
+
+def both_ways(attempt: Attempt, handler: Handler) -> Finding:
+    """The worse of two findings, of starts that the agent answers and of starts that it does not."""
+    since = timestamp(time.time_ns())
+    first = attempt.finding(handler)
+    if not {RUNTIME, HOOK} & set(handler.wired):
+        return first
+    reasons = _why_none_was_warm(since)
+    marks = attempt.starter.marks
+    marks.cold = True
+    try:
+        second = attempt.finding(handler)
+    finally:
+        marks.cold = False
+    if reasons:  # what was meant to be warm was not
+        saw = f"no start was warm: {', '.join(reasons)}; see `reassert node status`"
+        return replace(first, saw=[*first.saw, saw], ways={WARM: UNTRIED, COLD: second.result})
+    ways = {WARM: first.result, COLD: second.result}
+    if _badness(second) > _badness(first):
+        return replace(second, saw=[f"in a cold start: {text}" for text in second.saw], ways=ways)
+    both = [] if second.result != first.result else ["the same in a cold start"]
+    return replace(first, saw=[*first.saw, *both], ways=ways)
+
+
+def _badness(finding: Finding) -> tuple[int, int]:
+    order = ("", PROTECTED, UNTRIED, BLOCKED, EXPOSED)
+    return order.index(finding.result), order.index(finding.executed)
+
+
+def _why_none_was_warm(since: str) -> list[str]:
+    """The reasons, if events of probes since a time are there and all say that their start was cold."""
+    found = [event for event in last_starts() if event.get("probe") and str(event.get("timestamp", "")) >= since]
+    if any(event["start"] == WARM for event in found):
+        return []
+    return sorted({str(event.get("cold", "")) or COLD for event in found})
 
 
 @dataclass

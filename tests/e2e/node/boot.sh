@@ -169,6 +169,13 @@ show_v1() {
     sed -n 's|^ExecStart=|&\n&/usr/bin/nsenter --mount=/run/cgroup1.namespace |p; 1i [Service]' $unit \
       > "$units/$engine.service.d/cgroup1.conf"
   done
+  # The agent answers nobody who is in another mount namespace.
+  mkdir "$units/reassert-agent.service.d"
+  cat > "$units/reassert-agent.service.d/cgroup1.conf" << 'END'
+[Service]
+ExecStart=
+ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent; done'
+END
 }
 
 run() { # PID COMMAND …

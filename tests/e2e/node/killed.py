@@ -20,7 +20,7 @@ MANY = ("unlinkat", "rmdir", "mkdir")
 
 KEPT = "/run/kept"
 PLACES = ("/etc/containerd", "/etc/containers", "/etc/crio", "/etc/docker", "/etc/reassert")
-PLACES += ("/opt", "/usr/local", "/var/lib/reassert")
+PLACES += ("/etc/systemd/system", "/opt", "/usr/local", "/var/lib/reassert")
 """Where the program changes anything."""
 
 _LINE = re.compile(r"^(\w+)\((.*)\) += (-?\d+)", re.MULTILINE)
@@ -104,4 +104,7 @@ def keep(node: BootedNode, name: str) -> None:
 
 def bring_back(node: BootedNode, name: str) -> None:
     """Have all that as it was when it was kept."""
+    if node.path("/etc/systemd/system/sockets.target.wants/reassert-agent.socket").is_symlink():
+        node.run("systemctl", "stop", "reassert-agent.socket", "reassert-agent.service", check=False)
     node.run("sh", "-ec", f"rm -rf {' '.join(PLACES)}; cp -a {KEPT}/{name}/. /")
+    node.run("systemctl", "daemon-reload")

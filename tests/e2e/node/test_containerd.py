@@ -272,6 +272,7 @@ def test_nri_with_its_second_line(node: Wirable) -> None:
     assert node.status()[0] == 0
     # The plugin away: refused.
     node.booted.run("systemctl", "stop", "reassert-nri")
+    assert node.booted.path("/run/reassert/agent/agent.sock").exists()
     assert node.status()[0] == 1
     pod = node.hostile_pod("runc")
     with pytest.raises(CriError, match="reassert"):

@@ -19,10 +19,14 @@ say() {
   "$@" < /bundle/state.json && echo started || echo failed
 }
 reassert dispatcher --real /bin/true > /usr/local/sbin/reassert-true
-chmod 755 /usr/local/sbin/reassert-true
+reassert dispatcher --real /bin/true --socket /run/reassert/agent/agent.sock --front /opt/reassert/front \
+  --hook-file /usr/local/sbin/reassert-hook > /usr/local/sbin/reassert-warm
+chmod 755 /usr/local/sbin/reassert-true /usr/local/sbin/reassert-warm
 while [ ! -e /stop ]; do
   say reassert-true create --bundle /bundle c
+  say reassert-warm create --bundle /bundle c
   say /opt/reassert/reassert hook poststop
+  say reassert-hook poststop
 done > /starts 2>&1 &
 until grep -q started /starts; do sleep 0.05; done
 """
@@ -57,10 +61,10 @@ def test_containers_start_while_the_program_changes(node: Wirable) -> None:
     said = booted.run("sh", "-euc", f"{STARTS}{upgrades}; touch /stop; wait").stdout
     assert "restarting" not in said
     assert set(booted.path("/starts").read_text().splitlines()) == {"started"}
-    booted.run("rm", "/usr/local/sbin/reassert-true")
+    booted.run("rm", "/usr/local/sbin/reassert-true", "/usr/local/sbin/reassert-warm")
     assert (booted.snapshot(("/etc", "/usr/local")), node.pid()) == (wired, pid)
     assert said.count(f"writing /opt/reassert/{first}\n") == 1
-    assert set(booted.run("ls", "/opt/reassert").stdout.split()) == {first, "reassert", "start"}
+    assert set(booted.run("ls", "/opt/reassert").stdout.split()) == {first, "front", "reassert", "start"}
     assert booted.run("/opt/reassert/reassert", *INSTALL.split()).stdout.endswith("nothing was restarted.\n")
     node.node("uninstall")
     assert node.changes() == []

@@ -166,9 +166,9 @@ class Wirable:
         return self.booted.cri.run_pod(handler)
 
 
-def assert_put_back(pod: Pod, overridden: bool = False) -> None:
+def assert_put_back(pod: Pod, overridden: bool = False, name: str = "c") -> None:
     """Run a hostile container in the pod: its process and an exec'ed one have what the node wants, or the author."""
-    container = pod.run(env=ENV, mounts=[("/tmp", "/etc/ssl")])
+    container = pod.run(name=name, env=ENV, mounts=[("/tmp", "/etc/ssl")])
     ours = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt"}
     wanted = OVERRIDDEN if overridden else {**OVERRIDDEN, **ours}
     assert reserved_in(container.environ()) == wanted

@@ -15,6 +15,7 @@ from e2e.packaging.conftest import INSTALL, UPGRADE
 from e2e.packaging.test_deb import POLICY, PROGRAM
 
 UNIT = "reassert-nri.service"
+AGENT = ("reassert-agent.socket", "reassert-agent.service")
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 POLICY_TEXT = f"""\
@@ -67,6 +68,10 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     sh(node, "reassert node install --adapter runtime,nri")
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=void"}
+    agent = {"ActiveState": "active", "UnitFileState": "enabled"}
+    assert [node.properties(unit, *agent) for unit in AGENT] == [agent, agent]
+    assert not node.path(f"/etc/systemd/system/{AGENT[1]}").exists()
+    answering = node.property(AGENT[1], "MainPID")
 
     wired = sh(node, "cat /usr/local/sbin/reassert-runc")
     before = int(node.property(UNIT, "MainPID"))
@@ -75,6 +80,8 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     wait_for(lambda: int(node.property(UNIT, "MainPID")) not in (0, before), "the new plugin", node.trouble)
     assert sh(node, "cat /usr/local/sbin/reassert-runc") == wired
     assert node.property("containerd.service", "MainPID") == engine
+    assert node.property(AGENT[1], "MainPID") not in ("0", answering)
+    assert all(node.property(unit, "ActiveState") == "active" for unit in AGENT)
     process = node.property(UNIT, "MainPID")
     assert sh(node, f"readlink /proc/{process}/exe") == sh(node, f"readlink -f {PROGRAM}")
     wait_for(lambda: node.property(UNIT, "ActiveState") == "active", "its connection", node.trouble)
@@ -85,4 +92,4 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     assert node.path(CONFIG).read_bytes() == containerd
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=all"}
-    assert node.property(UNIT, "LoadState") == "not-found"
+    assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT)] == ["not-found"] * 3

@@ -114,16 +114,17 @@ def test_nodes_may_keep_their_own_policy() -> None:
 
 
 def test_what_the_node_command_is_told() -> None:
-    def arguments(nri: bool = False, **node: object) -> Any:
-        found = objects({"node": node, "nri": {"enabled": nri}})
+    def arguments(nri: bool = False, agent: bool = True, **node: object) -> Any:
+        found = objects({"node": node, "nri": {"enabled": nri}, "agent": {"enabled": agent}})
         (container,) = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
         return container["args"]
 
-    assert arguments() == ["--adapter=runtime", "--default"]
+    assert arguments() == ["--adapter=runtime", "--agent", "--default"]
+    assert arguments(agent=False) == ["--adapter=runtime", "--no-agent", "--default"]
     told = arguments(engine="crio", adapters=["runtime", "hook"], runtimeClass="gpu")
-    assert told == ["--engine=crio", "--adapter=runtime,hook", "--runtime-class=gpu"]
-    assert arguments(nri=True) == ["--adapter=runtime", "--default"]
-    assert arguments(nri=True, adapters=["nri"]) == ["--adapter=nri", "--no-unit", "--default"]
+    assert told == ["--engine=crio", "--adapter=runtime,hook", "--agent", "--runtime-class=gpu"]
+    assert arguments(nri=True) == ["--adapter=runtime", "--agent", "--default"]
+    assert arguments(nri=True, adapters=["nri"]) == ["--adapter=nri", "--no-unit", "--agent", "--default"]
 
 
 def test_no_pod_on_the_nodes_has_a_token() -> None:

@@ -26,6 +26,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
     for module in (change, change.tree):
         monkeypatch.setattr(module, "PLACE", str(tmp_path / "opt/reassert"))
+    monkeypatch.setattr(change.tree, "_SECONDS", 0)
     monkeypatch.setattr(change.tree, "STAGING", str(tmp_path / "opt/aside"))
     monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))
     monkeypatch.setattr(proof, "traces", list)

@@ -32,6 +32,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
     monkeypatch.setattr(command, "_root", lambda: None)
     monkeypatch.setattr(command.Record, "read", lambda *_: record)
     monkeypatch.setattr(status_module, "out_of_date", lambda *_: [])
+    monkeypatch.setattr(status_module, "_look_at_agent", lambda *_: None)
     monkeypatch.setattr(
         status_module, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
     )

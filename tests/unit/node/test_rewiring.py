@@ -167,7 +167,7 @@ def test_dispatcher_that_containers_still_call_passes_through_until_they_are_gon
     node.uninstall()
     assert node.said[-1].startswith(f"2 running containers or commands still call {node.dispatcher()}: it stays")
     assert real_of(str(node.dispatcher())) == "/usr/sbin/runc"
-    assert node.dispatcher().read_text().count("\n") == 3
+    assert node.dispatcher().read_text().count("\n") == 4
     assert "lib/reassert/node/installed.json" in node.everything()
     assert not (node.top / "bin/reassert").is_symlink()
     record = Record.read(node.state)

@@ -118,3 +118,38 @@ def test_nothing_is_tidied_that_a_return_needs(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(command.tree, "tidy", lambda: tidied.append(True))
     command._tidy()
     assert bool(tidied) != pending
+
+
+def test_front_is_switched_with_the_program(opt: Opt, tmp_path: Path) -> None:
+    front = opt.place / "front"
+    assert not os.path.lexists(front)
+    built = opt.frozen("second") / "front"
+    built.write_text("front 2\n")
+    built.chmod(0o755)
+    opt.install("second")
+    assert front.read_text() == "front 2\n"
+    assert front.resolve().parent == (opt.place / "reassert").resolve().parent
+    (tmp_path / "root").mkdir()
+    tree.lay_out(str(opt.frozen("second")), str(tmp_path / "root"), str(opt.place))
+    assert os.readlink(tmp_path / "root/front") == os.readlink(front)
+    built.unlink()
+    opt.install("third")
+    assert front.exists()  # a dispatcher may name it until all is done
+    tree.tidy()
+    assert not os.path.lexists(front)
+
+
+def test_starts_that_are_under_way_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "_PATIENCE", 0.3)
+    runtime = tmp_path / "runtime"
+    runtime.write_text("#!/bin/sh\nsleep 60\n")
+    runtime.chmod(0o755)
+    cases = {("create", "--bundle", "/b", "c"): True, ("exec", "--process=/p", "c"): True, ("state", "c"): False}
+    for arguments, waits in cases.items():
+        with subprocess.Popen([runtime, *arguments]) as running:
+            while b"runtime" not in Path(f"/proc/{running.pid}/cmdline").read_bytes():
+                pass
+            assert tree._is_start(f"/proc/{running.pid}") == waits
+            tree.let_starts_end()
+            running.kill()
+    assert not tree._is_start("/proc/0")

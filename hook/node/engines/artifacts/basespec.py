@@ -14,16 +14,17 @@ from hook.valuefile import first_line
 STAGE = "createRuntime"
 
 
-def base_spec(default: dict[str, Any], program: str, env: list[str]) -> dict[str, Any]:
-    """Returns a spec with the verifying hook as the last of its stage, and these entries at the end of its env.
+def base_spec(default: dict[str, Any], program: str, env: list[str], hook_file: str = "") -> dict[str, Any]:
+    """A spec with the verifying hook as the last of its stage, and these entries at the end of its env.
 
-    The hook runs for every container but the sandbox. An entry replaces one of the same name in the default spec.
+    The hook runs for every container but the sandbox. `hook_file`: what it calls instead of the program. An
+    entry whose name is in the default already takes its place.
     """
     names = {entry.partition("=")[0] for entry in env}
     process = dict(default.get("process") or {})
     process["env"] = [e for e in process.get("env") or [] if e.partition("=")[0] not in names] + env
     hooks = dict(default.get("hooks") or {})
-    hooks[STAGE] = [*(hooks.get(STAGE) or []), oci_hook(program, STAGE)]
+    hooks[STAGE] = [*(hooks.get(STAGE) or []), oci_hook(program, STAGE, file=hook_file)]
     return {**default, "process": process, "hooks": hooks}
 
 

@@ -6,21 +6,42 @@ import os
 import shlex
 from pathlib import Path
 
+from hook import events
 from hook.emit.dispatcher import MARK, dispatcher
+from hook.emit.front import warm_dispatcher
 from hook.node.change.files import State
 from hook.node.change.program import installed
 from hook.node.errors import NodeError
+from hook.policy import store
 
 DIRECTORY = "/usr/local/sbin"
 
+HOOK_FILE = f"{DIRECTORY}/reassert-hook"
+"""What hook entries execute where there is an agent to ask (hook.emit.front.warm_hook)."""
 
-def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: bool = False) -> tuple[str, State]:
-    """Returns the path of the dispatcher for a real runtime, and its content.
+WHERE = {
+    "socket": "/run/reassert/agent/agent.sock",
+    "policy": store.SOURCE,
+    "store": store.STORE,
+    "events": events.EVENTS,
+}
+"""Whom front asks, and for which files: the socket unit's, and the defaults of `reassert agent`."""
 
-    `real`, `program`: absolute paths. `taken`: dispatcher paths in use, with their real runtimes; this one is added.
-    Two runtimes of one name get two dispatchers. A file that reassert did not write is never replaced. `rootless`: for
-    podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`. Raises NodeError if `real` is
-    not an executable file.
+
+_NOT_FOR_THE_RUNTIME = "case ${1-} in --cold=*) shift ;; esac\n"
+"""Line of sh for what takes the place of a warm dispatcher: a front that read that one adds such an argument."""
+
+
+def dispatcher_for(
+    real: str, program: str, taken: dict[str, str], rootless: bool = False, front: str = ""
+) -> tuple[str, State]:
+    """The path of the dispatcher for a real runtime, and what is to be there.
+
+    `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
+    one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
+    `rootless`: for podman, which ordinary users call too (hook.emit.dispatcher): `reassert-podman-crun`. `front`: as in
+    Choice.
+    Raises NodeError where `real` is no program.
     """
     if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
         raise NodeError(f"the OCI runtime {real} is not an executable file; correct its path or install it")
@@ -30,7 +51,14 @@ def dispatcher_for(real: str, program: str, taken: dict[str, str], rootless: boo
         path = stem + (f"-{number}" if number > 1 else "")
         if taken.get(path, real) == real and (not os.path.lexists(path) or real_of(path) == real):
             taken[path] = real
-            return path, State(dispatcher(real, program, [], installed(program), rootless).encode(), mode=0o755)
+            if front:
+                text = warm_dispatcher(
+                    real, program, front, {**WHERE, "hook": HOOK_FILE}, [], installed(program), rootless
+                )
+            else:
+                first, mark, rest = dispatcher(real, program, [], installed(program), rootless).split("\n", 2)
+                text = f"{first}\n{mark}\n{_NOT_FOR_THE_RUNTIME}{rest}"
+            return path, State(text.encode(), mode=0o755)
         number += 1
 
 
@@ -58,8 +86,9 @@ def real_of(path: str) -> str | None:
 
 
 def pass_through(real: str) -> State:
-    """Returns the file that replaces a dispatcher that containers still call: it only calls the real runtime."""
-    text = f'#!/bin/sh\n{MARK}; removed, but running containers still call this\nexec {shlex.quote(real)} "$@"\n'
+    """What stands in a dispatcher's place while what runs still calls it: the real runtime alone."""
+    gone = f"{MARK}, which is gone; what runs still calls this"
+    text = f'#!/bin/sh\n{gone}\n{_NOT_FOR_THE_RUNTIME}exec {shlex.quote(real)} "$@"\n'
     return State(text.encode(), mode=0o755)
 
 

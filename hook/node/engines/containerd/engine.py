@@ -168,14 +168,14 @@ class Containerd(Engine[Dump]):
                 # A table in a file replaces the built-in one, so the file must have all of its values.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
             if RUNTIME in choice.adapters and not path_of_shim(table):
-                artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken)
+                artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken, front=choice.front)
                 path = wiring.add_artifact(artifact)
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
                 configured = old["base_runtime_spec"]
                 if configured not in defaults:
                     defaults[configured] = _default_spec(configured)
-                spec = base_spec(defaults[configured], choice.program, env)
+                spec = base_spec(defaults[configured], choice.program, env, choice.hook_file)
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
                 settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
@@ -290,6 +290,10 @@ class Containerd(Engine[Dump]):
     def users(self, now: Dump, path: str) -> int:
         """Returns how many running containers have a shim that calls this runtime."""
         return shims.users(path, _state(now))
+
+    def called_for(self, now: Dump, container_id: str) -> str:
+        """As its shim was told."""
+        return shims.called_for(container_id, _state(now))
 
     # -- containerd itself
 

@@ -186,10 +186,10 @@ class Docker(Engine[Settings]):
         taken: dict[str, str] = {}
         for name, entry in runtimes.items():
             if wanted in (None, name):
-                self._wrap(name, entry, choice.program, taken, wiring)
+                self._wrap(name, entry, choice, taken, wiring)
         added = NAME if wanted is None and default in _STOCK else wanted
         if added and added not in runtimes:
-            runtimes[added] = {"path": _dispatcher("runc", choice.program, taken, wiring)}
+            runtimes[added] = {"path": _dispatcher("runc", choice, taken, wiring)}
             wiring.notes["created"] = added
         elif added == NAME and wanted is None:
             raise NodeError(f"{self._config} has a runtime {NAME} that is not ours; rename it")
@@ -200,14 +200,14 @@ class Docker(Engine[Settings]):
             edited["runtimes"] = runtimes
         return edited
 
-    def _wrap(self, name: str, entry: dict[str, Any], program: str, taken: dict[str, str], wiring: Wiring) -> None:
-        """Replaces the runtime of an entry by a dispatcher, which passes runtimeArgs and options on."""
+    def _wrap(self, name: str, entry: dict[str, Any], choice: Choice, taken: dict[str, str], wiring: Wiring) -> None:
+        """A dispatcher in the place of what the entry calls; its runtimeArgs and options go on to that."""
         called = _called(entry)
         if called is None:
             kind = entry.get("runtimeType") or "without a path"
             wiring.remarks.append(f"runtime {name} ({kind}) calls no OCI runtime and stays as it is")
             return
-        path = _dispatcher(called, program, taken, wiring)
+        path = _dispatcher(called, choice, taken, wiring)
         if "path" in entry:
             entry["path"] = path
         else:
@@ -317,6 +317,10 @@ class Docker(Engine[Settings]):
         """Returns how many running containers have a shim that calls this runtime."""
         return sum(shims.users(path, state) for state in _STATES)
 
+    def called_for(self, now: Settings, container_id: str) -> str:
+        """As its shim was told."""
+        return next(filter(None, (shims.called_for(container_id, state) for state in _STATES)), "")
+
     # -- dockerd itself
 
     def _address(self, now: Settings) -> str:
@@ -350,12 +354,12 @@ def _called(entry: dict[str, Any]) -> str | None:
     return None
 
 
-def _dispatcher(called: str, program: str, taken: dict[str, str], wiring: Wiring) -> str:
-    """Adds the dispatcher for a runtime to the artifacts. Returns its path."""
+def _dispatcher(called: str, choice: Choice, taken: dict[str, str], wiring: Wiring) -> str:
+    """The path of the dispatcher for a runtime; the file itself joins the artifacts."""
     real = systemd.which(called)
     if real is None:
-        raise NodeError(f"the OCI runtime {called}, which dockerd calls, is not installed on this node")
-    return wiring.add_artifact(dispatcher_for(behind(real), program, taken))
+        raise NodeError(f"the OCI runtime {called}, which dockerd is to call, is not installed on this node")
+    return wiring.add_artifact(dispatcher_for(behind(real), choice.program, taken, front=choice.front))
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:

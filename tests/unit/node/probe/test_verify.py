@@ -48,6 +48,7 @@ class Local:
 
     def __init__(self, change: Callable[[Env], Env], exec_change: Callable[[Env], Env] | None = None) -> None:
         self.identity = Identity("podman", False, types=(CONTAINER,))
+        self.marks = Marks()
         self.change, self.exec_change = change, exec_change or change
         self.short_lived = 0
         self.alive: list[subprocess.Popen[bytes]] = []
@@ -301,6 +302,7 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
                 "result": "protected",
                 "saw": ["put back: 2 env; in exec too"],
                 "exec": "protected",
+                "starts": None,
             }
         ],
         "rulesNotTried": [],
@@ -369,3 +371,43 @@ def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(
     assert [file.name for file in path.iterdir()] == ["0a1b"]
     marks.clear()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_with_an_agent_everything_is_tried_warm_and_cold(local: Make) -> None:
+    starter = local(protect)
+    [alone], _ = examine([RUNC], POLICY, starter)
+    count = starter.started
+    [finding], _ = examine([RUNC], POLICY, starter, agent=True)
+    assert (finding.ways, starter.started) == ({"warm": "protected", "cold": "protected"}, 3 * count)
+    assert finding.saw == [*alone.saw, "the same in a cold start"]
+    assert not starter.marks.cold
+
+
+def only(cold: bool, starters: list[Local]) -> Callable[[Env], Env]:
+    """Protects the starts of one way only."""
+    return lambda env: protect(env) if starters[0].marks.cold == cold else env
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_one_way_that_does_not_protect_is_enough(local: Make, cold: bool) -> None:
+    starters: list[Local] = []
+    starters.append(local(only(cold, starters)))
+    [finding], _ = examine([RUNC], POLICY, starters[0], agent=True)
+    wrong, right = ("warm", "cold") if cold else ("cold", "warm")
+    assert finding.result == "not protected"
+    assert finding.ways == {wrong: "not protected", right: "protected"}
+    assert all(text.startswith("in a cold start: ") != cold for text in finding.saw)
+
+
+def test_an_agent_that_answers_nothing_is_said(local: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In kind, say, whose containerd is in another mount namespace."""
+    event = {"probe": True, "timestamp": "9999", "start": "cold", "cold": "caller"}
+    monkeypatch.setattr("hook.node.probe.verify.last_starts", lambda: [event])
+    [finding], _ = examine([RUNC], POLICY, local(protect), agent=True)
+    assert finding.ways == {"warm": "not tried", "cold": "protected"}
+    assert finding.saw[-1].startswith("no start was warm: caller; ")
+
+
+def test_what_calls_no_runtime_of_this_node_has_no_ways(local: Make) -> None:
+    [finding], _ = examine([KATA], POLICY, local(protect), agent=True)
+    assert finding.ways == {}

@@ -1,0 +1,159 @@
+"""The resident agent as `reassert node status` shows it, and which of the last container starts it answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hook import events
+from hook.base.errors import ReassertError
+from hook.node import systemd
+from hook.node.change.program import front_in_use, path_in_use
+from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, why_cold
+
+_TAIL = 1 << 18
+"""Bytes at the end of the event log in which the last starts are looked for."""
+
+_LAST = 20
+"""Starts of a handler that are counted."""
+
+_START_ADAPTERS = ("runtime", "hook")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The agent of this node. `cold`: why there is none, so that every start is cold; "" where there is one.
+
+    `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
+    that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident.
+    """
+
+    cold: str
+    socket: str = ""
+    service: str = ""
+    version: str = ""
+    installed: str = ""
+    is_current: bool = False
+    memory: int = 0
+
+    def problems(self) -> list[str]:
+        """What is wrong with it. That a unit does not run is said of the engine that wants it."""
+        if self.cold or self.service != "active" or self.is_current:
+            return []
+        return [
+            f"the agent is {self.version or 'of an unknown version'}, and not the installed program "
+            f"({self.installed}), so starts may be cold: systemctl restart {SERVICE}"
+        ]
+
+    def as_text(self) -> str:
+        """A line for people."""
+        if self.cold:
+            return f"Agent: none, every container start is cold: {self.cold}"
+        running = f", {self.version}, {self.memory / (1 << 20):.1f} MiB" if self.memory else ""
+        return f"Agent: socket {self.socket}, service {self.service}{running}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        if self.cold:
+            return {"cold": self.cold}
+        return {
+            "socket": self.socket,
+            "service": self.service,
+            "version": self.version,
+            "installedVersion": self.installed,
+            "current": self.is_current,
+            "memoryBytes": self.memory,
+        }
+
+
+def look(wanted: bool) -> Agent:
+    """The agent as it is now. `wanted`: what the last install was told. Raises NodeError."""
+    cold = why_cold(wanted, front_in_use())
+    if cold:
+        return Agent(cold)
+    socket, service = systemd.state(SOCKET), systemd.state(SERVICE)
+    pid = systemd.main_pid(SERVICE)
+    program = path_in_use()
+    installed = _version(program)
+    try:
+        running = os.readlink(f"/proc/{pid}/exe")
+        memory = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return Agent("", socket, service, installed=installed)
+    is_current = running == os.path.realpath(program)
+    version = installed if is_current else _version(running)
+    size = int(memory[1]) << 10 if memory else 0
+    return Agent("", socket, service, version, installed, is_current, size)
+
+
+def _version(program: str) -> str:
+    if not os.access(program, os.X_OK):  # replaced, and removed since
+        return ""
+    try:
+        return systemd.command([program, "--version"]).stdout.strip()
+    except ReassertError:
+        return ""
+
+
+@dataclass
+class Starts:
+    """The last starts of a handler's containers that left an event. `cold`: their number by reason, "" for none."""
+
+    warm: int = 0
+    cold: Counter[str] = field(default_factory=Counter)
+
+    def count(self) -> int:
+        """All of them."""
+        return self.warm + self.cold.total()
+
+    def as_text(self) -> str:
+        """For a cell of a table."""
+        reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(self.cold.items()) if reason)
+        cold = f"{self.cold.total()} cold" + (f" ({reasons})" if reasons else "")
+        parts = ([f"{self.warm} warm"] if self.warm else []) + ([cold] if self.cold else [])
+        return ", ".join(parts) or "-"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"warm": self.warm, "cold": dict(sorted(self.cold.items()))}
+
+
+def last_starts(path: str = events.EVENTS) -> list[dict[str, Any]]:
+    """The events of container starts at the end of the log, newest first, that say whether they were warm or cold."""
+    try:
+        with Path(path).open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL))
+            lines = log.read().splitlines()
+    except OSError:
+        return []
+    return [event for event in map(_event, reversed(lines)) if event.get("start") in ("warm", "cold")]
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:  # the first one may have been cut
+        return {}
+    is_start = isinstance(event, dict) and event.get("adapter") in _START_ADAPTERS
+    return event if is_start else {}
+
+
+def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[str], str]) -> Starts:
+    """The last starts under a real runtime. `called`: the runtime that a container's engine calls, "" if unknown."""
+    counted = Starts()
+    for event in found:
+        if called(str(event.get("id", ""))) not in ("", runtime):
+            continue
+        if event["start"] == "warm":
+            counted.warm += 1
+        else:
+            counted.cold[str(event.get("cold", ""))] += 1
+        if counted.count() == _LAST:
+            break
+    return counted

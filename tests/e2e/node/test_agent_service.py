@@ -1,0 +1,208 @@
+"""The resident agent as `reassert node install` sets it up: units, front, dispatchers, under a real systemd."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from e2e.cri.client import wait_for
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot
+from e2e.node.test_upgrade import twin
+from e2e.node.wired import FILES, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back, usual_config
+
+SOCKET, SERVICE = "reassert-agent.socket", "reassert-agent.service"
+UNITS = (SOCKET, SERVICE)
+COLD = "/run/cold"
+"""A line for each start that was cold (`watched`)."""
+
+LOOPS = ("/loop/1", "/loop/2")
+"""Bundles of containers that are created again and again (`STARTS`)."""
+
+NVIDIA = """#!/bin/sh
+# In the place of a runtime: of a container of a loop it looks, after a while, whether it could execute the hooks.
+case " $* " in
+*" --bundle /loop/"*)
+  sleep 0.3
+  cd "$3"
+  hook=$(grep -o '"/[^"]*/reassert[^/"]*"' config.json | head -n 1 | tr -d '"')
+  [ -z "$hook" ] || [ -x "$hook" ] || exit 1
+  grep -q NVIDIA_VISIBLE_DEVICES=void config.json || [ ! -e /loop/wired ] || exit 1
+  exit 0 ;;
+esac
+exec runc "$@"
+"""
+BUNDLE = """{"ociVersion": "1.0.2", "root": {"path": "r"}, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}"""
+STARTS = """
+loop() {
+  while [ ! -e /loop/stop ]; do
+    cp /loop/config.json "$1/config.json"
+    if "$2" create --bundle "$1" c; then echo started; else echo failed; fi >> "$1/said" 2>&1
+  done
+}
+for bundle in /loop/1 /loop/2; do
+  mkdir -p $bundle/r
+  loop $bundle /usr/local/sbin/reassert-nvidia-container-runtime &
+done
+wait
+"""
+
+
+@pytest.fixture(scope="module")
+def booted(module_boot: Boot) -> BootedNode:
+    files = {**FILES, "/usr/local/bin/nvidia-container-runtime": NVIDIA, "/loop/config.json": BUNDLE}
+    node = module_boot("trixie", config=usual_config("trixie"), files=files)
+    node.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
+    return node
+
+
+@pytest.fixture
+def node(booted: BootedNode) -> Iterator[Wirable]:
+    """After every test reassert is taken out, and nothing is different from before."""
+    wirable = Wirable(booted, booted.snapshot())
+    yield wirable
+    wirable.take_out()
+    booted.path(POLICY_FILE).write_text(POLICY)
+    assert wirable.changes() == []
+    assert not booted.path("/run/reassert/agent").exists()
+    assert [booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
+
+
+@contextmanager
+def watched(node: Wirable) -> Iterator[Callable[[], list[str]]]:
+    """What gives the cold starts so far: the script of a dispatcher or a hook sources this file then."""
+    start = node.booted.path("/opt/reassert/start")
+    text = start.read_text()
+    start.write_text(f'{text}echo "$0" "$@" >> {COLD}\n')
+    node.booted.path(COLD).write_text("")
+    yield lambda: node.booted.path(COLD).read_text().splitlines()
+    start.write_text(text)
+
+
+def is_active(node: Wirable) -> bool:
+    """Whether both units run."""
+    return [node.booted.property(unit, "ActiveState") for unit in UNITS] == ["active", "active"]
+
+
+def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
+    node.install()
+    assert is_active(node)
+    assert node.status()[0] == 0
+    shown = json.loads(node.node("status", "--engine", "containerd", "-o", "json").stdout)["agent"]
+    assert (shown["socket"], shown["service"], shown["current"]) == ("active", "active", True)
+    assert shown["version"] == shown["installedVersion"] == node.booted.run("reassert", "--version").stdout.strip()
+    assert 0 < shown["memoryBytes"] < 64 << 20
+    checked = node.booted.run("systemd-analyze", "verify", *(f"/etc/systemd/system/{unit}" for unit in UNITS))
+    assert checked.stdout + checked.stderr == ""
+    pod = node.hostile_pod("runc")
+    with watched(node) as cold:
+        assert_put_back(pod)
+        assert cold() == []
+
+        was = node.booted.property(SERVICE, "MainPID")
+        node.booted.run("systemctl", "kill", "--signal=KILL", SERVICE)
+        assert_put_back(pod, name="killed")
+        wait_for(lambda: is_active(node) and node.booted.property(SERVICE, "MainPID") != was, "a restart")
+        before = cold()
+        assert_put_back(pod, name="again")
+        assert cold() == before
+        pod.remove()
+
+        done = node.node("verify", "--engine", "containerd", "-o", "json", "--except", "handler/kata")
+        ways = {handler["name"]: handler["starts"] for handler in json.loads(done.stdout)["handlers"]}
+        both = {"warm": "protected", "cold": "protected"}
+        assert ways == {"crun": both, "kata": None, "nvidia": both, "runc": both}
+        assert len(cold()) > len(before)
+
+
+def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
+    said = node.install("--no-agent", "--no-probe").stdout
+    assert "Note: every container start is cold: --no-agent\n" in said
+    assert [node.booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
+    assert node.booted.path("/usr/local/sbin/reassert-runc").read_text().startswith("#!/bin/sh\n")
+    assert not node.booted.path("/usr/local/sbin/reassert-hook").exists()
+    pod = node.hostile_pod("runc")
+    assert_put_back(pod, name="c4")
+    assert "Agent: none, every container start is cold: --no-agent\n" in node.node("status").stdout + "\n"
+    # as before, until it is said anew; neither restarts containerd
+    pid = node.pid()
+    assert "nothing to change" in node.install("--no-probe").stdout
+    node.install("--agent", "--no-probe")
+    assert is_active(node)
+    assert_put_back(pod, name="c5")
+    node.install("--no-agent", "--no-probe")
+    assert [node.booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
+    assert_put_back(pod, name="c6")
+    assert node.pid() == pid
+    pod.remove()
+
+
+def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -> None:
+    """Upgrades, a failed one, an uninstall: none of the starts fails, none is unadjusted while it is wired."""
+    booted = node.booted
+    other = str(twin(booted.directory / "twin"))
+    node.install("--no-probe")
+    pod = node.hostile_pod("nvidia")
+    pod.run(name="user")  # for which the dispatcher stays as a pass-through
+    booted.path("/loop/wired").touch()
+    looping = subprocess.Popen(booted.command("sh", "-euc", STARTS))
+
+    def started() -> list[int]:
+        return [booted.path(f"{bundle}/said").read_text().count("started") for bundle in LOOPS]
+
+    def some_more() -> None:
+        before = started()
+        wait_for(lambda: all(now > was for now, was in zip(started(), before, strict=True)), "more starts")
+
+    try:
+        wait_for(lambda: all(booted.path(f"{bundle}/said").exists() for bundle in LOOPS), "the first starts")
+        some_more()
+        for program in (other, PROGRAM):
+            was, listening = (
+                booted.property(SERVICE, "MainPID"),
+                booted.property(SOCKET, "ActiveEnterTimestamp"),
+            )
+            booted.run(program, "node", "install", "--engine", "containerd", "--no-probe")
+            some_more()
+            assert booted.property(SERVICE, "MainPID") not in ("0", was)
+            assert booted.property(SOCKET, "ActiveEnterTimestamp") == listening
+            assert_runs_what_is_installed(node)
+        broken = booted.path(f"/run/systemd/system/{SERVICE}.d/broken.conf")
+        broken.parent.mkdir(exist_ok=True)
+        broken.write_text("[Service]\nExecStartPre=/bin/false\n")
+        failed = booted.run(other, "node", "install", "--engine", "containerd", "--no-probe", check=False)
+        assert failed.stderr.startswith(f"reassert: systemctl restart {SERVICE} failed")
+        broken.unlink()
+        booted.run("systemctl", "daemon-reload")
+        wait_for(lambda: is_active(node), "the agent of before", booted.trouble)
+        assert_runs_what_is_installed(node)
+        some_more()
+        booted.path("/loop/wired").unlink()
+        said = node.node("uninstall").stdout
+        assert "still call /usr/local/sbin/reassert-nvidia-container-runtime" in said
+        some_more()
+    finally:
+        booted.path("/loop/stop").touch()
+        looping.wait(30)
+    said = "".join(booted.path(f"{bundle}/said").read_text() for bundle in LOOPS)
+    assert set(said.splitlines()) == {"started"}
+    pod.remove()
+    node.node("uninstall")
+
+
+def assert_runs_what_is_installed(node: Wirable) -> None:
+    """The service runs the program that dispatchers call."""
+    process = node.booted.property(SERVICE, "MainPID")
+    running = node.booted.run("readlink", f"/proc/{process}/exe").stdout
+    assert running == node.booted.run("readlink", "-f", "/opt/reassert/reassert").stdout
+
+
+def test_a_failed_install_leaves_no_unit(node: Wirable) -> None:
+    node.booted.path(POLICY_FILE).write_text(POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca"))
+    assert node.install(check=False).returncode == 1
+    node.booted.path(POLICY_FILE).write_text(POLICY)
+    assert node.changes() == []

@@ -1,0 +1,147 @@
+"""What `reassert node` puts on a node for the resident agent, and what `status` says of the last container starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hook.node import agent, systemd
+from hook.node.agent import Agent, Starts, last_starts, starts_of
+from hook.node.change.files import put
+from hook.node.engines.artifacts import agent_unit, dispatchers
+from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, why_cold
+from hook.node.engines.artifacts.dispatchers import HOOK_FILE, dispatcher_for, pass_through, real_of, script
+from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
+from unit.support import policy
+
+PROGRAM, FRONT = "/opt/reassert/reassert", "/opt/reassert/front"
+
+
+def choice(*adapters: str, front: str = FRONT, wanted: bool = True, program: str = PROGRAM) -> Choice:
+    in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
+    return Choice(adapters, None, program, in_force, agent=wanted, front=front)
+
+
+def test_the_files_and_units_of_an_agent() -> None:
+    wiring = Wiring(artifacts=[("/usr/local/sbin/reassert-runc", None)], units=["reassert-nri.service"])
+    add_agent(wiring, choice(RUNTIME))
+    assert wiring.units == [*UNITS, "reassert-nri.service"]
+    assert [path for path, _ in wiring.artifacts] == [
+        f"/etc/systemd/system/{SOCKET}",
+        f"/etc/systemd/system/sockets.target.wants/{SOCKET}",
+        f"/etc/systemd/system/{SERVICE}",
+        f"/etc/systemd/system/multi-user.target.wants/{SERVICE}",
+        HOOK_FILE,
+        "/usr/local/sbin/reassert-runc",  # names the hook file, so it comes later and goes earlier
+    ]
+    text = dict(wiring.artifacts)[f"/etc/systemd/system/{SERVICE}"]
+    assert text and f"\nExecStart={PROGRAM} agent\n" in text.content.decode()
+    hook = dict(wiring.artifacts)[HOOK_FILE]
+    assert hook and hook.mode == 0o755 and hook.content.startswith(b"#!/opt/reassert/front\n")
+    assert is_wanted(wiring.notes)
+
+
+def test_a_package_has_the_units_and_they_are_only_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_unit, "_PACKAGED", str(tmp_path))
+    for unit in UNITS:
+        (tmp_path / unit).touch()
+    wiring = Wiring()
+    add_agent(wiring, choice(RUNTIME, program="/usr/lib/reassert/reassert", front="/bin/true"))
+    links = [(path, state) for path, state in wiring.artifacts if path.startswith("/etc/systemd")]
+    assert [os.path.basename(os.path.dirname(path)) for path, _ in links] == [
+        "sockets.target.wants",
+        "multi-user.target.wants",
+    ]
+    assert [state and state.content.decode() for _, state in links] == [f"{tmp_path}/{unit}" for unit in UNITS]
+
+
+@pytest.mark.parametrize(
+    ("adapters", "front", "wanted"), [((RUNTIME,), "", True), ((RUNTIME, HOOK), "", False), ((CDI,), FRONT, True)]
+)
+def test_no_agent(adapters: tuple[str, ...], front: str, wanted: bool) -> None:
+    wiring = Wiring()
+    add_agent(wiring, choice(*adapters, front=front, wanted=wanted))
+    assert (wiring.units, wiring.artifacts, is_wanted(wiring.notes)) == ([], [], wanted)
+
+
+def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "available", lambda: True)
+    assert why_cold(True, FRONT) == ""
+    assert why_cold(False, FRONT) == "--no-agent"
+    assert why_cold(True, "").startswith("front was not built")
+    monkeypatch.setattr(systemd, "available", lambda: False)
+    assert why_cold(True, FRONT) == "this node's init is not systemd"
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of dispatchers."""
+    monkeypatch.setattr(dispatchers, "DIRECTORY", str(tmp_path / "sbin"))
+    (tmp_path / "sbin").mkdir()
+    return tmp_path
+
+
+@pytest.mark.root
+def test_a_dispatcher_names_front_before_it_is_there(directory: Path) -> None:
+    path, state = dispatcher_for("/bin/true", PROGRAM, {}, front=FRONT)
+    lines = state.content.decode().splitlines()
+    assert lines[0] == f"#!{FRONT}"
+    assert f"# hook: {HOOK_FILE}" in lines
+    assert "# socket: /run/reassert/agent/agent.sock" in lines
+    put(path, state)
+    assert real_of(path) == "/bin/true"
+    assert script(path)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("text", ["cold", "gone"])
+def test_an_argument_of_a_front_that_read_the_file_before_reaches_no_runtime(directory: Path, text: str) -> None:
+    """It goes cold by executing sh with the file, in whose place there may be another one now."""
+    real = directory / "real"
+    real.write_text('#!/bin/sh\necho "$@"\n')
+    real.chmod(0o755)
+    path, state = dispatcher_for(str(real), PROGRAM, {})
+    put(path, state if text == "cold" else pass_through(str(real)))
+    for arguments in (["--cold=absent", "state", "c"], ["state", "c"]):
+        assert subprocess.check_output([path, *arguments], text=True) == "state c\n"
+    assert subprocess.check_output([path], text=True) == "\n"
+
+
+def event(start: str, cold: str = "", container: str = "c", adapter: str = "runtime") -> str:
+    fields = {"event": "container.edited", "id": container, "adapter": adapter, "start": start}
+    return json.dumps({**fields, "cold": cold} if cold else fields)
+
+
+def test_the_last_starts_are_read_from_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "events.jsonl"
+    assert last_starts(str(log)) == []
+    lines = [event("cold", "policy"), "no JSON", "[1]", event("warm", adapter="nri"), json.dumps({"id": "older"})]
+    log.write_text("\n".join([*lines, event("warm", container="last")]) + "\n")
+    assert [found["id"] for found in last_starts(str(log))] == ["last", "c"]
+    monkeypatch.setattr(agent, "_TAIL", 120)
+    assert [found["id"] for found in last_starts(str(log))] == ["last"]
+
+
+def test_starts_are_counted_by_the_runtime_that_an_engine_calls() -> None:
+    found = [json.loads(event("warm", container="a")), json.loads(event("cold", "timeout", "b"))]
+    found += [json.loads(event("cold", "policy", "unknown"))]
+    called = {"a": "/usr/sbin/runc", "b": "/usr/bin/crun", "unknown": ""}.__getitem__
+    runc, crun = starts_of("/usr/sbin/runc", found, called), starts_of("/usr/bin/crun", found, called)
+    assert (runc.as_text(), crun.as_text()) == ("1 warm, 1 cold (policy 1)", "2 cold (policy 1, timeout 1)")
+    assert crun.as_dict() == {"warm": 0, "cold": {"policy": 1, "timeout": 1}}
+    assert starts_of("/usr/bin/crun", found * 100, called).count() == 20
+    assert Starts(cold=Counter({"": 2})).as_text() == "2 cold"
+    assert Starts().as_text() == "-"
+
+
+def test_an_agent_of_another_version_is_a_problem() -> None:
+    other = Agent("", "active", "active", "reassert 0.1.0", "reassert 0.2.0", False, 17 << 20)
+    assert other.as_text() == "Agent: socket active, service active, reassert 0.1.0, 17.0 MiB"
+    assert [problem.partition(",")[0] for problem in other.problems()] == ["the agent is reassert 0.1.0"]
+    assert Agent("--no-agent").problems() == []
+    assert Agent("--no-agent").as_text() == "Agent: none, every container start is cold: --no-agent"
