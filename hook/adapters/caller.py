@@ -24,11 +24,12 @@ STATE = "the OCI state on stdin"
 class Caller:
     """The process that is to be told, and whose files and descriptors are meant."""
 
-    __slots__ = ("environment",)
+    __slots__ = ("environment", "start")
 
-    def __init__(self, environment: "dict[bytes, bytes]") -> None:
-        """`environment`: as the engine gave it."""
+    def __init__(self, environment: "dict[bytes, bytes]", cold: str = "") -> None:
+        """`environment`: as the engine gave it. `cold`: why the agent does not answer, "" where nobody asked it."""
         self.environment = environment
+        self.start = {"start": "cold", "cold": cold} if cold else {"start": "cold"}
 
     def say(self, text: str) -> None:
         """One line on the caller's standard error."""
@@ -69,7 +70,8 @@ class Caller:
 
     def decided(self, config: str) -> "Reserved | None":
         """What was decided about a container at its create. Raises Undecided, OSError."""
-        return decision.read(Spec(self.config(config), config).annotations)
+        found = decision.read(Spec(self.config(config), config).annotations)
+        return found.env if found else None
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """The device checkpoint of kubelet. Raises Undecided, OSError."""

@@ -48,7 +48,8 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         entries = spec.hooks.get(STAGE)
         others = [other for other in entries if other != entry] if isinstance(entries, list) else []
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
-    spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
+    paths = [edit.name for edit in decided.mounts]
+    spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths)
     return Done(CONFIG, handed_on=bool(decided.mounts))
 
 

@@ -1,6 +1,6 @@
 """podman's hook stage precreate: it runs before the runtime, so it can correct env. Start path: builtins only."""
 
-from hook import events
+from hook.adapters.caller import Caller
 from hook.adapters.handover import correct
 from hook.adapters.options import Options
 from hook.base.errors import Refused
@@ -9,13 +9,12 @@ from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
 from hook.decide import Case, Done
 from hook.plan import Plan
-from hook.policy import store
 
 ADAPTER = "precreate"
 STDIN = "the config.json on stdin"
 
 
-def precreate(options: Options, kinds: "frozenset[str]") -> None:
+def precreate(options: Options, kinds: "frozenset[str]", caller: Caller) -> None:
     """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused."""
     data = b""
     written = False
@@ -37,11 +36,11 @@ def precreate(options: Options, kinds: "frozenset[str]") -> None:
         write_all(1, text)
         return done
 
-    case = Case(ADAPTER, "", lambda: store.load(options.policy, options.store))
+    case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = STDIN
     verdict = case.settle(read, act, kinds)
     if verdict.event:
-        events.write(options.events, verdict.event)
+        caller.log_event(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
     if not written:

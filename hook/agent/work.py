@@ -7,6 +7,8 @@ CLONE_FS). So it stands where the caller stands, and can enter a container's mou
 from __future__ import annotations
 
 import errno
+import fcntl
+import json.decoder
 import os
 import select
 import socket
@@ -15,7 +17,7 @@ import time
 from hook import __version__, events
 from hook.adapters import hook as hooks
 from hook.adapters import runtime
-from hook.adapters.caller import STATE, Caller
+from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
 from hook.adapters.exec import correct_exec
 from hook.adapters.options import Options
@@ -23,9 +25,11 @@ from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, 
 from hook.agent import protocol
 from hook.agent.kept import Kept
 from hook.agent.protocol import HOOK, Request
-from hook.base.errors import Refused, Usage, describe
+from hook.base.errors import Refused, Usage
 from hook.base.system import Untrusted, append_line, replace_file, trusted
-from hook.base.text import message
+from hook.base.text import measure, message
+from hook.container import allocation, cdi
+from hook.linux import early
 from hook.linux.look import look
 from hook.linux.mountns import open_plain, own_directories
 from hook.policy import store
@@ -43,14 +47,19 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """Containers of which a decision is kept."""
 
-LOADED = (correct_exec, look)
-"""What adapters load when they need it is loaded before the first request."""
+LOADED = (allocation, cdi, correct_exec, early, fcntl, json.decoder, look, measure(""))
+"""What other modules load when they need it is loaded before the first request, and before there are threads."""
+
+VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "policy", "path", "size"
+STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR = "stage", "mount", "pipe", "bundle", "late", "busy", "error"
+COLD = (VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE, STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR)
+"""Why the agent does not answer: the agent's words of the event's `cold` (docs/agent.md). front has more of its own."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
 class GoCold(BaseException):  # no `except Exception` on the way may take it for a container's error
-    """The agent does not answer this one."""
+    """The agent does not answer this one. Its argument is one of COLD."""
 
 
 class Memory:
@@ -72,11 +81,11 @@ class Memory:
         path = store.store_path(self.source, self.directory)
         try:
             trusted(path)
-        except (Untrusted, OSError) as error:
-            raise GoCold(describe(error)) from None
+        except (Untrusted, OSError):
+            raise GoCold(POLICY) from None
         stored = self.stores.get(path, lambda: store.read_store(self.source, self.directory))
         if stored is None or (not problem and not stored.has_compiled(key)):
-            raise GoCold("the policy is not compiled")
+            raise GoCold(POLICY)
         state = (stored, problem, tuple(key))
         last = self._policy
         if last is not None and last[0] == state:
@@ -98,6 +107,7 @@ class Asking(Caller):
         self._given = given
         self._deadline = began + _SECONDS
         self._said: list[str] = []
+        self.start = {"start": "warm"}
 
     def said(self) -> str:
         """What is for the caller's standard error."""
@@ -106,11 +116,11 @@ class Asking(Caller):
     def still_waits(self) -> None:
         """Raises GoCold if front has started cold, or is about to."""
         if time.monotonic() > self._deadline:
-            raise GoCold("too late")
+            raise GoCold(LATE)
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
-            raise GoCold("nobody waits")
+            raise GoCold(LATE)
 
     def say(self, text: str) -> None:
         """As the cold start says it."""
@@ -124,12 +134,12 @@ class Asking(Caller):
         """Of the copy of stdin that front made, without moving its offset: a cold start may have to read it."""
         size = os.fstat(self._given).st_size
         if size > _LARGEST:
-            raise GoCold(f"{STATE} is large")
+            raise GoCold(SIZE)
         return os.pread(self._given, size, 0)
 
     def parents_arguments(self) -> list[str]:
         """Of the agent's own parent they would be."""
-        raise GoCold("the bundle is on the runtime's command line")
+        raise GoCold(BUNDLE)
 
     def config(self, path: str) -> bytes:
         """As the cold start reads it, unless it is large."""
@@ -141,7 +151,7 @@ class Asking(Caller):
         """As the cold start reads it; a pipe can be read only once, and by the process that has it."""
         plain(path)
         if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
-            raise GoCold("the process file is no regular file")
+            raise GoCold(PIPE)
         _small(path, _LARGEST)
         return super().process_file(path)
 
@@ -151,7 +161,7 @@ class Asking(Caller):
 
         def recorded(base: str) -> str:
             if not base.startswith("/"):
-                raise GoCold("--root is relative")
+                raise GoCold(PATH)
             return kept.get(base + STATE_JSON, lambda: from_state_json(base)) or kept.get(
                 base + STATUS, lambda: from_status(base)
             )
@@ -161,7 +171,7 @@ class Asking(Caller):
     def decided(self, config: str) -> Reserved | None:
         """Behind the key of config.json."""
         if not config.startswith("/"):
-            raise GoCold("the bundle is relative")
+            raise GoCold(PATH)
         plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
@@ -181,15 +191,15 @@ class Asking(Caller):
     def _announce(self, temporary: str) -> None:
         self.still_waits()
         if len(os.fsencode(temporary)) >= os.pathconf("/", "PC_PATH_MAX"):
-            raise GoCold("the path is too long for front")
+            raise GoCold(PATH)
         try:
             self._connection.send(protocol.temporary(temporary))
         except OSError:
-            raise GoCold("nobody waits") from None
+            raise GoCold(LATE) from None
 
     def before_mounting(self) -> None:
         """What is to be mounted in a container, a cold start mounts: nothing may come late there."""
-        raise GoCold("something is to be mounted")
+        raise GoCold(MOUNT)
 
     def log_event(self, path: str, event: dict[str, object]) -> None:
         """As the cold start writes it, if that one is not going to."""
@@ -205,9 +215,9 @@ class Asking(Caller):
 def answer(memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> bytes:
     """The frame that answers a request, in a thread of its own. Raises GoCold. Any error means cold too."""
     if request.version != __version__:
-        raise GoCold(f"front is {request.version}, the agent {__version__}")
+        raise GoCold(VERSION)
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
-        raise GoCold("the agent has another policy, store or event log")
+        raise GoCold(OPTIONS)
     own_directories()
     os.umask(request.umask)
     caller = Asking(memory, request, connection, given, began)
@@ -220,10 +230,10 @@ def answer(memory: Memory, request: Request, connection: socket.socket, given: i
 def _of_hook(request: Request, caller: Asking) -> bytes:
     try:
         options = hooks.options_of([*_where(request), *request.arguments])
-    except Usage as error:
-        raise GoCold(str(error)) from None
+    except Usage:
+        raise GoCold(OPTIONS) from None
     if options.operands[0] not in _WARM_STAGES:
-        raise GoCold(f"a hook at {options.operands[0]}")
+        raise GoCold(STAGE)
     status = hooks.run(options, caller)
     return _ended(caller, status) if status else protocol.go()
 
@@ -232,8 +242,8 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         more = ["--hook", request.hook] if request.hook else []
         options = Options(["--real", request.real, *_where(request), *more], ("real", "hook"))
-    except Usage as error:
-        raise GoCold(str(error)) from None
+    except Usage:
+        raise GoCold(OPTIONS) from None
     invocation = Invocation(request.arguments)
     if invocation.starts_nothing():
         return protocol.go()
@@ -246,7 +256,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
         return protocol.go()
     frame = protocol.changed(arguments)
     if len(frame) > protocol.LIMIT or len(arguments) > protocol.ARGUMENTS:
-        raise GoCold("the arguments are too many")
+        raise GoCold(SIZE)
     return frame
 
 
@@ -280,10 +290,10 @@ def plain(path: str) -> None:
         except OSError as error:
             if error.errno == errno.ENOTDIR:
                 continue
-            raise GoCold(f"{path} is not a plain path") from None
+            raise GoCold(PATH) from None
         try:
             if os.fstat(fd).st_dev in (os.stat("/proc").st_dev, os.stat("/dev").st_dev):
-                raise GoCold(f"{path} is in /proc or /dev")
+                raise GoCold(PATH)
         finally:
             os.close(fd)
         return
@@ -295,4 +305,4 @@ def _small(path: str, limit: int) -> None:
     except OSError:
         return
     if size > limit:
-        raise GoCold(f"{path} is large")
+        raise GoCold(SIZE)

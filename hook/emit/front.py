@@ -1,6 +1,7 @@
 """The text files whose interpreter is front (packaging/front/front.c): what it asks the agent, then today's script.
 
-The lines that front reads are comments for sh. A start that the agent does not answer runs the rest in sh.
+The lines that front reads are comments for sh. A start that the agent does not answer runs the rest in sh. The reason
+is an argument of the script, before the engine's: in the environment the real runtime would see it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 
 from hook.adapters.cmdline import EDITING_VERBS
 from hook.base.errors import ReassertError
-from hook.emit.dispatcher import MARK, dispatcher, launch_lines
+from hook.emit.dispatcher import COLD, MARK, dispatcher, launch_lines
 
 FRONT = "front"
 """Its name, beside the program."""
@@ -30,7 +31,7 @@ def warm_dispatcher(
     `extra`, `rootless`: as `dispatcher` takes them. Raises ReassertError.
     """
     more = ["--hook", where["hook"]] if where.get("hook") else []
-    script = dispatcher(real, reassert, extra + more, rootless=rootless)
+    script = dispatcher(real, reassert, extra + more, rootless=rootless, front=True)
     return _file(front, {"real": real, "verbs": " ".join(EDITING_VERBS), **where}, script)
 
 
@@ -40,7 +41,8 @@ def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str]
 
     words = "".join(f" {quote(part)}" for part in extra)
     script = (
-        f'#!/bin/sh\n{MARK}: a hook entry calls this\n{launch_lines(reassert)}\nexec "$reassert" hook{words} "$@"\n'
+        f"#!/bin/sh\n{MARK}: a hook entry calls this\n{COLD}\n{launch_lines(reassert)}\n"
+        f'exec "$reassert" hook "$reassert_cold"{words} "$@"\n'
     )
     return _file(front, where, script)
 

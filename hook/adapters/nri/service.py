@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json.decoder
 import os
 import signal
 import socket
@@ -18,6 +20,11 @@ from hook.adapters.nri.resident import Resident
 from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import make_directory, replace_file
+from hook.base.text import measure
+from hook.container import allocation, cdi
+
+LOADED = (allocation, cdi, fcntl, json.decoder, measure(""))
+"""What other modules load when they need it is loaded before the first request, and before there are threads."""
 
 NAME = "reassert"
 INDEX = "10"

@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from hook.emit.dispatcher import MARK, dispatcher
+from hook.emit.dispatcher import HEAD, MARK, dispatcher
 from hook.node.change.files import State
 from hook.node.change.program import installed
 from hook.node.errors import NodeError
@@ -38,7 +38,7 @@ def script(path: str) -> list[str]:
     """The lines of a script that engines call, if it is ours: a dispatcher or podman's hook. Raises OSError."""
     try:
         with Path(path).open("rb") as file:
-            if MARK.encode() not in file.read(256):
+            if MARK.encode() not in file.read(HEAD):
                 return []
             file.seek(0)
             return file.read().decode("utf-8", "surrogateescape").splitlines()
