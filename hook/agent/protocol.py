@@ -9,6 +9,9 @@ from __future__ import annotations
 
 REQUEST, ANSWER = b"reassert-front/1", b"reassert-agent/1"
 
+STATUS = b"reassert-status/1\0"
+"""A request for the agent's counts; the answer is JSON (hook.agent.status)."""
+
 LIMIT = 65536
 """Bytes of a frame, front's own buffer."""
 
@@ -77,7 +80,7 @@ def refused(status: int, text: str) -> bytes:
 
 
 def cold(reason: str) -> bytes:
-    """Start cold. `reason`: for whoever traces the call."""
+    """Start cold. `reason`: a word for the event (docs/agent.md); front hands it to the cold start."""
     return ANSWER + b"\0C" + _string(reason)
 
 

@@ -31,7 +31,7 @@ from hook.base.text import measure, message
 from hook.container import allocation, cdi
 from hook.linux import early
 from hook.linux.look import look
-from hook.linux.mountns import open_plain, own_directories
+from hook.linux.mountns import open_plain
 from hook.policy import store
 from hook.policy.model import Policy
 from hook.reserve.env import Reserved
@@ -213,12 +213,14 @@ class Asking(Caller):
 
 
 def answer(memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> bytes:
-    """The frame that answers a request, in a thread of its own. Raises GoCold. Any error means cold too."""
+    """The frame that answers a request. Raises GoCold. Any error means cold too.
+
+    In a thread with a root, a working directory and a umask of its own (`own_directories`).
+    """
     if request.version != __version__:
         raise GoCold(VERSION)
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
         raise GoCold(OPTIONS)
-    own_directories()
     os.umask(request.umask)
     caller = Asking(memory, request, connection, given, began)
     if request.kind == HOOK:

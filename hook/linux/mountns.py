@@ -32,6 +32,7 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
     "nosymfollow": 0x200000,
 }
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
+_M_ARENA_MAX = -8
 _MS_PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -146,6 +147,12 @@ def own_directories() -> None:
     if _libc.unshare(_CLONE_FS) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"unshare: {posix.strerror(code)}")
+
+
+def few_arenas() -> None:
+    """Keep malloc(3) from giving each thread a heap of its own, which would never shrink (mallopt(3))."""
+    if hasattr(_libc, "mallopt"):  # glibc
+        _libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def _setns(fd: int) -> None:
