@@ -53,7 +53,7 @@ def main(chosen: argparse.Namespace) -> int:
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
-    index = _checked(chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX), chosen.socket)
+    index = _checked(chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX), "socket", chosen.socket)
     given = os.environ.get("NRI_PLUGIN_SOCKET", "")
     descriptor = _descriptor(given) if given else -1
     os.chdir("/")
@@ -75,16 +75,16 @@ def main(chosen: argparse.Namespace) -> int:
 
 def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
     """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
-    index = _checked(chosen.plugin_index or INDEX, chosen.nri_socket)
+    index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
     return Service(options, index, Report(chosen.events, metrics), None)
 
 
-def _checked(index: str, path: str) -> str:
+def _checked(index: str, option: str, path: str) -> str:
     if not (len(index) == 2 and index.isascii() and index.isdigit()):
         raise Usage(f"--plugin-index takes two digits, not {index!r}")
     if len(os.fsencode(path)) > _SUN_PATH or not path.startswith("/"):
-        raise Usage(f"NRI's socket is an absolute path of at most {_SUN_PATH} bytes, not {path!r}")
+        raise Usage(f"--{option} takes an absolute path of at most {_SUN_PATH} bytes, not {path!r}")
     return index
 
 

@@ -115,10 +115,10 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
 ) -> None:
     """A runtime that is there and sends us away would be asked as often."""
     chosen = SimpleNamespace(socket=str(root_dir / "nri"), policy="/none", store="/none", events="/none")
-    for name in ("_stop", "_serve", "_take_up_policy"):
+    for name in ("_serve", "_take_up_policy"):
         monkeypatch.setattr(Service, name, lambda *_: False)
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
-    service = Service(chosen, "10", Report("", NoMetrics()))  # type: ignore[arg-type]  # options, as argparse has them
+    service = Service(chosen, "10", Report("", NoMetrics()), None)  # type: ignore[arg-type]  # options, as argparse has them
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
