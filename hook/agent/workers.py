@@ -57,6 +57,8 @@ class Workers(Generic[T]):
             with self._lock:
                 self._count -= 1
             return False
+        if self._queue.empty():
+            self._taken = time.monotonic()  # nothing waited until now
         self._queue.put(job)
         return True
 
