@@ -362,9 +362,26 @@ def test_another_version_is_cold(start: Cold) -> None:
     assert start.agent.ask(start.agent.frame("create", "0a", version="9.9")) == b"reassert-agent/1\0Cversion\0"
 
 
-def test_a_user_may_not_ask(agent: Agent) -> None:
+def test_a_user_may_not_ask(start: Cold) -> None:
+    """Nor where somebody has opened the socket to all: neither a request nor the status is answered."""
+    agent = start.agent
     assert agent.socket.stat().st_mode & 0o777 == 0o600
     assert agent.socket.parent.stat().st_mode & 0o777 == 0o700
+    agent.socket.chmod(0o666)
+    agent.socket.parent.chmod(0o755)
+    code = (
+        "import socket, os, sys; s = socket.socket(1, 5); os.setuid(65534); s.connect(sys.argv[1])\n"
+        "try: s.send(bytes.fromhex(sys.argv[2])); print(s.recv(1 << 17))\n"
+        "except OSError: print(b'')"
+    )
+    for frame in (agent.frame("create", "0a"), b"reassert-status/1\0"):
+        done = run("/usr/bin/python3", "-c", code, str(agent.socket), frame.hex())
+        assert done.stdout == "b''\n"
+    assert not start.is_cold()
+    deadline = time.monotonic() + 20
+    while not any("uid 65534 asks" in event.get("reasons", ()) for event in agent.node.logged()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_stuck_request_holds_nobody_up(start: Cold) -> None:
