@@ -45,8 +45,9 @@ NICE = -10
 SWITCH = 0.0005
 """Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
 
-_OBJECTS = 20_000
-"""Objects after which Python looks for circles of them; a request makes about a thousand and leaves none."""
+_COLLECTED, _COLLECT = 500, 1.0
+"""Answers and seconds after which circles of objects are collected, by the loop that answers nobody. Python's own
+collections come in the middle of a request, and the thorough ones so seldom that memory would grow meanwhile."""
 
 _TICK = 0.5
 _NAMESPACES = ("mnt", "pid", "user")
@@ -82,7 +83,7 @@ def main(chosen: argparse.Namespace) -> int:
         if chosen.nri:
             agent.plugin = _plugin(chosen, metrics)
         gc.freeze()  # what is loaded now, stays
-        gc.set_threshold(_OBJECTS, 20, 20)
+        gc.disable()
         notifier.ready("listening")
         agent.log(LISTENING, "info", f"listening at {chosen.socket}")
         try:
@@ -173,6 +174,7 @@ class Agent:
         self._workers: Workers[_Job] = Workers(REQUESTS, self._work, own_directories)
         self._dropped: Counter[str] = Counter()
         self._told = 0.0
+        self._collected = (0.0, 0)
         self._here = _place("self")
         self._thread = _stands()
         self.plugin: Plugin | None = None
@@ -191,6 +193,7 @@ class Agent:
             wait = self._workers.look_after()
             self._expire()
             self._tell_dropped()
+            self._collect()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())
 
     def close(self) -> None:
@@ -330,6 +333,12 @@ class Agent:
         now = time.monotonic()
         for client in [client for client in self._clients.values() if now - client.began > protocol.SECONDS]:
             self._drop(self._forget(client), "nothing was asked")
+
+    def _collect(self) -> None:
+        now, answers = time.monotonic(), self._tally.count
+        if now - self._collected[0] > _COLLECT or answers - self._collected[1] > _COLLECTED:
+            gc.collect()
+            self._collected = (now, answers)
 
     def _drop(self, connection: socket.socket, reason: str) -> None:
         connection.close()

@@ -12,17 +12,19 @@ GO, CHANGED, REFUSED, COLD = "go", "changed", "refused", "cold"
 
 
 class Tally:
-    """Counts. `metrics`: counts the same for Prometheus, with --metrics."""
+    """Counts. `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers."""
 
     def __init__(self, metrics: NoMetrics) -> None:
         self._metrics = metrics
         self._warm: Counter[str] = Counter()
         self._cold: Counter[str] = Counter()
         self._dropped = 0
+        self.count = 0
         self._began = time.monotonic()
 
     def answered(self, answer: str, reason: str, seconds: float) -> None:
         """One request. `reason`: of one that is COLD."""
+        self.count += 1
         if answer == COLD:
             self._cold[reason] += 1
         else:
