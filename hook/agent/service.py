@@ -28,7 +28,7 @@ from hook.agent.workers import Workers
 from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import timestamp
-from hook.linux.mountns import few_arenas, mount_id, own_directories
+from hook.linux.mountns import few_arenas, mount_id, own_directories, trim_memory
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
@@ -47,7 +47,7 @@ SWITCH = 0.0005
 
 _COLLECTED, _COLLECT = 500, 1.0
 """Answers and seconds after which circles of objects are collected, by the loop that answers nobody. Python's own
-collections come in the middle of a request, and the thorough ones so seldom that memory would grow meanwhile."""
+collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5
 _NAMESPACES = ("mnt", "pid", "user")
@@ -338,6 +338,7 @@ class Agent:
         now, answers = time.monotonic(), self._tally.count
         if now - self._collected[0] > _COLLECT or answers - self._collected[1] > _COLLECTED:
             gc.collect()
+            trim_memory()
             self._collected = (now, answers)
 
     def _drop(self, connection: socket.socket, reason: str) -> None:

@@ -158,6 +158,12 @@ def few_arenas() -> None:
         _libc.mallopt(_M_ARENA_MAX, 1)
 
 
+def trim_memory() -> None:
+    """Give free pages of malloc(3) back to the kernel (malloc_trim(3))."""
+    if hasattr(_libc, "malloc_trim"):  # glibc
+        _libc.malloc_trim(0)
+
+
 def _setns(fd: int) -> None:
     if _libc.setns(fd, _CLONE_NEWNS) < 0:
         code = ctypes.get_errno()
