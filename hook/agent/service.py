@@ -185,7 +185,8 @@ class Agent:
         self._poll.register(self._listener, select.EPOLLIN)
         wait: float | None = None
         while True:
-            for fd, _ in self._poll.poll(_TICK if wait is None else wait):
+            ready = self._poll.poll(_TICK if wait is None else wait)
+            for fd, _ in ready:
                 if fd == self._listener.fileno():
                     self._accept()
                 else:
@@ -193,7 +194,7 @@ class Agent:
             wait = self._workers.look_after()
             self._expire()
             self._tell_dropped()
-            self._collect()
+            self._collect(not ready and not self._workers.count())
             self._notifier.tick(self.plugin is None or self.plugin.healthy())
 
     def close(self) -> None:
@@ -334,9 +335,9 @@ class Agent:
         for client in [client for client in self._clients.values() if now - client.began > protocol.SECONDS]:
             self._drop(self._forget(client), "nothing was asked")
 
-    def _collect(self) -> None:
+    def _collect(self, idle: bool) -> None:
         now, answers = time.monotonic(), self._tally.count
-        if now - self._collected[0] > _COLLECT or answers - self._collected[1] > _COLLECTED:
+        if (idle and now - self._collected[0] > _COLLECT) or answers - self._collected[1] > _COLLECTED:
             gc.collect()
             trim_memory()
             self._collected = (now, answers)
