@@ -24,6 +24,9 @@ from hook.policy.source import PolicyInvalid, Problem
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
 
+NRI_SOCKET = "/var/run/nri/nri.sock"
+"""The NRI socket of containerd and CRI-O unless the command line names another."""
+
 _DESCRIPTION = "Enforce the env and mounts that a node reserves, before a container starts."
 _NODE = "Configure this node's container engine to call reassert, verify it with probe containers, and undo it."
 _PROGRAM_HELP = "absolute path by which engines call reassert (default: the path of this program)"
@@ -151,6 +154,13 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     )
     _add_policy_options(agent)
     agent.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
+    agent.add_argument("--nri", action="store_true", help="run the NRI plugin in the same process")
+    agent.add_argument(
+        "--nri-socket", metavar="PATH", default=NRI_SOCKET, help="with --nri: NRI socket (default: %(default)s)"
+    )
+    _add_resident_options(agent)
+    agent.add_argument("--status", action="store_true", help="print what the running agent has answered, and exit")
+    agent.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with --status")
     agent.set_defaults(run=_agent)
 
     plugin = commands.add_parser("nri", help="run as an NRI plugin of containerd or CRI-O")
@@ -303,14 +313,16 @@ def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:
     """The options of `reassert nri`. They are here because hook.adapters.nri imports protobuf."""
-    parser.add_argument(
-        "--socket", metavar="PATH", default="/var/run/nri/nri.sock", help="NRI socket (default: %(default)s)"
-    )
+    parser.add_argument("--socket", metavar="PATH", default=NRI_SOCKET, help="NRI socket (default: %(default)s)")
+    _add_policy_options(parser)
+    parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
+    _add_resident_options(parser)
+
+
+def _add_resident_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin-index", metavar="NN", default="", help="order among NRI plugins, two digits (default: 10)"
     )
-    _add_policy_options(parser)
-    parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
     parser.add_argument(
         "--metrics", metavar="ADDRESS", help="serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
     )

@@ -72,7 +72,9 @@ class Verdict:
 class Case:
     """One container at one adapter. `load`: the function that returns the policy in force.
 
-    `read`: reads a file of kubelet, up to a size limit. `where`: the file that an OSError without a path is about.
+    `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
+    (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
+    is about.
     `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may hang.
     `who`: the container's identity, None until it is known.
     """
@@ -83,11 +85,13 @@ class Case:
         container_id: str,
         load: "Callable[[], Policy]",
         read: "Callable[[str, int], bytes]" = read_file,
+        start: "dict[str, str] | None" = None,
     ) -> None:
         self.adapter = adapter
         self.container_id = container_id
         self.load = load
         self.read = read
+        self.start = start or {}
         self.where = ""
         self.clock = events.Clock()
         self.reads_node = False
@@ -155,4 +159,6 @@ class Case:
 
     def fields(self) -> "dict[str, object]":
         """The fields of every event about the container."""
-        return events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)
+        fields = events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)
+        fields.update(self.start)
+        return fields

@@ -126,6 +126,8 @@ def plan_event(
         names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
         made = drafted + [edit for edit in made if (edit.kind, edit.name) not in names]
         event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
+        if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
+            event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     kind = ERROR if plan.errors else EDITED if made else HELD
     if reasons:
         kind = DENIED if refused else WOULD_DENY

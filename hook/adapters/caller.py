@@ -25,12 +25,13 @@ class Options:
 
     `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
     file that containers' hook entries execute, "" for this program. `bundle`, `config`: of a hook's container, "" if
-    the state names the bundle.
+    the state names the bundle. `cold`: why the agent does not answer this start, in a word (docs/agent.md); "" if it
+    was not asked.
     """
 
     def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
         """`paths` and `flags`: the adapter's options besides --policy, --store and --events. Raises Usage."""
-        self.real = self.hook = self.bundle = self.config = ""
+        self.real = self.hook = self.bundle = self.config = self.cold = ""
         self.policy, self.store, self.events = store.SOURCE, store.STORE, events.EVENTS
         self.flags: set[str] = set()
         self.operands: list[str] = []
@@ -47,6 +48,8 @@ class Options:
                 self.operands.append(argument)
             elif name in flags and not equals:
                 self.flags.add(name)
+            elif name == "cold" and equals:  # front's own word: never a reason to refuse a container
+                self.cold = value if value.isascii() and value.isidentifier() else "unknown"
             elif name in paths:
                 if not equals:
                     value = pending.pop(0) if pending else ""
@@ -60,9 +63,10 @@ class Options:
 class Caller:
     """The process whose call is answered: relative paths, descriptors and messages are for it."""
 
-    def __init__(self, environment: "dict[bytes, bytes]") -> None:
-        """`environment`: the environment that the engine gave."""
+    def __init__(self, environment: "dict[bytes, bytes]", cold: str = "") -> None:
+        """`environment`: the environment that the engine gave. `cold`: as in Options."""
         self.environment = environment
+        self.start = {"start": "cold", "cold": cold} if cold else {"start": "cold"}
 
     def say(self, text: str) -> None:
         """Writes one line to the caller's standard error."""
@@ -105,7 +109,8 @@ class Caller:
         """Returns what was decided about a container at its create. Raises Undecided, OSError."""
         from hook.adapters.decision import read
 
-        return read(Spec(self.config(config), config).annotations)
+        found = read(Spec(self.config(config), config).annotations)
+        return found.env if found else None
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint. Raises Undecided, OSError."""

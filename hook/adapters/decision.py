@@ -6,13 +6,23 @@ from hook.base.jsontext import Malformed, parse
 from hook.reserve.env import Reserved
 
 
-def read(annotations: "dict[str, str]") -> "Reserved | None":
-    """The reserved env in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
+class Decision:
+    """What `create` decided for a container: the policy's fingerprint, the reserved env, paths of reserved mounts."""
+
+    def __init__(self, policy: object, env: Reserved, mounts: "list[object]") -> None:
+        self.policy = policy
+        self.env = env
+        self.mounts = mounts
+
+
+def read(annotations: "dict[str, str]") -> "Decision | None":
+    """The decision in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
     value = _parsed(annotations)
     if value is None:
         return None
     try:
-        return Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
+        env = Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])))  # type: ignore[call-overload]
     except (KeyError, TypeError, ValueError) as error:
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 
@@ -21,12 +31,6 @@ def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
     """The event to complete, None if the annotation holds none. Raises Undecided if it cannot be read."""
     draft = (_parsed(annotations) or {}).get("event")
     return draft if isinstance(draft, dict) else None
-
-
-def was_decided_by_another(annotations: "dict[str, str]", fingerprint: str) -> bool:
-    """Whether there is a decision, by a policy of another fingerprint. Raises Undecided if it is not one of ours."""
-    value = _parsed(annotations)
-    return value is not None and value.get("policy") != fingerprint
 
 
 def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":

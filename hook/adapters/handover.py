@@ -59,7 +59,8 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         # Without that of an earlier start of this bundle, which may have been in another place.
         others = [other for other in entries if f"--{FLAG}" not in (other.get("args") or ())]
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
-    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
+    paths = [edit.name for edit in decided.mounts]
+    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths)
     return Done(CONFIG, handed_on=bool(decided.mounts))
 
 
@@ -96,16 +97,22 @@ def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
 
 
 def stamp(
-    annotations: "dict[str, str]", reserved: Reserved, fingerprint: str, draft: "dict[str, object] | None" = None
+    annotations: "dict[str, str]",
+    reserved: Reserved,
+    fingerprint: str,
+    draft: "dict[str, object] | None" = None,
+    mounts: "list[str] | None" = None,
 ) -> "dict[str, str]":
     """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
 
-    `draft`: the event that the createRuntime hook completes.
+    `draft`: the event that the createRuntime hook completes. `mounts`: the paths of reserved mounts, for that hook.
     """
     if not reserved and not draft and ANNOTATION not in annotations:
         return annotations
     stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
     if reserved or draft:
         decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
+        if mounts:
+            decision["mounts"] = mounts
         stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
     return stamped

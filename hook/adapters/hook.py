@@ -7,8 +7,8 @@ namespace before pivot_root. podman's own stage `precreate` runs before the runt
 
 import posix
 
+from hook.adapters import decision
 from hook.adapters.caller import STATE, Caller, Options
-from hook.adapters.decision import read_draft, was_decided_by_another
 from hook.adapters.handover import FLAG as HANDED_ON
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage, named
@@ -33,6 +33,8 @@ _ANOTHER_ROOT = (
     "files belong to root; configure the hook for the stage createRuntime instead"
 )
 
+_AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
+
 
 def main(arguments: "list[str]") -> int:
     """Run the adapter; returns its exit status."""
@@ -46,7 +48,7 @@ def main(arguments: "list[str]") -> int:
     except Usage as error:
         say(f"{error}; see reassert hook --help")
         return 2
-    return run(options, Caller({}))
+    return run(options, Caller({}, options.cold))
 
 
 def options_of(arguments: "list[str]") -> Options:
@@ -69,7 +71,7 @@ def run(options: Options, caller: Caller) -> int:
         kinds = frozenset({mounts.KIND})
     try:
         if stage == PRECREATE:
-            precreate(options, kinds, bundle)
+            precreate(options, kinds, caller, bundle)
         elif stage != POSTSTOP:
             _at_stage(options, stage, kinds, caller)
     except Refused as error:
@@ -125,17 +127,15 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        late = [_too_late(edit) for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
-        if HANDED_ON in options.flags and was_decided_by_another(spec.annotations, decided.policy.fingerprint):
-            late = []  # the policy was edited since create, and the container keeps the env that it was given there
+        late = _late(decided, spec, _earlier(decided, spec) if HANDED_ON in options.flags else None)
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
-        draft = read_draft(spec.annotations) if HANDED_ON in options.flags else None
+        draft = decision.read_draft(spec.annotations) if HANDED_ON in options.flags else None
         if late or not decided.mounts:
             return Done(CONFIG, late, [], draft=draft)
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
-    case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint)
+    case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = "stdin"
     verdict = case.settle(read, act, kinds)
     if verdict.event:
@@ -157,13 +157,36 @@ def _bundle_of_crun(state: State, caller: Caller) -> str:
     return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
 
 
-def _too_late(edit: Edit) -> Reason:
+def _earlier(decided: Plan, spec: Spec) -> "decision.Decision | None":
+    """What create decided, if that was by another policy than the one in force now. Raises Undecided."""
+    created = decision.read(spec.annotations)
+    return created if created and created.policy != decided.policy.fingerprint else None
+
+
+def _late(decided: Plan, spec: Spec, created: "decision.Decision | None") -> "list[Reason]":
+    """Why the container must not start: edits that the policy in force wants and a hook cannot make.
+
+    `created`: what create decided, by a policy that was changed since. The container must be as decided then. The
+    policy in force now is held against it in all else: only env names that create decided about keep the value that
+    they got there, as they do in every container that is older than the change.
+    """
+    late = [edit for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
+    if created is None:
+        return [_too_late(edit) for edit in late]
+    wrong = [edit for edit in created.env.differences(spec.env) if not _takes_effect(edit)]
+    late = [edit for edit in late if not (isinstance(edit, SetEnv) and created.env.owner(edit.name))]
+    reasons = [_too_late(edit, _AFTER_A_CHANGE) for edit in wrong + late]
+    for path in created.mounts:
+        if path not in [edit.name for edit in decided.mounts]:
+            message = f"mount {named(str(path))} was reserved at create, and the policy in force has no such mount"
+            reasons.append(Reason("", mounts.KIND, f"{message}; {_AFTER_A_CHANGE}"))
+    return reasons
+
+
+def _too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or the NRI plugin can") -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
-    message = (
-        f"{edit.kind} {named(edit.name)} is not what the policy wants, and a hook cannot set {what}; "
-        "the runtime wrapper (reassert runtime) or the NRI plugin can"
-    )
+    message = f"{edit.kind} {named(edit.name)} is not what the policy wants, and a hook cannot set {what}; {then}"
     return Reason(edit.rule, edit.kind, message)
 
 

@@ -2,8 +2,7 @@
 
 import posix
 
-from hook import events
-from hook.adapters.caller import Options
+from hook.adapters.caller import Caller, Options
 from hook.adapters.handover import correct
 from hook.base.errors import Refused, Undecided
 from hook.base.system import read_fd, write_all
@@ -11,13 +10,12 @@ from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
 from hook.decide import Case, Done
 from hook.plan import Plan
-from hook.policy import store
 
 ADAPTER = "precreate"
 STDIN = "the config.json on stdin"
 
 
-def precreate(options: Options, kinds: "frozenset[str]", bundle: str) -> None:
+def precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle: str) -> None:
     """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused.
 
     `bundle`: the directory in which podman started this. It is the bundle, but for podman 4.3, which stays in its own.
@@ -44,11 +42,11 @@ def precreate(options: Options, kinds: "frozenset[str]", bundle: str) -> None:
         write_all(1, text)
         return done
 
-    case = Case(ADAPTER, "", lambda: store.load(options.policy, options.store))
+    case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = STDIN
     verdict = case.settle(read, act, kinds)
     if verdict.event:
-        events.write(options.events, verdict.event)
+        caller.log_event(options.events, verdict.event)
     if verdict.refusal:
         raise Refused(verdict.refusal)
     if not written:

@@ -37,7 +37,7 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         say(f"{error}; see reassert runtime --help")
         return 2
     invocation = Invocation(options.rest)
-    caller = Caller(environment)
+    caller = Caller(environment, options.cold)
     try:
         return _execute(options.real, passed_on(options, invocation, caller), environment)
     except Refused as error:
@@ -93,7 +93,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
                 raise Undecided(f"{config} does not contain the env that was written to it")
         return done
 
-    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint)
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = config
     _report(options, case.settle(read, act), caller)
     return invocation.arguments
@@ -129,7 +129,7 @@ def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str
     try:
         return correct_exec(invocation, options.real, caller)
     except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
-        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options))
+        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
         _report(options, case.failed(error), caller)
         return invocation.arguments
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 REQUEST, ANSWER = b"reassert-front/1", b"reassert-agent/1"
 
+STATUS = b"reassert-status/1\0"
+"""A request for the agent's counts; the answer is JSON (hook.agent.status)."""
+
 LIMIT = 65536
 """The largest frame in bytes: the size of front's buffer."""
 
@@ -77,7 +80,7 @@ def refused(status: int, text: str) -> bytes:
 
 
 def cold(reason: str) -> bytes:
-    """Returns the answer "start cold". front ignores `reason`: it shows in a trace of the system calls (strace(1))."""
+    """Returns the answer "start cold". `reason`: a word for the event (docs/agent.md); front passes it on."""
     return ANSWER + b"\0C" + _string(reason)
 
 

@@ -1,45 +1,57 @@
-"""`reassert agent`: the listening socket, the checks of its clients, and one thread per request."""
+"""`reassert agent`: the listening socket, the checks of its clients, and the threads that answer."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import json
 import os
 import select
 import signal
 import socket
-import stat
 import struct
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
-from hook import events
+from hook import __version__, events
+from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.agent import protocol
+from hook.agent.listener import listener_at
 from hook.agent.protocol import Malformed, Request
-from hook.agent.work import GoCold, Memory, answer
-from hook.base.errors import ReassertError, Usage, describe
-from hook.base.files import make_directory
+from hook.agent.tally import COLD, Tally
+from hook.agent.work import BUSY, CALLER, ERROR, LATE, GoCold, Memory, answer
+from hook.agent.workers import Workers
+from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
-from hook.base.system import timestamp, trusted
-from hook.linux.mountns import mount_id
+from hook.base.system import timestamp
+from hook.linux.mountns import few_arenas, mount_id, own_directories, trim_memory
 
 ADAPTER = "agent"
-LISTENING, DROPPED = "agent.listening", "agent.dropped"
+LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
 
-REQUESTS = 64
-"""The most requests, one thread each, that are answered at once; one more is answered `cold`."""
+REQUESTS = 256
+"""The most requests that are answered or wait; one more is answered `cold`."""
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""
 
-_BACKLOG = 4096
-_TICK = 0.5
-_SUN_PATH = 107
-"""The longest path of a socket in bytes (unix(7))."""
+NICE = -10
+"""The agent's nice value: container starts wait for it, and a request takes it a millisecond (setpriority(2))."""
 
+SWITCH = 0.0005
+"""Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
+
+_COLLECTED, _COLLECT = 500, 1.0
+"""Answers and seconds after which circles of objects are collected, by the loop that answers nobody. Python's own
+collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
+
+_TICK = 0.5
 _NAMESPACES = ("mnt", "pid", "user")
+_ANSWERS = {b"G": "go", b"A": "changed", b"R": "refused", b"C": COLD}
 
 
 class _Stop(BaseException):
@@ -51,14 +63,27 @@ def main(chosen: argparse.Namespace) -> int:
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
+    if chosen.status:
+        from hook.agent.status import show
+
+        return show(chosen.socket, chosen.output)
     notifier = Notifier()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     os.chdir("/")
+    few_arenas()
+    sys.setswitchinterval(SWITCH)
+    with contextlib.suppress(OSError):  # not allowed: it is slower on a busy node
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
     try:
-        listener, own = _listener(chosen.socket)
-        agent = Agent(listener, Memory(chosen.policy, chosen.store, chosen.events), notifier)
+        listener, own = listener_at(chosen.socket)
+        metrics = _metrics(chosen.metrics)
+        agent = Agent(listener, Memory(chosen.policy, chosen.store, chosen.events), notifier, Tally(metrics))
+        if chosen.nri:
+            agent.plugin = _plugin(chosen, metrics)
+        gc.freeze()  # what is loaded now, stays
+        gc.disable()
         notifier.ready("listening")
         agent.log(LISTENING, "info", f"listening at {chosen.socket}")
         try:
@@ -73,111 +98,130 @@ def main(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _metrics(address: str | None) -> NoMetrics:
+    """What counts for Prometheus. Raises Usage."""
+    if not address:
+        return NoMetrics()
+    from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
+
+    metrics = Metrics()
+    serve(metrics, address)
+    return metrics
+
+
+class Plugin:
+    """The NRI plugin in this process. `connected`: whether a runtime has configured it."""
+
+    def __init__(self, connected: Callable[[], bool], healthy: Callable[[], bool]) -> None:
+        self.connected = connected
+        self.healthy = healthy
+
+
+def _plugin(chosen: argparse.Namespace, metrics: NoMetrics) -> Plugin:
+    """Start the NRI plugin in threads of its own. Raises Usage."""
+    from hook.adapters.nri.service import beside  # protobuf: 8 MB, only with --nri
+
+    service = beside(chosen, metrics)
+
+    def run() -> None:
+        try:
+            service.connect_for_ever()
+        except BaseException as error:  # systemd starts the agent again; until then starts are cold
+            print(f"reassert: the NRI plugin ended: {describe(error)}", file=sys.stderr)
+        os._exit(1)
+
+    threading.Thread(target=run, name="nri", daemon=True).start()
+    return Plugin(service.connected, service.healthy)
+
+
 def _stop(*_: object) -> None:
     raise _Stop
-
-
-def _listener(path: str) -> tuple[socket.socket, bool]:
-    """Returns the listening socket, and whether the agent made it; otherwise it is systemd's (sd_listen_fds(3))."""
-    if os.environ.pop("LISTEN_PID", "") == str(os.getpid()) and os.environ.pop("LISTEN_FDS", "") == "1":
-        listener = socket.socket(fileno=3)
-        listener.set_inheritable(False)
-        if listener.family != socket.AF_UNIX or listener.type != socket.SOCK_SEQPACKET:
-            raise Usage("systemd passed a socket of the wrong type; the socket unit must use ListenSequentialPacket=")
-        return listener, False
-    if len(os.fsencode(path)) > _SUN_PATH:
-        raise Usage(f"--socket takes a path of at most {_SUN_PATH} bytes, not {path!r}")
-    _check_directory(os.path.dirname(path))
-    _check_free(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    mask = os.umask(0o177)
-    temporary = f"{os.path.dirname(path)}/.{os.getpid()}"
-    try:
-        listener.bind(temporary)
-        listener.listen(_BACKLOG)
-        os.rename(temporary, path)  # after listen(), so no connection to `path` is refused
-    finally:
-        os.umask(mask)
-    return listener, True
-
-
-def _check_directory(directory: str) -> None:
-    """Makes the directory, unless it exists. Raises ReassertError if another user than root may use it; OSError."""
-    make_directory(directory, 0o700)
-    status = trusted(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        raise ReassertError(f"{directory} must be a directory that only root may use (chmod 700 {directory})")
-
-
-def _check_free(path: str) -> None:
-    """Raises ReassertError unless `path` is missing, or is a socket on which no process listens any more."""
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(status.st_mode):
-        kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
-        raise ReassertError(f"{path} is a {kind}, not the agent's socket; remove it")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return
-        except OSError as error:
-            raise ReassertError(f"{path}: another program uses this socket: {describe(error)}") from None
-    raise ReassertError(f"{path}: another agent listens on this socket")
 
 
 class _Client:
     """A connection that has sent no request yet. `pid`: of the process that connected."""
 
-    __slots__ = ("began", "connection", "pid")
+    __slots__ = ("began", "connection", "pid", "polled")
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.connection = connection
         self.pid = pid
+        self.polled = False
         self.began = time.monotonic()
 
 
-class Agent:
-    """The server: one listening socket and its connections."""
+class _Job:
+    """A request that a thread answers. `given`: the descriptor that came with it, -1 once it is closed."""
 
-    def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier) -> None:
+    __slots__ = ("client", "given", "request")
+
+    def __init__(self, client: _Client, request: Request, given: int) -> None:
+        self.client = client
+        self.request = request
+        self.given = given
+
+
+class Agent:
+    """The connections of one listening socket. `plugin`: the NRI plugin, if it is in this process."""
+
+    def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, tally: Tally) -> None:
         self._listener = listener
         self._memory = memory
         self._notifier = notifier
+        self._tally = tally
         self._poll = select.epoll()
         self._clients: dict[int, _Client] = {}
-        self._free = threading.BoundedSemaphore(REQUESTS)
-        self._working: set[threading.Thread] = set()
+        self._workers: Workers[_Job] = Workers(REQUESTS, self._work, own_directories)
         self._dropped: Counter[str] = Counter()
         self._told = 0.0
+        self._collected = (0.0, 0)
         self._here = _place("self")
+        self._thread = _stands()
+        self.plugin: Plugin | None = None
 
     def run(self) -> None:
         """Serves requests until an exception ends it."""
         self._listener.setblocking(False)
         self._poll.register(self._listener, select.EPOLLIN)
+        wait: float | None = None
         while True:
-            for fd, _ in self._poll.poll(_TICK):
+            ready = self._poll.poll(_TICK if wait is None else wait)
+            for fd, _ in ready:
                 if fd == self._listener.fileno():
                     self._accept()
                 else:
                     self._receive(self._clients[fd])  # epoll returns no connection that was unregistered
+            wait = self._workers.look_after()
             self._expire()
             self._tell_dropped()
-            self._notifier.tick(True)
+            self._collect(not ready and not self._workers.count())
+            self._notifier.tick(self.plugin is None or self.plugin.healthy())
 
     def close(self) -> None:
         """Closes the listening socket and idle connections, and waits a second for requests that are being answered."""
         self._listener.close()
         for client in list(self._clients.values()):
             self._forget(client).close()
-        deadline = time.monotonic() + protocol.SECONDS
-        for thread in list(self._working):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._workers.wait(protocol.SECONDS)
         self._told = 0.0
         self._tell_dropped()
+        counts = self._tally.as_json()
+        self.log(ENDED, "info", f"answered {sum(counts['warm'].values())} container starts and hooks", **counts)
+
+    def status(self) -> dict[str, object]:
+        """For `reassert agent --status`."""
+        pages = int(open("/proc/self/statm").read().split()[1])  # noqa: SIM115
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "policy": self._memory.source,
+            "store": self._memory.directory,
+            "events": self._memory.events,
+            "memoryKiB": pages * (os.sysconf("SC_PAGE_SIZE") // 1024),
+            "nri": self.plugin.connected() if self.plugin else None,
+            "working": self._workers.count(),
+            **self._tally.as_json(),
+        }
 
     def log(self, event: str, level: str, text: str, **more: object) -> None:
         """Logs an event about the agent itself."""
@@ -206,7 +250,6 @@ class Agent:
                 self._drop(connection, "too many connections")
             else:
                 client = self._clients[connection.fileno()] = _Client(connection, pid)
-                self._poll.register(connection, select.EPOLLIN)
                 self._receive(client)  # front has usually sent its request by now
 
     def _receive(self, client: _Client) -> None:
@@ -215,6 +258,9 @@ class Agent:
                 client.connection, protocol.LIMIT, 1, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
+            if not client.polled:
+                client.polled = True
+                self._poll.register(client.connection, select.EPOLLIN)
             return
         except OSError as error:
             self._drop(self._forget(client), describe(error))
@@ -225,6 +271,10 @@ class Agent:
                 raise Malformed("the request is too large")
             if not frame:
                 raise Malformed("closed without a request")
+            if frame == protocol.STATUS:
+                _close(fds)
+                self._reply(connection, json.dumps(self.status()).encode())
+                return
             request = Request(frame)
             if len(fds) != 1:
                 raise Malformed("the request has no descriptor")
@@ -232,38 +282,40 @@ class Agent:
             _close(fds)
             self._drop(connection, str(error))
             return
-        self._start(client, request, fds[0])
+        if not self._workers.submit(_Job(client, request, fds[0])):
+            self._answered(client, protocol.cold(BUSY))
+            _close(fds)
 
-    def _start(self, client: _Client, request: Request, given: int) -> None:
-        if not self._free.acquire(blocking=False):
-            self._reply(client.connection, protocol.cold("the agent is busy"))
-            _close([given])
-            return
-        try:
-            thread = threading.Thread(target=self._work, args=(client, request, given), daemon=True)
-            self._working.add(thread)
-            thread.start()
-        except RuntimeError:  # no more threads
-            self._working.discard(thread)
-            self._free.release()
-            self._reply(client.connection, protocol.cold("the agent has no thread left"))
-            _close([given])
-
-    def _work(self, client: _Client, request: Request, given: int) -> None:
+    def _work(self, job: _Job) -> bool:
+        """Answer a request; whether its thread stands where it stood before."""
+        client = job.client
         try:
             try:
+                if time.monotonic() - client.began > protocol.SECONDS:
+                    raise GoCold(LATE)
                 if _place(client.pid) != self._here:
-                    raise GoCold("the caller has another mount, pid or user namespace, or another root directory")
-                frame = answer(self._memory, request, client.connection, given, client.began)
+                    raise GoCold(CALLER)
+                frame = answer(self._memory, job.request, client.connection, job.given, client.began)
             except GoCold as reason:
                 frame = protocol.cold(str(reason))
-            except BaseException as error:  # the cold start that follows reports the error if it meets it too
-                frame = protocol.cold(describe(error))
-            self._reply(client.connection, frame)
+            except BaseException as error:  # a cold start says what is wrong with it, if it still is
+                print(f"reassert: {describe(error)}", file=sys.stderr)
+                frame = protocol.cold(ERROR)
+            self._answered(client, frame)
         finally:
-            _close([given])
-            self._working.discard(threading.current_thread())
-            self._free.release()
+            _close([job.given])
+        try:
+            os.chdir("/")  # a working directory in a bundle would keep it from being unmounted
+            return job.request.kind == protocol.RUNTIME or _stands() == self._thread
+        except OSError:
+            return False
+
+    def _answered(self, client: _Client, frame: bytes) -> None:
+        self._reply(client.connection, frame)
+        start = len(protocol.ANSWER) + 1
+        kind = _ANSWERS[frame[start : start + 1]]
+        reason = frame[start + 1 : -1].decode() if kind == COLD else ""
+        self._tally.answered(kind, reason, time.monotonic() - client.began)
 
     def _reply(self, connection: socket.socket, frame: bytes) -> None:
         try:
@@ -273,9 +325,9 @@ class Agent:
         connection.close()
 
     def _forget(self, client: _Client) -> socket.socket:
-        fd = client.connection.fileno()
-        self._poll.unregister(fd)
-        del self._clients[fd]
+        if client.polled:
+            self._poll.unregister(client.connection)
+        del self._clients[client.connection.fileno()]
         return client.connection
 
     def _expire(self) -> None:
@@ -283,8 +335,16 @@ class Agent:
         for client in [client for client in self._clients.values() if now - client.began > protocol.SECONDS]:
             self._drop(self._forget(client), "no request within a second")
 
+    def _collect(self, idle: bool) -> None:
+        now, answers = time.monotonic(), self._tally.count
+        if (idle and now - self._collected[0] > _COLLECT) or answers - self._collected[1] > _COLLECTED:
+            gc.collect()
+            trim_memory()
+            self._collected = (now, answers)
+
     def _drop(self, connection: socket.socket, reason: str) -> None:
         connection.close()
+        self._tally.dropped()
         self._dropped[reason] += 1
 
     def _tell_dropped(self) -> None:
@@ -303,6 +363,12 @@ class Agent:
 def _close(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _stands() -> tuple[int, int, int]:
+    """Mount namespace and root directory of the calling thread. Raises OSError."""
+    namespace, root = os.stat("/proc/thread-self/ns/mnt"), os.stat("/")
+    return namespace.st_ino, root.st_dev, root.st_ino
 
 
 def _place(pid: int | str) -> tuple[object, ...]:

@@ -7,6 +7,8 @@ thread can use the caller's working directory, and can enter a container's mount
 from __future__ import annotations
 
 import errno
+import fcntl
+import json.decoder
 import os
 import select
 import socket
@@ -15,19 +17,19 @@ import time
 from hook import __version__, events, late
 from hook.adapters import hook as hooks
 from hook.adapters import runtime
-from hook.adapters.caller import STATE, Caller, Options
+from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
 from hook.agent.kept import Kept
 from hook.agent.protocol import HOOK, Request
-from hook.base.errors import Refused, Usage, describe
+from hook.base.errors import Refused, Usage
 from hook.base.files import append_line
 from hook.base.system import Untrusted, replace_file, trusted
-from hook.base.text import message
+from hook.base.text import measure, message
 from hook.linux import early, look, place
-from hook.linux.mountns import open_plain, own_directories
+from hook.linux.mountns import open_plain
 from hook.policy import store
 from hook.policy.model import Policy
 from hook.reserve.env import Reserved
@@ -43,14 +45,20 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """The most containers whose decision and bundle are cached."""
 
-LOADED = (late, early, look, place)
-"""Modules that the adapters import on use. The agent imports them before the first request."""
+LOADED = (late, early, fcntl, json.decoder, look, measure(""), place)
+"""Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
+
+VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "policy", "path", "size"
+STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR = "stage", "mount", "pipe", "bundle", "late", "busy", "error"
+PROBE = "probe"
+COLD = (VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE, STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR, PROBE)
+"""The agent's reasons not to answer: words of the event's `cold` (docs/agent.md). front has more of its own."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
 class GoCold(BaseException):  # a BaseException: no `except Exception` may report it as an error of the container
-    """The agent answers this request with "start cold"."""
+    """The agent answers this request with "start cold". Its argument is one of COLD."""
 
 
 class Memory:
@@ -72,11 +80,11 @@ class Memory:
         path = store.store_path(self.source, self.directory)
         try:
             trusted(path)
-        except (Untrusted, OSError) as error:
-            raise GoCold(describe(error)) from None
+        except (Untrusted, OSError):
+            raise GoCold(POLICY) from None
         stored = self.stores.get(path, lambda: store.read_store(self.source, self.directory))
         if stored is None or (not problem and not stored.has_compiled(key)):
-            raise GoCold("the policy is not compiled")
+            raise GoCold(POLICY)
         state = (stored, problem, tuple(key))
         last = self._policy
         if last is not None and last[0] == state:
@@ -98,6 +106,7 @@ class Asking(Caller):
         self._given = given
         self._deadline = began + _SECONDS
         self._said: list[str] = []
+        self.start = {"start": "warm"}
 
     def said(self) -> str:
         """Returns the lines for the caller's standard error."""
@@ -106,11 +115,11 @@ class Asking(Caller):
     def still_waits(self) -> None:
         """Raises GoCold if front has stopped waiting, or is about to."""
         if time.monotonic() > self._deadline:
-            raise GoCold("too late")
+            raise GoCold(LATE)
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
-            raise GoCold("front has closed the connection")
+            raise GoCold(LATE)
 
     def say(self, text: str) -> None:
         """Adds a line for the caller's standard error, with the words of a cold start."""
@@ -124,14 +133,14 @@ class Asking(Caller):
         """Returns the content of front's copy of stdin. The offset stays: a cold start may read the copy after this."""
         size = os.fstat(self._given).st_size
         if size > _LARGEST:
-            raise GoCold(f"{STATE} is too large")
+            raise GoCold(SIZE)
         data = os.pread(self._given, size, 0)
         _check_probe(data.decode("utf-8", "replace"))
         return data
 
     def parents_arguments(self) -> list[str]:
         """Raises GoCold: the agent's parent is not the runtime."""
-        raise GoCold("the bundle is known from the runtime's command line only")
+        raise GoCold(BUNDLE)
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
@@ -143,7 +152,7 @@ class Asking(Caller):
         """Returns what a cold start reads. Raises GoCold for a pipe: the cold start could not read it again."""
         plain(path)
         if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
-            raise GoCold("the process file is not a regular file")
+            raise GoCold(PIPE)
         _small(path, _LARGEST)
         return super().process_file(path)
 
@@ -153,7 +162,7 @@ class Asking(Caller):
 
         def recorded(base: str) -> str:
             if not base.startswith("/"):
-                raise GoCold("--root is relative")
+                raise GoCold(PATH)
             return kept.get(base + STATE_JSON, lambda: from_state_json(base)) or kept.get(
                 base + STATUS, lambda: from_status(base)
             )
@@ -163,7 +172,7 @@ class Asking(Caller):
     def decided(self, config: str) -> Reserved | None:
         """Returns what was decided at the create, cached while config.json is unchanged."""
         if not config.startswith("/"):
-            raise GoCold("the bundle is relative")
+            raise GoCold(PATH)
         plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
@@ -183,15 +192,15 @@ class Asking(Caller):
     def _announce(self, temporary: str) -> None:
         self.still_waits()
         if len(os.fsencode(temporary)) >= os.pathconf("/", "PC_PATH_MAX"):
-            raise GoCold("the path is too long for a frame")
+            raise GoCold(PATH)
         try:
             self._connection.send(protocol.temporary(temporary))
         except OSError:
-            raise GoCold("front has closed the connection") from None
+            raise GoCold(LATE) from None
 
     def before_mounting(self) -> None:
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
-        raise GoCold("a reserved mount must be placed")
+        raise GoCold(MOUNT)
 
     def log_event(self, path: str, event: dict[str, object]) -> None:
         """Writes an event while front waits; otherwise the cold start writes it."""
@@ -205,12 +214,14 @@ class Asking(Caller):
 
 
 def answer(memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> bytes:
-    """Returns the frame that answers a request; needs its own thread. Raises GoCold; any other error means cold too."""
+    """Returns the frame that answers a request. Raises GoCold; any other error means cold too.
+
+    In a thread with its own root, working directory and umask (`own_directories`).
+    """
     if request.version != __version__:
-        raise GoCold(f"front is {request.version}, the agent {__version__}")
+        raise GoCold(VERSION)
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
-        raise GoCold("the request names another policy, store or event log than the agent's")
-    own_directories()
+        raise GoCold(OPTIONS)
     os.umask(request.umask)
     caller = Asking(memory, request, connection, given, began)
     if request.kind == HOOK:
@@ -222,10 +233,10 @@ def answer(memory: Memory, request: Request, connection: socket.socket, given: i
 def _of_hook(request: Request, caller: Asking) -> bytes:
     try:
         options = hooks.options_of([*_where(request), *request.arguments])
-    except Usage as error:
-        raise GoCold(str(error)) from None
+    except Usage:
+        raise GoCold(OPTIONS) from None
     if options.operands[0] not in _WARM_STAGES:
-        raise GoCold(f"a hook at {options.operands[0]}")
+        raise GoCold(STAGE)
     status = hooks.run(options, caller)
     return _ended(caller, status) if status else protocol.go()
 
@@ -234,8 +245,8 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         more = ["--hook", request.hook] if request.hook else []
         options = Options(["--real", request.real, *_where(request), *more], ("real", "hook"))
-    except Usage as error:
-        raise GoCold(str(error)) from None
+    except Usage:
+        raise GoCold(OPTIONS) from None
     invocation = Invocation(request.arguments)
     if invocation.starts_nothing():
         return protocol.go()
@@ -249,7 +260,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
         return protocol.go()
     frame = protocol.changed(arguments)
     if len(frame) > protocol.LIMIT or len(arguments) > protocol.ARGUMENTS:
-        raise GoCold("the answer has too many arguments")
+        raise GoCold(SIZE)
     return frame
 
 
@@ -277,7 +288,7 @@ def _check_probe(text: str) -> None:
         except (OSError, ValueError):
             continue
         if is_cold:
-            raise GoCold("probe")
+            raise GoCold(PROBE)
 
 
 def _check_paths(invocation: Invocation) -> None:
@@ -301,10 +312,10 @@ def plain(path: str) -> None:
         except OSError as error:
             if error.errno == errno.ENOTDIR:
                 continue
-            raise GoCold(f"{path} goes through a link that depends on the process") from None
+            raise GoCold(PATH) from None
         try:
             if os.fstat(fd).st_dev in (os.stat("/proc").st_dev, os.stat("/dev").st_dev):
-                raise GoCold(f"{path} is in /proc or /dev")
+                raise GoCold(PATH)
         finally:
             os.close(fd)
         return
@@ -316,4 +327,4 @@ def _small(path: str, limit: int) -> None:
     except OSError:
         return
     if size > limit:
-        raise GoCold(f"{path} is too large")
+        raise GoCold(SIZE)

@@ -31,11 +31,17 @@ class _DecodeError(ValueError):
 
 
 def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "int | None":
-    """Where the C scanner stops, in a process without json.decoder; None where it does not say."""
-    decoder = type(sys)("json.decoder")
+    """Where the C scanner stops, in a process without json.decoder; None where it does not say.
+
+    Where json.decoder is loaded, the scanner's exception has the position, and one without it has none. A process with
+    several threads loads it before it starts them: sys.modules is theirs too.
+    """
+    name = "json.decoder"
+    if name in sys.modules:
+        return None
+    decoder = type(sys)(name)
     decoder.JSONDecodeError = _DecodeError  # type: ignore[attr-defined]  # a module of our own
-    loaded = sys.modules.get(decoder.__name__)
-    sys.modules[decoder.__name__] = decoder
+    sys.modules[name] = decoder
     try:
         scan(text, start)
     except _DecodeError as error:
@@ -43,10 +49,7 @@ def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "i
     except Exception:
         return None
     finally:
-        if loaded is None:
-            del sys.modules[decoder.__name__]
-        else:
-            sys.modules[decoder.__name__] = loaded
+        del sys.modules[name]
     return None
 
 

@@ -14,17 +14,23 @@ from hook.base.errors import ReassertError
 
 MARK = "# written by reassert"
 
+HEAD = 512
+"""Bytes at the start of a file in which MARK is looked for. Linux reads a first line of at most 255 (execve(2))."""
+
 _SCRIPT = """#!/bin/sh
 {mark}: runs reassert for verbs that start a process, the real runtime for others
-for argument; do
+{front}for argument; do
   case $argument in
   {verbs}){rootless}
     {launch}
-    exec "$reassert" runtime --real {real}{extra} -- "$@" ;;
+    exec "$reassert" runtime{cold} --real {real}{extra} -- "$@" ;;
   esac
 done
 exec {real} "$@"
 """
+
+COLD = "case $1 in --cold=*) reassert_cold=$1; shift ;; *) reassert_cold=--cold=unknown ;; esac"
+"""Line of sh that takes away the argument that front puts before the engine's: why the start is cold."""
 
 START = "start"
 """Name of a file beside the installed link `reassert`: the `start_text` of the installed version. One rename of this
@@ -34,11 +40,13 @@ NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
 """Condition in sh: whether uid 0 is another user of the node (user_namespaces(7)), as with rootless podman."""
 
 
-def dispatcher(real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False) -> str:
+def dispatcher(
+    real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False, front: bool = False
+) -> str:
     """The dispatcher script, in POSIX sh, for a real runtime. `extra`: more options for `reassert runtime`.
 
     `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
-    policy nor be forced to use the dispatcher.
+    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.emit.front.
 
     An argument that only looks like a verb costs time, no more: `reassert runtime` parses the command line. Raises
     ReassertError if `real` is not an executable file or is a dispatcher.
@@ -48,10 +56,12 @@ def dispatcher(real: str, reassert: str, extra: list[str], installed: bool = Fal
             f"{real} is not an executable file; --real takes the path of the OCI runtime, for example /usr/sbin/runc"
         )
     with open(real, "rb") as file:
-        if MARK.encode() in file.read(512):  # after a first line of at most 255 bytes
+        if MARK.encode() in file.read(HEAD):
             raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
     return _SCRIPT.format(
         mark=MARK,
+        front=f"{COLD}\n" if front else "",
+        cold=' "$reassert_cold"' if front else "",
         rootless=f"\n    {NOT_ROOTS} && break" if rootless else "",
         verbs=" | ".join(EDITING_VERBS),
         launch=launch_lines(reassert, installed).replace("\n", "\n    "),

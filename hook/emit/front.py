@@ -1,6 +1,7 @@
 """The dispatcher and hook entry that ask the agent: text files with front as interpreter (packaging/front/front.c).
 
-The lines at the top are read by front and are comments for sh. The rest is the sh script of a cold start.
+The lines at the top are read by front and are comments for sh. The rest is the sh script of a cold start. The reason is
+the script's first argument, before the engine's: in the environment the real runtime would see it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 
 from hook.adapters.cmdline import EDITING_VERBS
 from hook.base.errors import ReassertError
-from hook.emit.dispatcher import MARK, dispatcher, launch_lines
+from hook.emit.dispatcher import COLD, MARK, dispatcher, launch_lines
 
 FRONT = "front"
 """The file name of front, in the directory of the frozen program."""
@@ -37,7 +38,7 @@ def warm_dispatcher(
     ReassertError.
     """
     more = ["--hook", where["hook"]] if where.get("hook") else []
-    script = dispatcher(real, reassert, extra + more, installed, rootless)
+    script = dispatcher(real, reassert, extra + more, installed, rootless, front=True)
     return _file(front, {"real": real, "verbs": " ".join(EDITING_VERBS), **where}, script, installed)
 
 
@@ -49,8 +50,10 @@ def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str]
     from shlex import quote
 
     words = "".join(f" {quote(part)}" for part in extra)
-    launch = launch_lines(reassert, installed)
-    script = f'#!/bin/sh\n{MARK}: a hook entry calls this\n{launch}\nexec "$reassert" hook{words} "$@"\n'
+    script = (
+        f"#!/bin/sh\n{MARK}: a hook entry calls this\n{COLD}\n{launch_lines(reassert, installed)}\n"
+        f'exec "$reassert" hook "$reassert_cold"{words} "$@"\n'
+    )
     return _file(front, where, script, installed)
 
 

@@ -33,8 +33,14 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
 }
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
+_M_ARENA_MAX = -8
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+# Types are made once: ctypes makes a new one for each `type * length`, and it takes as long as ten system calls.
+_STATX = ctypes.c_char * _STATX_SIZE  # struct statx
+_OPEN_HOW = ctypes.c_uint64 * 3  # struct open_how
+_ATTR = ctypes.c_uint64 * 4  # struct mount_attr
 
 
 class mount_namespace_of:  # noqa: N801  # it is used as a function
@@ -81,7 +87,7 @@ def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
 
 def mount_id(fd: int) -> int:
     """The id of the mount that holds a descriptor's file, as in /proc/PID/mountinfo. Raises Undecided, OSError."""
-    buffer = ctypes.create_string_buffer(_STATX_SIZE)
+    buffer = _STATX()
     if _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"statx: {posix.strerror(code)}")
@@ -116,7 +122,7 @@ def set_attributes(
 ) -> None:
     """Set mount(8) options of the mount at a descriptor; `recursive`: and of the mounts below it. Raises OSError."""
     wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
-    attributes = (ctypes.c_uint64 * 4)(wanted, clear, propagation, 0)  # struct mount_attr
+    attributes = _ATTR(wanted, clear, propagation, 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32)
 
@@ -134,15 +140,13 @@ def move_mount(tree: int, target: int, path: str) -> None:
 
 def open_in_root(root: int, path: str) -> int:
     """An O_PATH descriptor of an absolute path, resolved inside a container's root. Raises OSError."""
-    how = (ctypes.c_uint64 * 3)(  # struct open_how
-        posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
-    )
+    how = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     return _call("openat2", path, _OPENAT2, root, path.lstrip("/") or ".", how, 24)
 
 
 def open_plain(path: str) -> int:
     """An O_PATH descriptor of a path that no magic link of /proc is part of (symlink(7)). Raises OSError."""
-    how = (ctypes.c_uint64 * 3)(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
+    how = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
     return _call("openat2", path, _OPENAT2, _AT_FDCWD, path, how, 24)
 
 
@@ -151,6 +155,18 @@ def own_directories() -> None:
     if _libc.unshare(_CLONE_FS) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"unshare: {posix.strerror(code)}")
+
+
+def few_arenas() -> None:
+    """Keep malloc(3) from giving each thread a heap of its own, which would never shrink (mallopt(3))."""
+    if hasattr(_libc, "mallopt"):  # glibc
+        _libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def trim_memory() -> None:
+    """Give free pages of malloc(3) back to the kernel (malloc_trim(3))."""
+    if hasattr(_libc, "malloc_trim"):  # glibc
+        _libc.malloc_trim(0)
 
 
 def _setns(fd: int) -> None:

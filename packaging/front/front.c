@@ -18,10 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 8 << 20 };
+enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 8 << 20, REASON = 32 };
 enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C', TEMPORARY = 'T' };
 
 static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
+
+static const char *reason = "unreadable"; /* why the script runs, if it does (docs/agent.md) */
 
 /* The values in the text file; NULL for one that is missing. `real`: NULL for a hook. */
 struct setup {
@@ -94,24 +96,25 @@ static void put_request(struct frame *frame, const struct setup *setup, char **a
 		put(frame, *arguments);
 }
 
-/* Returns the kind of an answer and the strings after it. A malformed answer is COLD. */
+/* Returns the kind of an answer and its strings: the reason of one that is COLD. A malformed answer is COLD. */
 static enum answer understood(const struct frame *frame, const char **rest, size_t *size)
 {
 	const size_t start = sizeof ANSWER + 1;
+	*rest = "broken";
 	if (frame->size < start || frame->size > FRAME || memcmp(frame->data, ANSWER, sizeof ANSWER) != 0)
 		return COLD;
-	*rest = frame->data + start;
+	const char kind = frame->data[start - 1], *const strings = frame->data + start;
 	*size = frame->size - start;
-	if (*size && (*rest)[*size - 1] != '\0')
+	if (*size && strings[*size - 1] != '\0')
 		return COLD;
-	const char kind = frame->data[start - 1];
-	if (kind == GO && !*size)
-		return GO;
-	if (kind == CHANGED && *size)
-		return CHANGED;
-	if (kind == REFUSED && *size > 2 && **rest != '\0') /* one character is the status, then the message */
-		return REFUSED;
-	return kind == TEMPORARY && *size > 1 && *size <= PATH_MAX && strlen(*rest) == *size - 1 ? TEMPORARY : COLD;
+	const int is_one = *size > 1 && strlen(strings) == *size - 1;
+	if ((kind == GO && !*size) || (kind == CHANGED && *size) || (kind == COLD && is_one) ||
+	    (kind == REFUSED && *size > 2 && *strings) || /* one character is the status, then the message */
+	    (kind == TEMPORARY && is_one && *size <= PATH_MAX)) {
+		*rest = strings;
+		return (enum answer)kind;
+	}
+	return COLD;
 }
 
 /* Splits strings into an argument vector, from its second element on. Returns whether they fit. */
@@ -141,15 +144,15 @@ static int connected(const char *path)
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct ucred peer;
 	socklen_t size = sizeof peer;
-	if (strlen(path) >= sizeof address.sun_path)
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	reason = "absent";
+	if (fd < 0 || strlen(path) >= sizeof address.sun_path)
 		return -1;
 	memcpy(address.sun_path, path, strlen(path));
-	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -1;
-	if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0)
+	const int listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+	if (listens && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0)
 		return fd;
+	reason = listens ? "peer" : errno == EAGAIN ? "busy" : "absent";
 	close(fd);
 	return -1;
 }
@@ -165,9 +168,7 @@ static int sent(int fd, struct frame *frame, int passed)
 	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control,
 				 .msg_controllen = sizeof control.buffer};
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof passed);
+	*header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof passed), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(header), &passed, sizeof passed);
 	return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)frame->size;
 }
@@ -190,26 +191,27 @@ static enum answer received(int fd, struct frame *frame, char *temporary, const 
  */
 static enum answer ask(const char *path, struct frame *frame, int passed, const char **rest, size_t *size)
 {
-	static char temporary[PATH_MAX];
+	static char temporary[PATH_MAX], told[REASON];
 	struct timespec began;
 	clock_gettime(CLOCK_MONOTONIC, &began);
-	struct pollfd ready = {.fd = connected(path), .events = POLLIN};
+	struct pollfd ready = {.fd = frame->size > FRAME ? -1 : connected(path), .events = POLLIN};
 	if (ready.fd < 0)
 		return COLD;
 	enum answer answer = sent(ready.fd, frame, passed) ? TEMPORARY : COLD;
+	*rest = "broken";
 	while (answer == TEMPORARY) {
 		const int count = poll(&ready, 1, milliseconds_left(&began));
 		if (count > 0)
 			answer = received(ready.fd, frame, temporary, rest, size);
 		else if (count == 0 || errno != EINTR)
-			answer = COLD;
+			answer = COLD, *rest = "timeout";
 	}
 	if (answer == COLD) {
+		reason = memcpy(told, *rest, strnlen(*rest, sizeof told - 1));
 		shutdown(ready.fd, SHUT_RDWR);
 		while (received(ready.fd, frame, temporary, rest, size) == TEMPORARY)
 			;
-		if (*temporary)
-			unlink(temporary);
+		unlink(temporary); /* "" if it has said none */
 	}
 	close(ready.fd);
 	return answer;
@@ -232,10 +234,8 @@ static int copy_of_stdin(void)
 	while (fd >= 0 && total <= STDIN_LIMIT && (got = read(0, chunk, sizeof chunk)) != 0) {
 		if (got < 0 && errno == EINTR)
 			continue;
-		if (got < 0 && !total) {
-			close(fd);
-			return -1;
-		}
+		if (got < 0 && !total)
+			return -1; /* execve(2) closes the other */
 		if (got < 0 || write(fd, chunk, (size_t)got) != got) {
 			say("reassert: stdin cannot be copied into memory\n");
 			_exit(1);
@@ -247,11 +247,13 @@ static int copy_of_stdin(void)
 	return -1;
 }
 
-/* Executes the script. Returns the exit status if that fails. */
-static int cold(char **argv, char **environment)
+/* Executes the script, which removes its first argument. Returns the exit status if that fails. */
+static int cold(size_t count, char *script, char **arguments, char **environment)
 {
-	argv[0] = (char *)"/bin/sh";
-	execve(argv[0], argv, environment);
+	char option[REASON + sizeof "--cold="] = "--cold=", *vector[count + 4]; /* Linux: a quarter of the stack at most */
+	vector[0] = (char *)"/bin/sh", vector[1] = script, vector[2] = strcat(option, reason);
+	memcpy(vector + 3, arguments, (count + 1) * sizeof *vector);
+	execve(vector[0], vector, environment);
 	say("reassert: cannot run /bin/sh\n");
 	return 127;
 }
@@ -262,7 +264,7 @@ int main(int argc, char **argv, char **environment)
 	static struct frame frame;
 	struct setup setup = {0};
 	const char *rest = NULL;
-	size_t size = 0;
+	size_t size = 0, count = (size_t)argc - 2; /* of the arguments that the engine gave */
 	if (argc < 2) {
 		say("usage: front FILE [ARGUMENT…], where FILE is the output of `reassert dispatcher --socket`\n");
 		return 2;
@@ -270,20 +272,19 @@ int main(int argc, char **argv, char **environment)
 	char *const script = argv[1];
 	const int file = open(script, O_RDONLY | O_CLOEXEC);
 	if (file < 0 || read(file, text, HEADER) <= 0 || !read_setup(text, &setup))
-		return cold(argv, environment);
+		return cold(count, script, argv + 2, environment);
 	close(file);
-	argv[1] = (char *)setup.real;
-	if (setup.real && !starts_a_process(setup.verbs, argv + 2)) {
-		execve(setup.real, argv + 1, environment);
-		argv[1] = script;
-		return cold(argv, environment);
-	}
-	put_request(&frame, &setup, argv + 2, environment);
-	const int passed = setup.real ? open(".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();
-	const int askable = passed >= 0 && frame.size <= FRAME;
-	const enum answer answer = askable ? ask(setup.socket, &frame, passed, &rest, &size) : COLD;
-	if (passed >= 0)
+	argv[1] = vector[0] = (char *)setup.real;
+	reason = "exec";
+	enum answer answer = GO;
+	if (!setup.real || starts_a_process(setup.verbs, argv + 2)) {
+		put_request(&frame, &setup, argv + 2, environment);
+		reason = "request";
+		const int passed = setup.real ? open(".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();
+		answer = passed >= 0 ? ask(setup.socket, &frame, passed, &rest, &size) : COLD;
 		close(passed);
+		reason = answer == COLD ? reason : "exec";
+	}
 	if (answer == REFUSED) {
 		say(rest + 1);
 		return (unsigned char)*rest;
@@ -292,9 +293,7 @@ int main(int argc, char **argv, char **environment)
 		return 0;
 	if (answer == GO)
 		execve(setup.real, argv + 1, environment);
-	vector[0] = (char *)setup.real;
 	if (answer == CHANGED && setup.real && split(rest, size, vector))
 		execve(setup.real, vector, environment);
-	argv[1] = script;
-	return cold(argv, environment);
+	return cold(count, script, argv + 2, environment);
 }

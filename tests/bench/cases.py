@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.container import Container, process_file
 from bench.measure import ENVIRONMENT, Action, Sample, finish, interleaved, peak, spawn, timed
 from bench.node import REASSERT, TOP, Bundle, Contender, Node
+from bench.resident import measure as resident
 from bench.results import Results
 
 TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
@@ -21,6 +24,9 @@ TOGETHER = 64
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
 """With the env in its hook entry that saves the bootloader from starting itself again, as `reassert-runc` has it."""
+WARM = "reassert, warm"
+PROBES, PROBING = 25, "25 execs a second"
+REQUESTS, FULL = 100_000, 60
 SLEEP = ["/bin/sleep", "1000"]
 
 
@@ -33,6 +39,7 @@ class Bench:
         self.others = others
         self.rounds = rounds
         self.results = Results()
+        self.memory: tuple[int, float] | None = None
         self._numbers = itertools.count()
 
     def unique(self) -> str:
@@ -272,6 +279,41 @@ def memory(bench: Bench) -> None:
             row.peak_mb = peak(container.create_command(), container.contender.environment)
 
 
+def probes(bench: Bench) -> None:
+    """Execs at the rate of 250 pods with a probe each 10 s, before a runtime that does nothing: CPU time of each.
+
+    A share of the agent's CPU time in the same seconds is a part of each warm exec.
+    """
+    for contender, device in bench.contenders(bench.stub()):
+        bundle = bench.node.bundle(f"probes {contender.name}".replace(" ", "-"), USUAL, None, device)
+        container = Container(bench.node, contender, bundle, bench.unique())
+        state = Path(bench.node.root, container.id)
+        state.mkdir(parents=True)
+        (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={bundle.directory}"]}}))
+        bundle.fresh()
+        container.create()
+        run = _exec(container)
+        run()
+        before, due, samples = bench.node.agents_cpu(), time.monotonic(), []
+        for _ in range(PROBES * bench.rounds // 2):
+            samples.append(run())
+            due = max(due + 1 / PROBES, time.monotonic() - 0.5)
+            time.sleep(max(0.0, due - time.monotonic()))
+        share = (bench.node.agents_cpu() - before) / len(samples) if contender.name == WARM else 0.0
+        samples = [Sample(sample.wall, sample.cpu + share) for sample in samples]
+        first = bench.results.find(PROBING, BASE)
+        base = [Sample(*pair) for pair in first.samples] if first else None
+        bench.results.add(PROBING, contender.name, samples, base)
+
+
+def agent(bench: Bench) -> None:
+    """The agent's memory with the NRI plugin in it, after REQUESTS requests of all kinds."""
+    directory = bench.node.top / "resident"
+    directory.mkdir()
+    count = REQUESTS if bench.rounds >= FULL else REQUESTS // 25
+    bench.memory = (count, resident(str(REASSERT), directory, count))
+
+
 def floor(bench: Bench) -> None:
     """The frozen start beside the interpreter's own, both doing nothing but print a usage."""
     python = str(Path(sys.executable).resolve())
@@ -298,5 +340,7 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "cold": cold,
     "together": together,
     "memory": memory,
+    "probes": probes,
+    "agent": agent,
     "floor": floor,
 }

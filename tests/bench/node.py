@@ -51,6 +51,7 @@ class Node:
         self.top = top
         self.runc = runc
         self.root = str(top / "state")
+        self._agents: list[int] = []
         self.ca = top / "ca"
         (self.ca / "certs").mkdir(parents=True)
         (self.ca / "certs" / "company.crt").write_text("company\n")
@@ -153,11 +154,20 @@ class Node:
         command = [str(REASSERT), "agent", "--socket", str(path), *self.options(policy)]
         agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         atexit.register(agent.kill)
+        self._agents.append(agent.pid)
         while not path.exists():
             if agent.poll() is not None:
                 raise SystemExit("the agent did not start")
             time.sleep(0.02)
         return str(path)
+
+    def agents_cpu(self) -> float:
+        """Milliseconds of CPU time that the agents have taken."""
+        ticks = 0
+        for pid in self._agents:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks * 1e3 / os.sysconf("SC_CLK_TCK")
 
     def peer(self, name: str, path: str, real: str = "") -> list[Contender]:
         """Another project's wrapper, by the name under which its calling convention is known here."""

@@ -1,9 +1,13 @@
 """Measure the response time and memory of `reassert nri`. This program is the runtime, on a socket pair.
 
-    python tests/bench/nri.py [--requests 10000] [--reassert dist/reassert/reassert] [--beside GO_PLUGIN]
+    python tests/bench/nri.py [--requests 10000] [--reassert dist/reassert/reassert] [--beside GO_PLUGIN] [--busy RATE]
 
 A plugin given with --beside is started as from a runtime's plugin directory, and measured in turns with reassert. Every
 container lacks the reserved mount, and every second one overrides reserved env: each is adjusted and has an event.
+
+Measured are `reassert nri` and, with --busy, the plugin in `reassert agent --nri`, while so many containers a second
+are created by front through the other socket of that agent, before a runtime that does nothing, while the others are
+measured too.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import statistics
 import struct
@@ -92,7 +97,26 @@ def request(number: int) -> bytes:
 class Runtime:
     """The runtime's side of a plugin that it has started."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], path: str = "") -> None:
+        """`path`: where the plugin connects to; "" for one that is given its connection."""
+        self.demux, self.assembler, self.stream = Demux(), ttrpc.Assembler(), -1
+        if path:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen()
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                self.socket = listener.accept()[0]
+        else:
+            self._launch(command)
+        while not self._registered():
+            pass
+        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9")
+        self.send("Configure", configure.SerializeToString())
+        self.answers(1)
+        self.send("Synchronize", b"")
+        self.answers(1)
+
+    def _launch(self, command: list[str]) -> None:
         ours, theirs = socket.socketpair()
         environment = {"PATH": os.defpath, "NRI_PLUGIN_NAME": "bench", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
 
@@ -109,14 +133,6 @@ class Runtime:
         )
         theirs.close()
         self.socket = ours
-        self.demux, self.assembler, self.stream = Demux(), ttrpc.Assembler(), -1
-        while not self._registered():
-            pass
-        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9")
-        self.send("Configure", configure.SerializeToString())
-        self.answers(1)
-        self.send("Synchronize", b"")
-        self.answers(1)
 
     def _registered(self) -> bool:
         """Answer RegisterPlugin; whatever else a plugin says before it is not for us."""
@@ -184,24 +200,66 @@ class Runtime:
 
     def close(self) -> None:
         self.socket.close()
+        self.process.terminate()
         self.process.wait(10)
 
 
-def measure(commands: dict[str, list[str]], count: int, rounds: int = 10) -> None:
+class Load:
+    """Containers that front creates at a steady rate, before a runtime that does nothing."""
+
+    def __init__(self, reassert: str, directory: Path, where: list[str], rate: float) -> None:
+        command = [
+            reassert,
+            "dispatcher",
+            "--real",
+            "/bin/true",
+            "--socket",
+            str(directory / "agent/agent.sock"),
+            *where,
+        ]
+        self._file = directory / "reassert-true"
+        self._file.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        self._file.chmod(0o755)
+        self._bundle = directory / "bundle"
+        self._bundle.mkdir()
+        self._rate = rate
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                self._run()
+            finally:
+                os._exit(1)
+
+    def _run(self) -> None:
+        env = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(600)] + ["REQUESTS_CA_BUNDLE=/tmp/evil"]
+        content = json.dumps({"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "r"}, "mounts": []})
+        command = [str(self._file), "create", "--bundle", str(self._bundle), "c"]
+        due = time.monotonic()
+        while os.getppid() != 1:
+            (self._bundle / "config.json").write_text(content)
+            os.waitpid(os.posix_spawn(command[0], command, {"PATH": os.defpath}), 0)
+            due = max(due + 1 / self._rate, time.monotonic() - 1)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def close(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+def measure(runtimes: dict[str, Runtime], count: int, rounds: int = 10) -> None:
     """Measure the plugins in turns and print the results."""
     requests = [request(number) for number in range(count // 2 // rounds)]
-    runtimes = {name: Runtime(command) for name, command in commands.items()}
     for runtime in runtimes.values():
         runtime.measure(requests, 1)
     time.sleep(1)
     idle = {name: runtime.rss() for name, runtime in runtimes.items()}
     for in_flight in (1, 32):
-        taken: dict[str, list[float]] = {name: [] for name in commands}
+        taken: dict[str, list[float]] = {name: [] for name in runtimes}
         before = {name: runtime.cpu() for name, runtime in runtimes.items()}
         for _ in range(rounds):
             for name, runtime in runtimes.items():
                 taken[name] += runtime.measure(requests, in_flight)
-        cuts = {name: statistics.quantiles(taken[name], n=100) for name in commands}
+        cuts = {name: statistics.quantiles(taken[name], n=100) for name in runtimes}
         for name, runtime in runtimes.items():
             cpu = (runtime.cpu() - before[name]) / len(taken[name])
             print(
@@ -210,7 +268,6 @@ def measure(commands: dict[str, list[str]], count: int, rounds: int = 10) -> Non
             )
     for name, runtime in runtimes.items():
         print(f"{name:10} RSS idle {idle[name]:5.1f} MB, after {count} requests {runtime.rss():5.1f} MB")
-        runtime.close()
 
 
 def main() -> None:
@@ -219,17 +276,39 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10000)
     parser.add_argument("--reassert", default=str(TOP / "dist/reassert/reassert"))
     parser.add_argument("--beside", metavar="PLUGIN", help="another NRI plugin to measure in the same run")
+    parser.add_argument("--busy", type=float, default=0.0, metavar="RATE", help="containers a second through the agent")
     options = parser.parse_args()
     os.makedirs("/var/lib/reassert-tests", exist_ok=True)  # not below /tmp: a policy there would be refused
     directory = Path(tempfile.mkdtemp(dir="/var/lib/reassert-tests"))
     (directory / "policy.yaml").write_text(json.dumps(POLICY))
-    command = [options.reassert, "nri", "--policy", str(directory / "policy.yaml"), "--store", str(directory / "store")]
-    commands = {"reassert": [*command, "--events", str(directory / "events.jsonl")]}
+    where = ["--policy", str(directory / "policy.yaml"), "--store", str(directory / "store")]
+    where += ["--events", str(directory / "events.jsonl")]
+    subprocess.run([options.reassert, "policy", "compile", *where[:4]], check=True, stdout=subprocess.DEVNULL)
+    load = None
+    runtimes = {"reassert": Runtime([options.reassert, "nri", *where])}
     if options.beside:
-        commands["beside"] = [options.beside]
+        runtimes["beside"] = Runtime([options.beside])
     try:
-        measure(commands, options.requests)
+        if options.busy:
+            agent = [
+                "agent",
+                "--socket",
+                str(directory / "agent/agent.sock"),
+                "--nri",
+                "--nri-socket",
+                f"{directory}/nri",
+            ]
+            runtimes["agent"] = Runtime([options.reassert, *agent, *where], f"{directory}/nri")
+            load = Load(options.reassert, directory, where, options.busy)
+        measure(runtimes, options.requests)
+        if options.busy:
+            show = [options.reassert, "agent", "--status", "--socket", str(directory / "agent/agent.sock")]
+            subprocess.run(show, check=False)
     finally:
+        if load:
+            load.close()
+        for runtime in runtimes.values():
+            runtime.close()
         shutil.rmtree(directory)
 
 

@@ -1,11 +1,15 @@
 #!/bin/bash
 # Measure what reassert costs a container start, beside plain runc, in one interleaved run. As root:
 #
-#   sudo tests/bench/run.sh                                     everything, about 15 minutes
+#   sudo tests/bench/run.sh                                     everything, about 30 minutes
 #   sudo tests/bench/run.sh --quick --only life,verbs           does it run at all
 #   sudo tests/bench/run.sh --peer nvidia=/usr/bin/nvidia-container-runtime --peer oci-add-hooks=/usr/bin/oci-add-hooks
 #   sudo tests/bench/run.sh --help
 #   sudo tests/bench/run.sh profile                             where the time of one start goes, by strace
+#
+# The last table says which of the agent's goals are met (goals.md, for docs/performance.md); NRI beside a Go plugin:
+#
+#   tests/bench/nri.py --beside GO_PLUGIN --busy 25             with that Python, after this has run once
 #
 # Table on stdout; table, JSON with every sample, and a plot in build/bench. REASSERT=… measures another frozen program.
 set -eu

@@ -40,6 +40,12 @@ class NoMetrics:
     def policy(self, policy: Policy, loaded_at: float) -> None:
         """Set which policy is in force. `loaded_at`: when the plugin loaded it."""
 
+    def answer(self, answer: str, cold: str, seconds: float) -> None:
+        """Count a request that the agent answered. `answer`: go, changed, refused or cold; `cold`: why."""
+
+    def dropped(self) -> None:
+        """Count a connection that the agent dropped."""
+
 
 class Metrics(NoMetrics):
     """Used with --metrics. `text` is the reply to a scrape."""
@@ -101,6 +107,20 @@ class Metrics(NoMetrics):
             "policy_held_back", "1 while the policy file is not in force, because it is broken or missing."
         )
         self._last: tuple[object, ...] = ()
+        self._answers = counter(
+            "agent_answers",
+            "Container starts and hooks that the agent was asked about, by answer: go (unchanged), changed, refused or "
+            "cold; the label cold has the reason.",
+            "answer",
+            "cold",
+        )
+        self._answer_seconds = Histogram(
+            "reassert_agent_answer_seconds",
+            "Seconds from a connection to the agent's answer.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._dropped = counter("agent_dropped", "Connections to the agent that were dropped: no front sent them.")
 
     def container(self, outcome: str, seconds: float) -> None:
         """See NoMetrics."""
@@ -147,6 +167,15 @@ class Metrics(NoMetrics):
         self._policy.labels(policy.path, policy.fingerprint, policy.mode).set(1)
         self._loaded.set(loaded_at)
         self._held.set(bool(policy.warning or policy.missing))
+
+    def answer(self, answer: str, cold: str, seconds: float) -> None:
+        """See NoMetrics."""
+        self._answers.labels(answer, cold).inc()
+        self._answer_seconds.observe(seconds)
+
+    def dropped(self) -> None:
+        """See NoMetrics."""
+        self._dropped.inc()
 
     def text(self) -> tuple[str, bytes]:
         """Content type and body in Prometheus' text format."""

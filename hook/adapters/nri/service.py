@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 import time
+from typing import Any
 
 from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.adapters.nri.plugin import Plugin
@@ -34,20 +35,19 @@ STABLE_AFTER = 1.0
 
 COMPILE_PATIENCE = 25.0
 
+SILENCE = 5.0 + COMPILE_PATIENCE
+"""Seconds without a sign of life after which the plugin is taken for dead, in another program's watchdog."""
+
 _SUN_PATH = 107
 """The longest path of a socket, in bytes (unix(7))."""
 
 
 def main(chosen: argparse.Namespace) -> int:
     """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError."""
-    index = chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX)
-    if not (len(index) == 2 and index.isascii() and index.isdigit()):
-        raise Usage(f"--plugin-index takes two digits, not {index!r}")
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
-    if len(os.fsencode(chosen.socket)) > _SUN_PATH:
-        raise Usage(f"--socket takes a path of at most {_SUN_PATH} bytes, not {chosen.socket!r}")
+    index = _checked(chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX), "socket", chosen.socket)
     given = os.environ.get("NRI_PLUGIN_SOCKET", "")
     descriptor = _descriptor(given) if given else -1
     os.chdir("/")
@@ -59,10 +59,27 @@ def main(chosen: argparse.Namespace) -> int:
         counting = Metrics()
         serve(counting, chosen.metrics)
         metrics = counting
-    service = Service(chosen, index, Report(chosen.events, metrics))
+    service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, service.stop)
     if given:
         return service.launched(descriptor)
     return service.connect_for_ever()
+
+
+def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
+    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
+    index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
+    options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
+    return Service(options, index, Report(chosen.events, metrics), None)
+
+
+def _checked(index: str, option: str, path: str) -> str:
+    if not (len(index) == 2 and index.isascii() and index.isdigit()):
+        raise Usage(f"--plugin-index takes two digits, not {index!r}")
+    if len(os.fsencode(path)) > _SUN_PATH or not path.startswith("/"):
+        raise Usage(f"--{option} takes an absolute path of at most {_SUN_PATH} bytes, not {path!r}")
+    return index
 
 
 def _descriptor(given: str) -> int:
@@ -80,17 +97,35 @@ def _descriptor(given: str) -> int:
 class Service:
     """The plugin's process: it manages connections, the policy's source and notifications to systemd."""
 
-    def __init__(self, chosen: argparse.Namespace, index: str, report: Report) -> None:
+    def __init__(self, chosen: argparse.Namespace, index: str, report: Report, notifier: Notifier | None) -> None:
+        """`notifier`: None where the plugin is a part of another program."""
         self._chosen = chosen
         self._index = index
         self._report = report
         self._decider = Validator(Resident(chosen.policy, chosen.store), report)
-        self._notifier = Notifier()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+        self._notifier = notifier
+        self._plugin: Plugin | None = None
+        self._seen = time.monotonic()
 
-    def _stop(self, *_: object) -> None:
-        self._notifier.say("STOPPING=1")
+    def connected(self) -> bool:
+        """Returns whether a runtime has configured the plugin."""
+        plugin = self._plugin
+        return plugin is not None and plugin.configured.is_set()
+
+    def healthy(self) -> bool:
+        """Returns whether the plugin can read requests, or tries to connect."""
+        return time.monotonic() - self._seen < SILENCE
+
+    def _tick(self, healthy: Any) -> None:
+        if healthy:
+            self._seen = time.monotonic()
+        if self._notifier:
+            self._notifier.tick(healthy)
+
+    def stop(self, *_: object) -> None:
+        """Ends the process, as the handler of a signal."""
+        if self._notifier:
+            self._notifier.say("STOPPING=1")
         self._decider.tell_held_soon(wait=1.0)
         self._report.close()
         os._exit(0)
@@ -120,7 +155,7 @@ class Service:
                     silent = describe(error)
                     self._report.metrics.error("connection")
                     self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
-                self._notifier.tick(True)
+                self._tick(True)
                 pause = min(pause, ABSENT_PAUSE)
                 time.sleep(pause)
                 pause *= 2
@@ -135,10 +170,11 @@ class Service:
 
     def _serve(self, connection: socket.socket, name: str) -> bool:
         """Serve one connection; returns whether the runtime configured the plugin."""
-        plugin = Plugin(connection, self._decider, name, self._index)
+        self._plugin = plugin = Plugin(connection, self._decider, name, self._index)
         plugin.on_configure = self._configured
-        plugin.on_tick = self._notifier.tick
+        plugin.on_tick = self._tick
         plugin.run()
+        self._plugin = None
         return plugin.configured.is_set()
 
     def _configured(self, text: str) -> None:
@@ -151,7 +187,8 @@ class Service:
         elif self._decider.resident.source != self._chosen.policy:
             self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
         self._load_policy(1.0)
-        self._notifier.ready()
+        if self._notifier:
+            self._notifier.ready()
 
     def _keep(self, path: str, text: bytes) -> None:
         """Write the runtime's policy to a file in the store: it is checked, compiled and held back like any other."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.support import REASSERT, Node
+from hook import __version__
 from hook.agent.protocol import Request
 from hook.emit.front import warm_dispatcher, warm_hook
 
@@ -39,9 +40,9 @@ class Agent:
         assert self.process
         return self.process.pid
 
-    def start(self, *before: str, wait: bool = True) -> None:
-        """Start it, and wait until it listens. `before`: a command that is to run it."""
-        command = [*before, str(REASSERT), "agent", "--socket", str(self.socket), *self.node.options()]
+    def start(self, *before: str, wait: bool = True, more: Iterable[str] = ()) -> None:
+        """Start it, and wait until it listens. `before`: a command that is to run it. `more`: options."""
+        command = [*before, str(REASSERT), "agent", "--socket", str(self.socket), *self.node.options(), *more]
         with (self.node.directory / "agent.stderr").open("ab") as stderr:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
         if wait:
@@ -109,7 +110,7 @@ class Agent:
 
     def frame(self, *arguments: str, **fields: str) -> bytes:
         """A request, as front would send it."""
-        parts = ["reassert-front/1", fields.get("version", "0.1.0"), fields.get("kind", "runtime"), "/bin/true"]
+        parts = ["reassert-front/1", fields.get("version", __version__), fields.get("kind", "runtime"), "/bin/true"]
         where = self.where()
         parts += [where["policy"], where["store"], where["events"], "", "", "022", *arguments]
         frame = b"".join(part.encode() + b"\0" for part in parts)

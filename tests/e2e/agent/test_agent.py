@@ -70,15 +70,20 @@ def test_a_mount_that_a_hook_took_away_is_put_back(agent: Agent, bundle: Bundle)
         assert running.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
 
 
+def edited_after_create(agent: Agent, policy: str, real: str = RUNC) -> str:
+    """A dispatcher to a runtime that changes the policy before it creates the container."""
+    new = agent.node.policy.with_name("new.yaml")
+    new.write_text(agent.node.placed(policy))
+    script = agent.node.directory / "edits"
+    script.write_text(f'#!/bin/sh\n[ "$1" != create ] || cp {new} {agent.node.policy}\nexec {real} "$@"\n')
+    script.chmod(0o755)
+    return agent.dispatcher(str(script))
+
+
 @pytest.mark.parametrize("way", ["warm", "cold"])
 def test_a_policy_that_is_edited_between_create_and_its_hook(agent: Agent, bundle: Bundle, way: str) -> None:
     """The container starts with the env that create gave it; its own hook does not hold the edit against it."""
-    new = agent.node.policy.with_name("new.yaml")
-    new.write_text(agent.node.placed(POLICY).replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"))
-    real = agent.node.directory / "edits"
-    real.write_text(f'#!/bin/sh\n[ "$1" != create ] || cp {new} {agent.node.policy}\nexec {RUNC} "$@"\n')
-    real.chmod(0o755)
-    file = agent.dispatcher(str(real))
+    file = edited_after_create(agent, POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"))
     with Running(file if way == "warm" else agent.only_cold(file), bundle) as running:
         assert WANTED in running.environ()
         assert "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt" in running.exec("/bin/env").splitlines()
@@ -86,6 +91,43 @@ def test_a_policy_that_is_edited_between_create_and_its_hook(agent: Agent, bundl
     del config["annotations"]["reassert/decision"]  # nobody decided
     bundle.config.write_text(json.dumps(config))
     assert "env REQUESTS_CA_BUNDLE is not what the policy wants" in Running(RUNC, bundle).refused()
+
+
+CHANGES = {
+    "another reserved name": ("    mounts:", "    - {name: LATER, value: x}\n    mounts:", "env LATER is not what the"),
+    "no such mount": ("mountPath: /etc/ssl", "mountPath: /etc/pki", "mount /etc/ssl was reserved at create"),
+    "a denial": ("    mounts:", "    onConflict: Deny\n    mounts:", "env HTTP_PROXY must be absent and was set"),
+}  # fmt: skip
+"""Edits of the policy between create and its hook, and what the container is refused for."""
+
+
+@pytest.mark.parametrize("way", ["warm", "cold"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_newer_policy_wants_is_not_lost(agent: Agent, bundle: Bundle, change: str, way: str) -> None:
+    """Only the values of env names that create decided about are left as they were then."""
+    old, text, refusal = CHANGES[change]
+    policy = POLICY.replace(old, text)
+    if change == "a denial":
+        policy = policy.replace("PYTHONHTTPSVERIFY", "HTTP_PROXY")
+        bundle.spec["process"]["env"] += ["HTTP_PROXY=x"]
+        bundle.save()
+    file = edited_after_create(agent, policy)
+    assert refusal in Running(file if way == "warm" else agent.only_cold(file), bundle).refused()
+
+
+@pytest.mark.parametrize("way", ["warm", "cold"])
+def test_env_that_is_not_what_create_decided_is_refused_after_a_change_of_the_policy(
+    agent: Agent, bundle: Bundle, way: str
+) -> None:
+    """Something behind the wrapper takes it away, while the policy is edited too."""
+    real = agent.node.directory / "spoils"
+    real.write_text(f'#!/bin/sh\n[ "$1" != create ] || sed -i "s,{WANTED},REQUESTS_CA_BUNDLE=/evil," {bundle.config}\n'
+                    f'exec {RUNC} "$@"\n')  # fmt: skip
+    real.chmod(0o755)
+    file = edited_after_create(agent, POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"), str(real))
+    refused = Running(file if way == "warm" else agent.only_cold(file), bundle).refused()
+    assert "env REQUESTS_CA_BUNDLE is not what the policy wants" in refused
+    assert "create it again" in refused
 
 
 class Cold:
@@ -317,14 +359,29 @@ def test_clients_that_are_no_front_are_dropped_and_counted(start: Cold) -> None:
 
 
 def test_another_version_is_cold(start: Cold) -> None:
-    assert start.agent.ask(start.agent.frame("create", "0a", version="9.9")).startswith(
-        b"reassert-agent/1\0Cfront is 9.9"
-    )
+    assert start.agent.ask(start.agent.frame("create", "0a", version="9.9")) == b"reassert-agent/1\0Cversion\0"
 
 
-def test_a_user_may_not_ask(agent: Agent) -> None:
+def test_a_user_may_not_ask(start: Cold) -> None:
+    """Nor where somebody has opened the socket to all: neither a request nor the status is answered."""
+    agent = start.agent
     assert agent.socket.stat().st_mode & 0o777 == 0o600
     assert agent.socket.parent.stat().st_mode & 0o777 == 0o700
+    agent.socket.chmod(0o666)
+    agent.socket.parent.chmod(0o755)
+    code = (
+        "import socket, os, sys; s = socket.socket(1, 5); os.setuid(65534); s.connect(sys.argv[1])\n"
+        "try: s.send(bytes.fromhex(sys.argv[2])); print(s.recv(1 << 17))\n"
+        "except OSError: print(b'')"
+    )
+    for frame in (agent.frame("create", "0a"), b"reassert-status/1\0"):
+        done = run("/usr/bin/python3", "-c", code, str(agent.socket), frame.hex())
+        assert done.stdout == "b''\n"
+    assert not start.is_cold()
+    deadline = time.monotonic() + 20
+    while not any("uid 65534 asks" in event.get("reasons", ()) for event in agent.node.logged()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_stuck_request_holds_nobody_up(start: Cold) -> None:

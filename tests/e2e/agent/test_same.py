@@ -39,6 +39,7 @@ POLICIES = {
 }
 TIMES = re.compile(
     r'"(timestamp|durationMs|time)":("[^"]*"|[0-9.]+)|time="[^"]*"|(\\"(timestamp|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
+    r'|,(\\?)"(start|cold)\6":\6"[a-z]+\6"'
 )
 
 

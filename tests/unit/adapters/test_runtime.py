@@ -92,7 +92,7 @@ def test_bundle_defaults_to_the_cwd(wrapper: Wrapper, verb: str) -> None:
     assert data["process"]["env"] == ["CA=/ca.pem", "B=1"]
     decision = read(data["annotations"])
     assert decision is not None
-    assert (decision.values, decision.absent) == ({"CA": "/ca.pem"}, ["N_*"])
+    assert (decision.env.values, decision.env.absent) == ({"CA": "/ca.pem"}, ["N_*"])
 
 
 def test_missing_config_is_for_the_real_runtime_to_tell(wrapper: Wrapper) -> None:

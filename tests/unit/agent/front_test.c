@@ -28,6 +28,8 @@ static struct frame *framed(const char *data, size_t size)
 	return frame;
 }
 
+static char told[FRAME];
+
 static enum answer answer_of(const char *data, size_t size)
 {
 	static char *vector[ARGUMENTS + 2];
@@ -45,6 +47,8 @@ static enum answer answer_of(const char *data, size_t size)
 	}
 	if (answer == REFUSED)
 		assert(strlen(rest + 1) <= left && *rest);
+	if (answer == COLD)
+		snprintf(told, sizeof told, "%s", rest); /* always a string within the frame, or one of front's own */
 	if (answer == TEMPORARY)
 		assert(left <= PATH_MAX && strlen(rest) + 1 == left);
 	free(frame);
@@ -67,7 +71,10 @@ static void examples(void)
 	assert(ANSWER_OF(P "Aa\0\0b\0") == CHANGED && ANSWER_OF(P "Aa") == COLD && ANSWER_OF(P "A") == COLD);
 	assert(ANSWER_OF(P "R\1why\0") == REFUSED && ANSWER_OF(P "R\0why\0") == COLD && ANSWER_OF(P "R\1\0") == COLD);
 	assert(ANSWER_OF(P "T/x\0") == TEMPORARY && ANSWER_OF(P "T/x\0y\0") == COLD && ANSWER_OF(P "T\0") == COLD);
-	assert(ANSWER_OF(P "Cwhy\0") == COLD && ANSWER_OF(P "Z") == COLD && ANSWER_OF(P) == COLD && ANSWER_OF("") == COLD);
+	assert(ANSWER_OF(P "Cwhy\0") == COLD && strcmp(told, "why") == 0);
+	assert(ANSWER_OF(P "C\0") == COLD && strcmp(told, "broken") == 0);
+	assert(ANSWER_OF(P "Ca\0b\0") == COLD && strcmp(told, "broken") == 0);
+	assert(ANSWER_OF(P "Z") == COLD && ANSWER_OF(P) == COLD && ANSWER_OF("") == COLD);
 	assert(ANSWER_OF("reassert-agent/2\0G") == COLD && ANSWER_OF("reassert-agent/1") == COLD);
 	assert(read_setup(full, &setup) && strcmp(setup.real, "/r") == 0 && strcmp(setup.events, "/e") == 0);
 	assert(!setup.hook && starts_a_process(setup.verbs, arguments) && !starts_a_process(setup.verbs, none));

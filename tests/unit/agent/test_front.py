@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,31 @@ def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     done = subprocess.run([program, "3", seed], capture_output=True, text=True)
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     assert int(done.stdout) > 1000
+
+
+def test_it_is_small_and_takes_little_memory(tmp_path: Path) -> None:
+    """As it is built for a release; its memory while it waits for an agent that does not answer."""
+    need(shutil.which("musl-gcc") is not None, "musl-tools")
+    front, real = tmp_path / "front", tmp_path / "real"
+    subprocess.run([SOURCE.with_name("build.sh"), front], check=True)
+    assert front.stat().st_size <= 40_000
+    real.write_text("#!/bin/sh\n")
+    text = f"#!{front}\n# mark\n# real: {real}\n# verbs: create\n# socket: {tmp_path}/s\n"
+    file = tmp_path / "file"
+    file.write_text(text + "# policy: /p\n# store: /d\n# events: /e\n\nexit 7\n")
+    file.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"{tmp_path}/s")
+        listener.listen()
+        with subprocess.Popen([file, "create", "x" * 60_000]) as process:
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(1 << 17)
+                status = Path(f"/proc/{process.pid}/status").read_text()
+            assert process.wait(20) == 7
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert peak
+    assert int(peak[1]) <= 1024
 
 
 def test_both_sides_have_the_same_limits() -> None:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from hook import events
-from hook.emit.dispatcher import MARK, dispatcher
+from hook.emit.dispatcher import HEAD, MARK, dispatcher
 from hook.emit.front import warm_dispatcher
 from hook.node.change.files import State
 from hook.node.change.program import installed
@@ -66,7 +66,7 @@ def script(path: str) -> list[str]:
     """Returns the lines of a dispatcher or podman's hook, [] for a file that reassert did not write. Raises OSError."""
     try:
         with Path(path).open("rb") as file:
-            if MARK.encode() not in file.read(256):
+            if MARK.encode() not in file.read(HEAD):
                 return []
             file.seek(0)
             return file.read().decode("utf-8", "surrogateescape").splitlines()

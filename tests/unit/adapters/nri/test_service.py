@@ -115,11 +115,11 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
 ) -> None:
     """A runtime that is there and sends us away would be asked as often."""
     chosen = SimpleNamespace(socket=str(root_dir / "nri"), policy="/none", store="/none", events="/none")
-    for name in ("_stop", "_serve", "_load_policy"):
+    for name in ("_serve", "_load_policy"):
         monkeypatch.setattr(Service, name, lambda *_: False)
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     report = Report("", NoMetrics())
-    service = Service(chosen, "10", report)  # type: ignore[arg-type]  # options, as argparse has them
+    service = Service(chosen, "10", report, None)  # type: ignore[arg-type]  # options, as argparse has them
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:

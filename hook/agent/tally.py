@@ -1,0 +1,46 @@
+"""What the agent has answered: for `reassert agent --status`, the event at its end, and Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from hook.adapters.nri.metrics import NoMetrics
+
+GO, CHANGED, REFUSED, COLD = "go", "changed", "refused", "cold"
+
+
+class Tally:
+    """Counts. `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers."""
+
+    def __init__(self, metrics: NoMetrics) -> None:
+        self._metrics = metrics
+        self._warm: Counter[str] = Counter()
+        self._cold: Counter[str] = Counter()
+        self._dropped = 0
+        self.count = 0
+        self._began = time.monotonic()
+
+    def answered(self, answer: str, reason: str, seconds: float) -> None:
+        """One request. `reason`: of one that is COLD."""
+        self.count += 1
+        if answer == COLD:
+            self._cold[reason] += 1
+        else:
+            self._warm[answer] += 1
+        self._metrics.answer(answer, reason, seconds)
+
+    def dropped(self) -> None:
+        """A client that no front can be."""
+        self._dropped += 1
+        self._metrics.dropped()
+
+    def as_json(self) -> dict[str, Any]:
+        """All counts since the agent started, and for how long it runs."""
+        return {
+            "seconds": round(time.monotonic() - self._began, 1),
+            "warm": {name: self._warm[name] for name in (GO, CHANGED, REFUSED)},
+            "cold": dict(self._cold),
+            "dropped": self._dropped,
+        }

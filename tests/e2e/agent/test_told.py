@@ -1,0 +1,228 @@
+"""Warm and cold are told apart: in events with the reason, by --status, at the agent's end and for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.adapters.nri.support import Peer, create_request
+
+from e2e.agent.support import PRINTER, Agent
+from e2e.agent.test_agent import RUNC, WANTED
+from e2e.support import POLICY, REASSERT, Bundle, Running, run
+from hook.adapters.nri import messages
+from hook.agent.work import COLD
+
+pytestmark = [pytest.mark.frozen, pytest.mark.root]
+
+FRONTS = ("unreadable", "absent", "peer", "busy", "timeout", "broken", "request", "exec")
+"""front's own reasons."""
+
+
+class Start:
+    """Containers that are created through front; what the event says of their start, before the hook completes it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        real = agent.node.directory / "runc"
+        real.write_text(PRINTER)
+        real.chmod(0o755)
+        self.file = agent.dispatcher(str(real))
+        self.bundle = agent.node.directory / "bundle"
+        self.bundle.mkdir()
+
+    def told(self, *arguments: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None) -> tuple[str, str]:
+        config = self.bundle / "config.json"
+        if "large" not in arguments:
+            config.write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}}))
+        command = [*before, self.file, *(arguments or ("create", "0a"))]
+        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        assert b"--cold" not in done.stdout.replace(b"--cold=forged", b"")
+        event = json.loads(json.loads(config.read_text())["annotations"]["reassert/decision"])["event"]
+        return event["start"], event.get("cold", "")
+
+
+@pytest.fixture
+def start(agent: Agent) -> Start:
+    return Start(agent)
+
+
+def test_each_reason(start: Start) -> None:
+    agent, node = start.agent, start.agent.node
+    assert start.told() == ("warm", "")
+    assert start.told("create", "--bundle", "/proc/self/cwd", "0a") == ("cold", "path")
+    assert start.told("create", "0a", "x" * 70000) == ("cold", "request")
+    assert start.told("create", "0a", *["x"] * 5000, "y" * 60000) == ("cold", "request")
+    assert start.told(before=("unshare", "-m")) == ("cold", "caller")
+    node.write_policy(POLICY + "\n")
+    assert start.told() == ("cold", "policy")
+    assert start.told() == ("warm", "")
+    (start.bundle / "config.json").write_text(
+        json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}, "x": "y" * (5 << 20)})
+    )
+    assert start.told("create", "large") == ("cold", "size")
+    Path(start.file).write_text(Path(start.file).read_text().replace(f"# store: {node.store}", "# store: /other"))
+    assert start.told() == ("cold", "options")
+    agent.dispatcher(str(node.directory / "runc"))
+    agent.stop(signal.SIGSTOP)
+    assert start.told() == ("cold", "timeout")
+    agent.stop(signal.SIGKILL)
+    assert start.told() == ("cold", "absent")
+    agent.socket.unlink()
+    for answer in (
+        b"x",
+        b"reassert-agent/1\0Zword\0",
+        b"reassert-agent/1\0C",
+        b"reassert-agent/1\0Ctwo\0words\0",
+        None,
+    ):
+        assert answered(start, answer) == ("cold", "broken"), answer
+    assert answered(start, b"reassert-agent/1\0Cpolicy\0") == ("cold", "policy")
+    assert answered(start, b"reassert-agent/1\0C$(id) `id`; x\0") == ("cold", "unknown")
+    assert answered(start, b"reassert-agent/1\0C" + b"l" * 5000 + b"\0") == ("cold", "l" * 31)
+    text = Path(start.file).read_text()
+    Path(start.file).write_text(text.replace("# socket: ", "# nosocket: "))
+    assert start.told() == ("cold", "unreadable")
+
+
+def answered(start: Start, answer: bytes | None) -> tuple[str, str]:
+    """The same with a program in the agent's place that gives this answer to one client."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(start.agent.socket))
+        listener.listen()
+        if os.fork() == 0:
+            connection, _ = listener.accept()
+            connection.recv(1 << 17)
+            if answer is not None:
+                connection.send(answer)
+            os._exit(0)
+        try:
+            return start.told()
+        finally:
+            os.wait()
+            start.agent.socket.unlink()
+
+
+def test_nobody_else_says_why(start: Start) -> None:
+    """An engine's own --cold is an argument of the runtime like any other, and the environment says nothing."""
+    forged = {"PATH": os.defpath, "cold": "forged", "reassert_cold": "--cold=forged", "REASSERT_COLD": "forged"}
+    assert start.told("--cold=forged", "create", "0a", env=forged) == ("warm", "")
+    start.agent.stop()
+    assert start.told("--cold=forged", "create", "0a", "--cold=forged", env=forged) == ("cold", "absent")
+    cold = start.agent.node.dispatcher(str(start.agent.node.directory / "runc"))  # without front
+    start.file = cold
+    assert start.told() == ("cold", "")
+
+
+def test_every_reason_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
+    for reason in (*FRONTS, *COLD, "unknown"):
+        assert f"| `{reason}` |" in text, reason
+
+
+@pytest.mark.engine
+def test_an_event_of_several_calls_is_warm_if_all_are(agent: Agent) -> None:
+    bundle = Bundle(agent.node.directory / "bundle")
+    bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=x"]
+    bundle.save()
+    file = agent.dispatcher(RUNC)
+    with Running(file, bundle) as running:
+        assert WANTED in running.environ()
+    bundle.save()
+    with Running(agent.only_cold(file), bundle):  # its hook is warm
+        pass
+    told = [(event["start"], event.get("cold")) for event in agent.node.logged() if event["adapter"] == "runtime"]
+    assert told == [("warm", None), ("cold", "absent")]
+
+
+# -- counts
+
+
+def status(agent: Agent) -> dict[str, Any]:
+    output = run(str(REASSERT), "agent", "--status", "--socket", str(agent.socket), "-o", "json").stdout
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def test_the_status_and_the_event_at_the_end(start: Start) -> None:
+    agent = start.agent
+    assert start.told() == ("warm", "")
+    assert start.told("create", "--bundle", "/proc/self/cwd", "0a") == ("cold", "path")
+    assert agent.ask(b"x") == b""
+    found = status(agent)
+    assert (found["warm"]["go"], found["cold"], found["pid"]) == (1, {"path": 1}, agent.pid)
+    assert found["dropped"] >= 1
+    assert found["nri"] is None
+    table = run(str(REASSERT), "agent", "--status", "--socket", str(agent.socket)).stdout
+    assert "cold        1, path 1" in table
+    agent.stop()
+    ended = [event for event in agent.node.logged() if event["event"] == "agent.ended"]
+    assert [(event["warm"]["go"], event["cold"]) for event in ended] == [(1, {"path": 1})]
+    done = subprocess.run(
+        [REASSERT, "agent", "--status", "--socket", agent.socket], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no agent answers" in done.stderr
+
+
+# -- the NRI plugin in the same process
+
+
+def test_the_nri_plugin_in_the_agent(start: Start) -> None:
+    agent = start.agent
+    agent.stop()
+    path = agent.node.directory / "nri.sock"
+    scrape = agent.node.directory / "run" / "metrics.sock"
+    with socket.socket(socket.AF_UNIX) as runtime:
+        runtime.bind(str(path))
+        runtime.listen()
+        runtime.settimeout(30)
+        agent.start(more=["--nri", "--nri-socket", str(path), "--metrics", f"unix:{scrape}"])
+        peer = Peer(runtime.accept()[0])
+        peer.take_in()
+        response = peer.call("CreateContainer", create_request(["REQUESTS_CA_BUNDLE=x"]))
+        adjusted = messages.get("CreateContainerResponse").FromString(response.payload)
+        assert WANTED.partition("=")[2] in [entry.value for entry in adjusted.adjust.env]
+        assert start.told() == ("warm", "")
+        for _ in range(100):
+            if status(agent)["nri"]:
+                break
+            time.sleep(0.05)
+        assert status(agent)["nri"] is True
+        text = scraped(scrape)
+        assert 'reassert_agent_answers_total{answer="go",cold=""} 1.0' in text
+        assert 'reassert_containers_total{outcome="adjusted"} 1.0' in text
+        peer.socket.close()
+        again = Peer(runtime.accept()[0])  # it connects again
+        again.take_in()
+        assert start.told() == ("warm", "")
+        assert agent.stop() == 0
+        assert again.socket.recv(10) == b""
+
+
+def scraped(path: Path) -> str:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(str(path))
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        found = b""
+        while data := connection.recv(1 << 16):
+            found += data
+    return found.decode()
+
+
+def test_wrong_options_of_the_plugin_end_the_agent_at_once(start: Start) -> None:
+    agent = start.agent
+    agent.stop()
+    command = [str(REASSERT), "agent", "--socket", str(agent.socket), *agent.node.options(), "--nri"]
+    for wrong in (["--plugin-index", "x"], ["--nri-socket", "relative"], ["--nri-socket", "/" + "x" * 120]):
+        done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2, done.stderr

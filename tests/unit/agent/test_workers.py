@@ -1,0 +1,122 @@
+"""Few threads work, stuck ones are relieved, and those beyond the usual number end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from hook.agent import workers
+from hook.agent.workers import READY, Workers
+
+
+def threads() -> int:
+    return sum(thread.name == "work" for thread in threading.enumerate())
+
+
+def until(condition: object) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_IDLE", 0.1)
+    monkeypatch.setattr(threading, "Thread", threading.Thread)
+
+
+def served(pool: Workers[int], count: int) -> None:
+    for number in range(count):
+        assert pool.submit(number)
+        pool.look_after()
+    while pool.look_after() is not None:
+        time.sleep(0.001)
+    pool.wait(20)
+
+
+def test_no_more_threads_than_work_at_once() -> None:
+    before, done = threads(), []
+
+    def work(job: int) -> bool:
+        done.append(job)
+        return True
+
+    pool = Workers(10, work, lambda: None)
+    for _ in range(200):
+        time.sleep(0.0005)
+        assert pool.submit(1)
+        pool.look_after()  # the loop looks before a thread has woken up
+        pool.wait(20)
+    assert len(done) == 200
+    assert threads() - before <= READY
+
+
+def test_stuck_requests_hold_nobody_up_and_their_threads_end() -> None:
+    before, go, done = threads(), threading.Event(), []
+
+    def work(job: int) -> bool:
+        if job:
+            go.wait(20)
+        done.append(job)
+        return True
+
+    pool = Workers(50, work, lambda: None)
+    for _ in range(30):
+        assert pool.submit(1)
+    assert pool.submit(0)
+    began = time.monotonic()
+    while 0 not in done:
+        pool.look_after()
+        time.sleep(0.001)
+    assert time.monotonic() - began < 5
+    assert not done.count(1)
+    go.set()
+    pool.wait(20)
+    assert done.count(1) == 30
+    until(lambda: threads() - before <= READY)
+    served(pool, 20)
+
+
+def test_beyond_the_limit_nobody_waits() -> None:
+    go = threading.Event()
+
+    def work(_: int) -> bool:
+        go.wait(20)
+        return True
+
+    pool = Workers(3, work, lambda: None)
+    assert [pool.submit(1) for _ in range(5)] == [True] * 3 + [False] * 2
+    go.set()
+    pool.wait(20)
+    assert pool.submit(1)
+    pool.wait(20)
+
+
+def test_a_thread_that_may_not_go_on_is_replaced() -> None:
+    seen = set()
+
+    def work(_: int) -> bool:
+        seen.add(threading.get_ident())
+        time.sleep(0.002)
+        return False
+
+    pool = Workers(100, work, lambda: None)
+    served(pool, 50)
+    assert pool.count() == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_cannot_be_prepared_takes_no_request() -> None:
+    prepared = []
+
+    def prepare() -> None:
+        prepared.append(1)
+        if len(prepared) < 3:
+            raise OSError
+
+    pool = Workers(10, lambda _: True, prepare)
+    served(pool, 5)
+    assert len(prepared) >= 3
