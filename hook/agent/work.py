@@ -7,8 +7,6 @@ thread can use the caller's working directory, and can enter a container's mount
 from __future__ import annotations
 
 import errno
-import fcntl
-import json.decoder
 import os
 import select
 import socket
@@ -27,7 +25,7 @@ from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
 from hook.base.files import append_line
 from hook.base.system import Untrusted, replace_file, trusted
-from hook.base.text import measure, message
+from hook.base.text import message
 from hook.linux import early, look, place
 from hook.linux.mountns import open_plain
 from hook.policy import store
@@ -45,7 +43,7 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """The most containers whose decision and bundle are cached."""
 
-LOADED = (late, early, fcntl, json.decoder, look, measure(""), place)
+LOADED = (late, early, look, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
 VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "policy", "path", "size"

@@ -38,12 +38,13 @@ class Workers(Generic[T]):
         self._limit = limit
         self._work = work
         self._prepare = prepare
-        self._queue: SimpleQueue[T] = SimpleQueue()
+        self._queue: SimpleQueue[T | None] = SimpleQueue()  # None: end
         self._lock = threading.Lock()
         self._count = 0  # requests
         self._threads = 0
         self._idle = 0
         self._taken = 0.0
+        self._closed = False
 
     def submit(self, job: T) -> bool:
         """Whether there was room for it, and a thread that will do it."""
@@ -85,6 +86,14 @@ class Workers(Generic[T]):
         """Requests that are worked on or wait."""
         return self._count
 
+    def close(self) -> None:
+        """End every thread after its request. No request may be submitted any more."""
+        with self._lock:
+            self._closed = True
+            count = self._threads
+        for _ in range(count):
+            self._queue.put(None)
+
     def _start(self) -> bool:
         try:
             threading.Thread(target=self._run, name="work", daemon=True).start()
@@ -95,9 +104,10 @@ class Workers(Generic[T]):
         return True
 
     def _run(self) -> None:
-        goes_on = True
+        goes_on = prepared = False
         try:
             self._prepare()
+            goes_on = prepared = True
             while goes_on:
                 with self._lock:
                     self._idle += 1
@@ -118,9 +128,11 @@ class Workers(Generic[T]):
                     with self._lock:
                         self._count -= 1
         finally:
+            if not prepared:  # the next thread may fail as well
+                time.sleep(RELIEF)
             with self._lock:
                 self._threads -= 1
-                starts = not self._threads and not self._queue.empty()
+                starts = not self._threads and not self._queue.empty() and not self._closed
                 self._threads += starts
             if starts:
                 self._start()

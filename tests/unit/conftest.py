@@ -18,7 +18,7 @@ def threads_end() -> Iterator[None]:
     """A thread that outlives its test would call what a later test has patched, and write to its standard output."""
     before = threading.enumerate()
     yield
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 20
     for thread in set(threading.enumerate()) - set(before):
         thread.join(max(0.0, deadline - time.monotonic()))
         assert not thread.is_alive(), f"the thread {thread.name} outlives the test"

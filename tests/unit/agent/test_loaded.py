@@ -20,6 +20,9 @@ LATER = {
     "hook.adapters.nri.service": {"hook.adapters.nri.scrape"},  # with --metrics, at the start
     "hook.adapters.nri.metrics": {"prometheus_client"},  # likewise
     "hook.base.child": {"subprocess"},
+    "hook.adapters.hook": {"hook.adapters.usage"},  # with --help
+    "hook.adapters.runtime": {"hook.adapters.usage"},  # likewise
+    "hook.adapters.handover": {"hook.linux.early"},  # not by the plugin
 }
 """What may be loaded later, or never, and why."""
 

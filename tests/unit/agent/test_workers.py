@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import pytest
 
@@ -22,10 +24,23 @@ def until(condition: object) -> None:
         time.sleep(0.005)
 
 
+class Pool(Workers[int]):
+    """Workers that end with their test."""
+
+    made: ClassVar[list[Pool]] = []
+
+    def __init__(self, limit: int, work: Callable[[int], bool], prepare: Callable[[], None]) -> None:
+        super().__init__(limit, work, prepare)
+        self.made.append(self)
+
+
 @pytest.fixture(autouse=True)
-def no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def pools_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(workers, "_IDLE", 0.1)
-    monkeypatch.setattr(threading, "Thread", threading.Thread)
+    yield
+    for pool in Pool.made:
+        pool.close()
+    Pool.made.clear()
 
 
 def served(pool: Workers[int], count: int) -> None:
@@ -44,7 +59,7 @@ def test_no_more_threads_than_work_at_once() -> None:
         done.append(job)
         return True
 
-    pool = Workers(10, work, lambda: None)
+    pool = Pool(10, work, lambda: None)
     for _ in range(200):
         time.sleep(0.0005)
         assert pool.submit(1)
@@ -63,7 +78,7 @@ def test_stuck_requests_hold_nobody_up_and_their_threads_end() -> None:
         done.append(job)
         return True
 
-    pool = Workers(50, work, lambda: None)
+    pool = Pool(50, work, lambda: None)
     for _ in range(30):
         assert pool.submit(1)
     assert pool.submit(0)
@@ -87,7 +102,7 @@ def test_beyond_the_limit_nobody_waits() -> None:
         go.wait(20)
         return True
 
-    pool = Workers(3, work, lambda: None)
+    pool = Pool(3, work, lambda: None)
     assert [pool.submit(1) for _ in range(5)] == [True] * 3 + [False] * 2
     go.set()
     pool.wait(20)
@@ -103,7 +118,7 @@ def test_a_thread_that_may_not_go_on_is_replaced() -> None:
         time.sleep(0.002)
         return False
 
-    pool = Workers(100, work, lambda: None)
+    pool = Pool(100, work, lambda: None)
     served(pool, 50)
     assert pool.count() == 0
 
@@ -117,6 +132,6 @@ def test_a_thread_that_cannot_be_prepared_takes_no_request() -> None:
         if len(prepared) < 3:
             raise OSError
 
-    pool = Workers(10, lambda _: True, prepare)
+    pool = Pool(10, lambda _: True, prepare)
     served(pool, 5)
     assert len(prepared) >= 3
