@@ -33,14 +33,14 @@ def listener_at(path: str) -> tuple[socket.socket, bool]:
     try:
         listener.bind(temporary)
         listener.listen(_BACKLOG)
-        os.rename(temporary, path)  # who connects finds somebody listening
+        os.rename(temporary, path)  # after listen(), so no connection to `path` is refused
     finally:
         os.umask(mask)
     return listener, True
 
 
 def _check_directory(directory: str) -> None:
-    """Root's alone: nobody else may put another socket there. Raises ReassertError, OSError."""
+    """Makes the directory, unless it exists. Raises ReassertError if another user than root may use it; OSError."""
     make_directory(directory, 0o700)
     status = trusted(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
@@ -48,7 +48,7 @@ def _check_directory(directory: str) -> None:
 
 
 def _check_free(path: str) -> None:
-    """A socket that nobody serves any more is replaced. Raises ReassertError for anything else in the way."""
+    """Raises ReassertError unless `path` is missing, or is a socket on which no process listens any more."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:

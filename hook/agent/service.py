@@ -46,7 +46,7 @@ SWITCH = 0.0005
 """Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
 
 _COLLECTED, _COLLECT = 500, 1.0
-"""Answers and seconds after which circles of objects are collected, by the loop that answers nobody. Python's own
+"""Answers and seconds after which circles of objects are collected, by the loop that accepts connections. Python's own
 collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5

@@ -52,7 +52,7 @@ class Agent:
         ]
 
     def as_text(self) -> str:
-        """A line for people."""
+        """Returns the line of `node status`."""
         if self.cold:
             return f"Agent: none, every container start is cold: {self.cold}"
         running = f", {self.version}, {self.memory / (1 << 20):.1f} MiB" if self.memory else ""

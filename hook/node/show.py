@@ -45,7 +45,7 @@ def as_table(
     starts: Mapping[tuple[str, str], Starts] = MappingProxyType({}),
     agent: Agent | None = None,
 ) -> str:
-    """A line for each handler, then the agent, problems and hints, for people."""
+    """Returns a table with one line per handler, then the agent, the problems and hints."""
     from hook.base.terminal import table  # brings importlib.metadata
 
     cells = [

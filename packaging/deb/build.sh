@@ -3,7 +3,7 @@
 # python3, no root. The build is reproducible: file times are the last commit's, or SOURCE_DATE_EPOCH.
 #
 #   packaging/build.sh && packaging/deb/build.sh
-#   VERSION=0.2.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
+#   VERSION=0.3.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
 #   DIST=elsewhere packaging/deb/build.sh          another directory for the output of packaging/build.sh and the .deb
 set -eu
 cd "$(dirname "$0")/../.."

@@ -178,7 +178,7 @@ def tidy() -> None:
 
 
 def let_starts_end() -> None:
-    """Wait, at most _PATIENCE, for container starts that began through dispatchers which nobody calls any more."""
+    """Wait, at most _PATIENCE, for container starts that began through dispatchers that are replaced now."""
     time.sleep(_EXECUTED)
     starts = [process for process in glob("/proc/[0-9]*") if _is_start(process)]
     deadline = time.monotonic() + _PATIENCE

@@ -11,7 +11,7 @@ from hook.node.change.journal import remove_directories
 
 _SOCKET = ".socket"
 _AGENT = ("reassert-agent.socket", "reassert-agent.service")
-"""They are ready within a second. Nobody waits here for others: NRI's plugin is ready when a runtime has connected."""
+"""They are ready within a second. Other units are not waited for: NRI's plugin is ready when a runtime has connected."""
 
 _RUN = ["/run/reassert", "/run/reassert/agent"]
 _LISTENING = "/run/reassert/agent/agent.sock"

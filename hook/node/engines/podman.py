@@ -207,8 +207,8 @@ class Podman(Engine[Files]):
         taken: dict[str, str] = {}
         for name, real in runtimes.items():
             path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, True, choice.front))
-            # Where the first is missing podman takes the next, and after the last what it finds in PATH. So the last
-            # one is a file that is there whenever this one is read, and that nobody can execute: closed, not open.
+            # If the first path is missing, podman takes the next, and after the last one what it finds in PATH. The
+            # last one is this drop-in, which exists and cannot be executed. So a missing dispatcher fails closed.
             found[("engine", "runtimes", name)] = [path, DROP_IN]
             wiring.expected[name] = path
         wiring.remarks.append("`podman --runtime /PATH` bypasses reassert; only root can do that for root's containers")

@@ -24,9 +24,9 @@ NOTHING = 3
 class Finding:
     """The result for the containers under one handler.
 
-    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: what was seen, for people. `executed`: the result of a
-    process that was executed in the hostile container; "" where no such container ran. `started`: the result of its
-    first process alone. `ways`: the result by the way of the start, WARM or COLD, where there is an agent.
+    `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: the observations, as text. `executed`: the result for a
+    process that was executed in the hostile container; "" if no such container ran. `started`: the result for its
+    first process alone. `ways`: the result by the way of the start, WARM or COLD, if the node has an agent.
     """
 
     handler: Handler

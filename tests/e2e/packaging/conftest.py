@@ -48,11 +48,11 @@ def debs() -> Iterator[Path]:
     """A directory with 1.deb, and 2.deb: a later version with another content and another default policy."""
     need(shutil.which("dpkg-deb") is not None, "dpkg-deb")
     directory = scratch()
-    build(frozen(directory / "one"), "0.2.0-1").rename(directory / "1.deb")
+    build(frozen(directory / "one"), "0.3.0-1").rename(directory / "1.deb")
     second = directory / "two"
     shutil.copytree(REASSERT.parent, second / "reassert", symlinks=True)
     (second / "reassert/lib/later.txt").write_text("a later version\n")
-    package = build(second, "0.2.0-2")
+    package = build(second, "0.3.0-2")
     run("dpkg-deb", "--raw-extract", str(package), str(second / "tree"))
     with (second / "tree/etc/reassert/policy.yaml").open("a") as policy:
         policy.write(NEW_POLICY)

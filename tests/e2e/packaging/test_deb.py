@@ -52,7 +52,7 @@ def test_an_edited_policy_survives_an_upgrade(installed: Chroot) -> None:
     edited = installed.read(POLICY).replace("mode: Audit", "mode: Enforce")
     installed.put(POLICY, edited)
     installed.run(UPGRADE)
-    assert state(installed) == "installed 0.2.0-2"
+    assert state(installed) == "installed 0.3.0-2"
     assert installed.read(POLICY) == edited
     assert "mode: Enforce" in installed.run("reassert policy show").stdout
 
@@ -129,7 +129,7 @@ def test_goes_without_a_trace_and_comes_back(debian: Chroot) -> None:
     debian.run("reassert policy compile > /dev/null; mkdir -p /var/log/reassert; touch /var/log/reassert/events.jsonl")
     debian.put(POLICY, debian.read(POLICY) + "# mine\n")
     debian.run("dpkg --remove reassert")
-    assert state(debian) == "config-files 0.2.0-1"
+    assert state(debian) == "config-files 0.3.0-1"
     left = debian.files()
     assert {POLICY, "/var/log/reassert/events.jsonl", "/var/lib/reassert"} <= left.keys()
     assert not [path for path in left if path.startswith("/usr") and path not in before]
@@ -151,7 +151,7 @@ def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> N
     done = installed.run("dpkg --remove reassert", check=False)
     assert done.returncode == 1
     assert "reassert: 'reassert node uninstall' failed, see above" in done.stdout
-    assert state(installed) == "installed 0.2.0-1"
+    assert state(installed) == "installed 0.3.0-1"
     assert before.items() <= installed.files().items()
     installed.run("reassert --version")
     installed.run(UPGRADE)  # which asks nobody
@@ -162,12 +162,12 @@ def test_a_dispatcher_written_by_hand_keeps_the_package(installed: Chroot) -> No
     done = installed.run("dpkg --remove reassert", check=False)
     assert done.returncode == 1
     assert "reassert: /usr/local/sbin/reassert-true still calls this program" in done.stdout
-    assert state(installed) == "installed 0.2.0-1"
+    assert state(installed) == "installed 0.3.0-1"
     installed.run("rm /usr/local/sbin/reassert-true; dpkg --remove reassert")
 
 
 def test_the_same_tree_gives_the_same_bytes(debs: Path, directory: Path) -> None:
-    again = build(frozen(directory / "again"), "0.2.0-1", umask=0o077)
+    again = build(frozen(directory / "again"), "0.3.0-1", umask=0o077)
     assert again.read_bytes() == (debs / "1.deb").read_bytes()
 
 

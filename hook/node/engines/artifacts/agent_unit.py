@@ -19,7 +19,7 @@ SOCKET, SERVICE = "reassert-agent.socket", "reassert-agent.service"
 UNITS = (SOCKET, SERVICE)
 
 AGENT_IS_WANTED = "agent"
-"""In an engine's notes, with the value False: nobody wants an agent here (`--no-agent`)."""
+"""In an engine's notes, with the value False: no agent is wanted (`--no-agent`)."""
 
 _DIRECTORY = "/etc/systemd/system"
 _PACKAGED = "/usr/lib/systemd/system"
