@@ -11,7 +11,7 @@ from hook.node.change.journal import remove_directories
 
 _SOCKET = ".socket"
 _AGENT = ("reassert-agent.socket", "reassert-agent.service")
-"""They are ready within a second. Other units are not waited for: NRI's plugin is ready when a runtime has connected."""
+"""They are ready within a second. The NRI plugin is ready when a runtime has connected, so it is not waited for."""
 
 _RUN = ["/run/reassert", "/run/reassert/agent"]
 _LISTENING = "/run/reassert/agent/agent.sock"
@@ -19,10 +19,10 @@ _LISTENING = "/run/reassert/agent/agent.sock"
 
 
 def start(units: list[str], moved: bool, different: list[str]) -> None:
-    """Start units, or restart them where the program was `moved`. Raises NodeError where one does not come up.
+    """Starts units, or restarts them if the program was `moved`. Raises NodeError if one does not start.
 
-    `different`: paths that have changed. A socket is restarted only if its own file has: who asks while the agent is
-    restarted waits in it.
+    `different`: paths that have changed. A socket is restarted only if its own file has: requests that come while the
+    agent is restarted wait in it.
     """
     if units:
         systemd.run("daemon-reload")
