@@ -44,7 +44,7 @@ def _check_directory(directory: str) -> None:
     make_directory(directory, 0o700)
     status = trusted(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        raise ReassertError(f"{directory} must be a directory of root's alone (chmod 700 {directory})")
+        raise ReassertError(f"{directory} must be a directory that only root may use (chmod 700 {directory})")
 
 
 def _check_free(path: str) -> None:
@@ -55,12 +55,12 @@ def _check_free(path: str) -> None:
         return
     if not stat.S_ISSOCK(status.st_mode):
         kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
-        raise ReassertError(f"{path}: there is a {kind} in the place of the agent's socket; remove it")
+        raise ReassertError(f"{path} is a {kind}, not the agent's socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             return
         except OSError as error:
-            raise ReassertError(f"{path}: the socket is another program's: {describe(error)}") from None
-    raise ReassertError(f"{path}: another agent listens there")
+            raise ReassertError(f"{path}: another program uses this socket: {describe(error)}") from None
+    raise ReassertError(f"{path}: another agent listens on this socket")

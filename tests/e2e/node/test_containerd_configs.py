@@ -36,7 +36,7 @@ def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
 @pytest.fixture
 def node(booted: BootedNode) -> Iterator[Wirable]:
     """A node without reassert and with a usual configuration."""
-    wirable = Wirable(booted, booted.snapshot(), PACKAGED)
+    wirable = Wirable(booted, booted.snapshot(), PACKAGED, ("--no-agent",))  # only the engine's files count here
     yield wirable
     wirable.take_out()
     booted.run("rm", "-r", "/etc/containerd")

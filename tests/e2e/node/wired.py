@@ -65,11 +65,15 @@ def package(node: BootedNode) -> None:
 
 @dataclass
 class Wirable:
-    """A booted node whose files were all as `before` when its test began. `program`: the one that is called."""
+    """A booted node whose files were all as `before` when its test began.
+
+    `program`: the one that is called. `options`: of every install.
+    """
 
     booted: BootedNode
     before: Snapshot
     program: str = PROGRAM
+    options: tuple[str, ...] = ()
 
     def node(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`reassert node` with these arguments. No command ever shows a traceback."""
@@ -86,7 +90,7 @@ class Wirable:
 
     def install(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`node install` for containerd."""
-        return self.node("install", "--engine", "containerd", *options, check=check)
+        return self.node("install", "--engine", "containerd", *self.options, *options, check=check)
 
     def verified(self) -> dict[str, str]:
         """What `node verify` says of each handler."""

@@ -355,10 +355,10 @@ def _called(entry: dict[str, Any]) -> str | None:
 
 
 def _dispatcher(called: str, choice: Choice, taken: dict[str, str], wiring: Wiring) -> str:
-    """The path of the dispatcher for a runtime; the file itself joins the artifacts."""
+    """Adds the dispatcher for a runtime to the artifacts. Returns its path."""
     real = systemd.which(called)
     if real is None:
-        raise NodeError(f"the OCI runtime {called}, which dockerd is to call, is not installed on this node")
+        raise NodeError(f"the OCI runtime {called}, which dockerd calls, is not installed on this node")
     return wiring.add_artifact(dispatcher_for(behind(real), choice.program, taken, front=choice.front))
 
 
