@@ -149,10 +149,6 @@ class Case:
 
         return verdict(self, error)
 
-    def is_probe(self) -> bool:
-        """Whether `node verify` started the container; see hook.events."""
-        return events.is_probe(self.adapter, self.container_id, self.who)
-
     def refused(self, reasons: str) -> str:
         """The line for the engine."""
         return f"refused {self.who or self.container_id or 'a container'}: {reasons}"

@@ -12,6 +12,14 @@ from hook.base.system import write_all
 from hook.container.process import ProcessFile
 from hook.reserve.env import Reserved
 
+_VALUES = (
+    "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap preserve-fds "
+    "cgroup"
+)
+VALUES: "tuple[str, ...]" = tuple(_VALUES.split())
+FLAGS: "tuple[str, ...]" = ("tty", "detach", "no-new-privs", "ignore-paused")
+"""Names of its options, with a value and without (hook.adapters.cmdline)."""
+
 
 def correct_exec(invocation: Invocation, real: str, caller: Caller) -> "list[str]":
     """Correct the process file and `--env` options of reserved names. Returns the arguments for the real runtime.

@@ -1,8 +1,9 @@
-"""Operations on files that few container starts need. Part of the start path: builtins only."""
+"""Operations on files and descriptors that few container starts need. Part of the start path: builtins only."""
 
 import posix
 
 from hook.base.system import write_all
+from hook.base.text import message
 
 
 def make_directory(path: str, mode: int) -> None:
@@ -36,6 +37,14 @@ def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
         write_all(fd, line + b"\n")
     finally:
         posix.close(fd)
+
+
+def say(text: str) -> None:
+    """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
+    try:
+        write_all(2, f"reassert: {message(text)}\n".encode())
+    except OSError:
+        pass
 
 
 def discard_output() -> None:

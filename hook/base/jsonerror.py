@@ -5,6 +5,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def reason(error: Exception, scan: "Callable[[str, int], object]", text: str, start: int) -> str:
@@ -51,6 +52,12 @@ def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "i
     finally:
         del sys.modules[name]
     return None
+
+
+def twice(pairs: "list[tuple[str, Any]]") -> str:
+    """The first name of an object's members that occurs again."""
+    seen: set[str] = set()
+    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
 
 def place(text: str, position: int) -> str:

@@ -39,11 +39,9 @@ class _Context:
 def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise Malformed(f"duplicate member {named(repr(name))}")
-            seen.add(name)
+        from hook.base.jsonerror import twice
+
+        raise Malformed(f"duplicate member {named(repr(twice(pairs)))}")
     return result
 
 

@@ -163,16 +163,6 @@ def own_command() -> "list[str]":
     return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
 
 
-def say(text: str) -> None:
-    """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
-    from hook.base.text import message  # a start that succeeds says nothing
-
-    try:
-        write_all(2, f"reassert: {message(text)}\n".encode())
-    except OSError:
-        pass
-
-
 def timestamp(nanoseconds: int) -> str:
     """Nanoseconds since the epoch as an RFC 3339 timestamp in UTC with microseconds."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 1_000_000_000))

@@ -165,7 +165,7 @@ def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
 
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
     """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
-    value = _list(members_of[name][0] if name in members_of else None, what)
+    value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what, "a list")
     for position, entry in enumerate(value):
         if not isinstance(entry, str):
             raise Malformed(f"{what}[{position}] is not a string")
@@ -173,27 +173,22 @@ def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str)
 
 
 def _mounts(value: object) -> "list[dict[str, object]]":
-    mounts = _list(value, "mounts")
+    mounts: list[dict[str, object]] = _typed(value, list, "mounts", "a list")
     for position, entry in enumerate(mounts):
         if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
             raise Malformed(f"mounts[{position}] is not an object with a destination")
     return mounts
 
 
-def _list(value: object, what: str) -> "list[Any]":
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Malformed(f"{what} is not a list")
-    return value
+def _typed(value: object, kind: "type[Any]", what: str, name: str) -> "Any":
+    if not isinstance(value, (kind, type(None))):
+        raise Malformed(f"{what} is not {name}")
+    return kind() if value is None else value
 
 
 def _object(value: object, what: str) -> "dict[str, Any]":
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed(f"{what} is not an object")
-    return value
+    members_of: dict[str, Any] = _typed(value, dict, what, "an object")
+    return members_of
 
 
 def _objects(value: object, what: str) -> "list[dict[str, object]]":

@@ -17,7 +17,7 @@ from hook.base.compare import clean, is_below
 from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source
-from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
+from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
 _KUBELET_ROOT = ("spec", "kubelet", "root")
 

@@ -61,6 +61,7 @@ LATE = {
     "hook.adapters.hook",
     "hook.adapters.precreate",
     "hook.adapters.refusal",
+    "hook.adapters.spelling",
     "hook.adapters.state",
     "hook.allocated",
     "hook.base.files",
@@ -76,6 +77,7 @@ LATE = {
     "hook.reserve.allocated",
     "hook.reserve.annotations",
     "hook.reserve.devices",
+    "hook.reserve.places",
 }
 """What other commands load, or starts that need it."""
 
