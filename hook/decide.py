@@ -74,9 +74,8 @@ class Case:
 
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
     (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
-    is about.
-    `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may hang.
-    `who`: the container's identity, None until it is known.
+    is about. `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may
+    hang. `who`: the container's identity, None until it is known.
     """
 
     def __init__(

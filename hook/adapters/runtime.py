@@ -10,7 +10,7 @@ import posix
 from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
-from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
+from hook.base.errors import Refused, Undecided, Usage, describe
 from hook.container.identity import Identity, identify
 from hook.container.spec import Spec
 from hook.decide import Case, Done
@@ -117,14 +117,9 @@ def absolute(path: str) -> str:
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the exec: the process file, or the arguments. Raises Refused."""
-    from hook.adapters.exec import correct_exec  # not loaded by a create
+    from hook.adapters.exec import correct_or_report  # not loaded by a create
 
-    try:
-        return correct_exec(invocation, options.real, caller)
-    except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
-        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
-        caller.report(options, case.failed(error))
-        return invocation.arguments
+    return correct_or_report(options, invocation, caller)
 
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}

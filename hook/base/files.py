@@ -39,6 +39,14 @@ def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
         posix.close(fd)
 
 
+def ownership_problem(path: str, status: posix.stat_result) -> str:
+    """Why a user other than root can change a file for which this is so (hook.base.system.trusted)."""
+    if status.st_uid != 0:
+        return f"{path} belongs to uid {status.st_uid}; it must belong to root (chown root {path})"
+    mode = f"{status.st_mode & 0o7777:04o}"
+    return f"{path} is writable by others (mode {mode}); only root may write it (chmod go-w {path})"
+
+
 def say(text: str) -> None:
     """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
     try:

@@ -1,4 +1,4 @@
-"""Why a text is not JSON, and where. Loaded for broken JSON only. Part of the start path: builtins only."""
+"""Why a text is not JSON, or too much, and where. Loaded for such JSON only. Part of the start path: builtins only."""
 
 import sys
 
@@ -52,6 +52,16 @@ def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "i
     finally:
         del sys.modules[name]
     return None
+
+
+def has_more(data: bytes, most: int) -> bool:
+    """Whether a JSON document has more commas and opening brackets outside of strings, or far more strings."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # An entry has at most two strings, its name and its value. More would be costly to split, too.
+    if plain.count(b'"') > 4 * most + 4:
+        return True
+    outside = b"".join(plain.split(b'"')[::2])
+    return outside.count(b",") + outside.count(b"{") + outside.count(b"[") > most
 
 
 def twice(pairs: "list[tuple[str, Any]]") -> str:

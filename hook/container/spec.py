@@ -91,22 +91,22 @@ class Spec:
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
             self.hooks = _object(self.member("hooks"), "hooks")
-            linux = _object(self.member("linux"), "linux")
-            self.devices = _objects(linux.get("devices"), "linux.devices")
-            resources = _object(linux.get("resources"), "linux.resources")
-            self.device_rules = _objects(resources.get("devices"), "linux.resources.devices")
-            self._check_spelling(linux, resources)
+            self._linux = _object(self.member("linux"), "linux")
+            self.devices = _objects(self._linux.get("devices"), "linux.devices")
+            self._resources = _object(self._linux.get("resources"), "linux.resources")
+            self.device_rules = _objects(self._resources.get("devices"), "linux.resources.devices")
+            self._check_spelling()
         except Malformed as error:
             raise Unacceptable(f"{where}: {error}") from None
         self._original = self._replaceable()
 
-    def _check_spelling(self, linux: "dict[str, object]", resources: "dict[str, object]") -> None:
+    def _check_spelling(self) -> None:
         _check_names_of_each(self.mounts, _MOUNT)
-        check_names(linux, _LINUX)
-        check_names(resources, _RESOURCES)
+        check_names(self._linux, _LINUX)
+        check_names(self._resources, _RESOURCES)
         _check_names_of_each(self.devices, _DEVICE)
         _check_names_of_each(self.device_rules, _DEVICE_RULE)
-        _check_names_of_each(linux.get("namespaces"), _NAMESPACE)
+        _check_names_of_each(self._linux.get("namespaces"), _NAMESPACE)
         check_names(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
         check_names(self.hooks, _STAGES)
         for entries in self.hooks.values():
@@ -134,9 +134,8 @@ class Spec:
         was = {"mounts": mounts, "annotations": annotations, "hooks": hooks}
         values = [(name, getattr(self, name)) for name in was if getattr(self, name) != was[name]]
         if self.devices != devices or self.device_rules != device_rules:
-            linux = _object(self.member("linux"), "linux")
-            resources = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
-            values.append(("linux", {**linux, "devices": self.devices, "resources": resources}))
+            resources = {**self._resources, "devices": self.device_rules}
+            values.append(("linux", {**self._linux, "devices": self.devices, "resources": resources}))
         start = self._text.index("{")
         splices = [splice(self._members, start, name, encode(value)) for name, value in values]
         if self.env != env:

@@ -132,7 +132,6 @@ class PlaceMount(Edit):
         """What the container asked for that this edit overrides, or ""."""
         if not self.before:
             return ""
-
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
         return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
