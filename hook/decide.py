@@ -74,9 +74,8 @@ class Case:
 
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
     (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
-    is about.
-    `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may hang.
-    `who`: the container's identity, None until it is known.
+    is about. `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may
+    hang. `who`: the container's identity, None until it is known.
     """
 
     def __init__(
@@ -148,10 +147,6 @@ class Case:
         from hook.failure import verdict
 
         return verdict(self, error)
-
-    def is_probe(self) -> bool:
-        """Whether `node verify` started the container; see hook.events."""
-        return events.is_probe(self.adapter, self.container_id, self.who)
 
     def refused(self, reasons: str) -> str:
         """The line for the engine."""

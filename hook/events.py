@@ -41,20 +41,11 @@ PROBES = "/run/reassert/probes"
 """Directory that only root can write to. `node verify` and `node install` keep a file in it for each of their running
 probe containers, named by the container's id; with CRI another one, named by the pod's UID."""
 
-COLD_PROBE = " cold"
-"""The end of such a file's text if the agent is not to answer the container's starts (hook/agent/work.py)."""
-
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 WOULD_DENY = "container.would-deny"
 """The container started because the mode is Audit; Enforce mode would have refused it."""
 HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
-
-ADJUSTMENT = "adjustment"
-"""`verified` of an event about a container for which the NRI plugin saw the adjustment of all plugins."""
-
-DRIFTED = "container.drifted"
-"""A running container differs from the policy. Only the NRI plugin checks running containers; it changes none."""
 
 
 class Clock:
@@ -121,13 +112,9 @@ def plan_event(
     refused = bool(reasons) and not plan.audit_only()
     made: list[Any] = list(plan.edits if edits is None else edits)
     if draft is not None:
-        earlier = draft.get("edits")
-        drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-        names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
-        made = drafted + [edit for edit in made if (edit.kind, edit.name) not in names]
-        event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
-        if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
-            event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
+        from hook.adapters.decision import complete
+
+        made = complete(draft, event, made)
     kind = ERROR if plan.errors else EDITED if made else HELD
     if reasons:
         kind = DENIED if refused else WOULD_DENY
@@ -178,15 +165,7 @@ def _is_short(value: object, depth: int = 0) -> bool:
 
 
 def write(path: str, event: "dict[str, object]") -> None:
-    """Append an event to the log, as `append`."""
-    append(path, line(event))
+    """Append an event to the log. A log that cannot be written never stops a container."""
+    from hook.base.logfile import try_to_append  # not for an event that is left to the hook
 
-
-def append(path: str, text: str) -> None:
-    """Append the line of an event to the log. A log that cannot be written never stops a container."""
-    from hook.base import logfile  # not for an event that is left to the hook
-
-    try:
-        logfile.append(path, text.encode("ascii"))
-    except OSError:
-        pass
+    try_to_append(path, line(event))

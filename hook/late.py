@@ -8,16 +8,30 @@ import fcntl
 import json.decoder
 
 from hook import allocated, excerpt, failure, valuefile
-from hook.adapters import decision, refusal, state
+from hook.adapters import decision, refusal, spelling, state
 from hook.adapters import exec as execs
 from hook.base import files, glob, jsonerror, logfile, text
 from hook.container import allocation, cdi, engines, process
 from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
-from hook.reserve import annotations, devices
+from hook.reserve import annotations, devices, places
 
 LOADED = (
     *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
-    *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
+    *(
+        decision,
+        selector,
+        glob,
+        missing,
+        process,
+        valuefile,
+        places,
+        recompile,
+        refusal,
+        reserved,
+        spelling,
+        state,
+        text,
+    ),
 )

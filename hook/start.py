@@ -10,7 +10,6 @@ import posix
 import sys
 
 from hook.base.errors import describe
-from hook.base.system import say
 
 COMMANDS = ("runtime", "hook")
 """The start path's commands. Each is the module `hook.adapters.COMMAND`, and only the given one is loaded."""
@@ -53,5 +52,7 @@ def start(arguments: "list[str]") -> None:
 
             status = hook.main(arguments[1:])
     except BaseException as error:  # an engine gets one line, never a traceback
+        from hook.base.files import say
+
         say(describe(error))
     posix._exit(status)

@@ -7,13 +7,14 @@ another process and has a subclass (hook/agent/work.py). Everything else is the 
 import posix
 
 from hook import events
-from hook.base.errors import Usage
-from hook.base.system import is_file, read_fd, read_file, replace_file, say
+from hook.base.errors import Refused, Usage
+from hook.base.system import read_fd, read_file, replace_file
 from hook.container.spec import LIMIT, Spec
 from hook.policy import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.decide import Verdict
     from hook.policy.model import Policy
     from hook.reserve.env import Reserved
 
@@ -70,6 +71,8 @@ class Caller:
 
     def say(self, text: str) -> None:
         """Writes one line to the caller's standard error."""
+        from hook.base.files import say
+
         say(text)
 
     def policy(self, options: Options) -> "Policy":
@@ -91,13 +94,9 @@ class Caller:
 
     def process_file(self, path: str) -> "tuple[bytes, bool]":
         """Returns an exec's process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
-        # Blocking: the writer of a pipe may be slow, and the real runtime would wait for it too.
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-        try:
-            plain = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
-            return read_fd(fd, LIMIT, path), plain
-        finally:
-            posix.close(fd)
+        from hook.container.process import read
+
+        return read(path)
 
     def bundle(self, container_id: str, root: "str | None", real: str) -> str:
         """Returns a container's bundle directory. `root`: the real runtime's --root. Raises Undecided, OSError."""
@@ -122,6 +121,13 @@ class Caller:
 
     def before_mounting(self) -> None:
         """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
+
+    def report(self, options: Options, verdict: "Verdict") -> None:
+        """Writes the event. Raises Refused if the verdict is a refusal."""
+        if verdict.event:
+            self.log_event(options.events, verdict.event)
+        if verdict.refusal:
+            raise Refused(verdict.refusal)
 
     def log_event(self, path: str, event: "dict[str, object]") -> None:
         """Appends an event to the event log."""

@@ -9,37 +9,14 @@ Sources: runc's main.go, create.go, run.go, restore.go, exec.go; crun's src/*.c,
 _GLOBAL_VALUES = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
 _GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
 
-_CREATE_VALUES = ("bundle", "config", "console-socket", "pidfd-socket", "pid-file", "preserve-fds")
-_CREATE_FLAGS = ("no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep")
-_RESTORE_VALUES = (
-    "image-path work-path parent-path manage-cgroups-mode empty-ns status-fd lsm-profile lsm-mount-context network-lock"
-)
-_RESTORE_FLAGS = "tcp-established ext-unix-sk shell-job file-locks auto-dedup lazy-pages tcp-close"
-_EXEC_VALUES = (
-    "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap preserve-fds "
-    "cgroup"
-)
-_VALUES = {
-    "create": _CREATE_VALUES,
-    "run": _CREATE_VALUES,
-    "restore": (*_CREATE_VALUES, *_RESTORE_VALUES.split()),
-    "exec": tuple(_EXEC_VALUES.split()),
-}
-_FLAGS = {
-    "create": _CREATE_FLAGS,
-    "run": _CREATE_FLAGS,
-    "restore": (*_CREATE_FLAGS, *_RESTORE_FLAGS.split()),
-    "exec": ("tty", "detach", "no-new-privs", "ignore-paused"),
-}
-_SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version"}
-_SHORT_VALUES = {"b": "bundle", "f": "config", "e": "env", "u": "user", "g": "additional-gids", "p": "process"}
-_SHORT_VALUES["c"] = "cap"
+CREATE_VALUES = ("bundle", "config", "console-socket", "pidfd-socket", "pid-file", "preserve-fds")
+CREATE_FLAGS = ("no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep")
 
 _HELP = ("h", "help", "?", "usage")
 _GLOBAL_HELP = (*_HELP, "v", "V", "version")
 """Options with which a runtime prints something and exits. In another spelling, config.json is edited for nothing."""
 
-EDITING_VERBS = tuple(_VALUES)
+EDITING_VERBS = ("create", "run", "restore", "exec")
 """Verbs that start a process. All other verbs go to the real runtime unchanged."""
 
 
@@ -67,7 +44,7 @@ class Invocation:
         self.options: list[Option] = []
         self.operands = at + 1
         if self.verb in EDITING_VERBS:
-            values, flags = _VALUES[self.verb], _FLAGS[self.verb]
+            values, flags = _names(self.verb)
             self.options, self.operands = _options(arguments, at + 1, values, flags)
             at = self.operands
             while self.verb != "exec" and at < len(arguments) and arguments[at - 1] != "--":
@@ -98,6 +75,17 @@ class Invocation:
         return next((option.value for option in reversed(self.globals) if option.name == name), None)
 
 
+def _names(verb: str) -> "tuple[tuple[str, ...], tuple[str, ...]]":
+    """The names of a verb's options: of those with a value, and of those without."""
+    if verb == "exec":
+        from hook.adapters.exec import FLAGS, VALUES
+    elif verb == "restore":
+        from hook.adapters.spelling import FLAGS, VALUES
+    else:
+        return CREATE_VALUES, CREATE_FLAGS
+    return VALUES, FLAGS
+
+
 def _options(
     arguments: "list[str]", at: int, values: "tuple[str, ...]", flags: "tuple[str, ...]"
 ) -> "tuple[list[Option], int]":
@@ -110,34 +98,12 @@ def _options(
         if argument == "-" or not argument.startswith("-"):
             break
         name, equals, value = argument.lstrip("-").partition("=")
-        long = _long_name(name, values, flags, argument.startswith("--"))
-        if not long and not argument.startswith("--"):
-            long, equals, value = _cluster(argument[1:], values)
+        if name not in values and name not in flags:
+            from hook.adapters.spelling import spelled_out  # engines write long names
+
+            name, equals, value = spelled_out(argument, values, flags)
         begin, at = at, at + 1
-        if long in values and not equals and at < len(arguments):
+        if name in values and not equals and at < len(arguments):
             value, at = arguments[at], at + 1
-        options.append(Option(long or name, value, begin, at))
+        options.append(Option(name, value, begin, at))
     return options, at
-
-
-def _long_name(name: str, values: "tuple[str, ...]", flags: "tuple[str, ...]", two_dashes: bool) -> str:
-    """The long name of an option, or "". `name`: the long name, its letter, or an unambiguous prefix (getopt)."""
-    if name in values or name in flags:
-        return name
-    if len(name) == 1:
-        long = _SHORT_VALUES.get(name) or _SHORT_FLAGS.get(name) or ""
-        return long if long in values or long in flags else ""
-    candidates = [known for known in values + flags if known.startswith(name)] if two_dashes else []
-    return candidates[0] if len(candidates) == 1 else ""
-
-
-def _cluster(letters: str, values: "tuple[str, ...]") -> "tuple[str, str, str]":
-    """Getopt's `-tb DIR` and `-bDIR`: (name, "=" if the value is attached, that value)."""
-    for position, letter in enumerate(letters):
-        long = _SHORT_VALUES.get(letter, "")
-        if long in values:
-            rest = letters[position + 1 :]
-            return long, "=" if rest else "", rest
-        if letter not in _SHORT_FLAGS:
-            break
-    return "", "", ""

@@ -5,6 +5,10 @@ from hook.base.errors import Undecided
 from hook.base.jsontext import Malformed, parse
 from hook.reserve.env import Reserved
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class Decision:
     """What `create` decided for a container: the policy's fingerprint, the reserved env, paths of reserved mounts."""
@@ -31,6 +35,17 @@ def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
     """The event to complete, None if the annotation holds none. Raises Undecided if it cannot be read."""
     draft = (_parsed(annotations) or {}).get("event")
     return draft if isinstance(draft, dict) else None
+
+
+def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "list[Any]") -> "list[Any]":
+    """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
+    earlier = draft.get("edits")
+    drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
+    names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
+    event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
+    if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
+        event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
+    return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
 
 
 def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":

@@ -5,12 +5,32 @@ Part of the start path: builtins only.
 
 import posix
 
-from hook.adapters.caller import Caller
+from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
+from hook.adapters.runtime import ADAPTER
 from hook.base.errors import Unacceptable, describe
 from hook.base.system import write_all
 from hook.container.process import ProcessFile
+from hook.decide import Case
 from hook.reserve.env import Reserved
+
+_VALUES = (
+    "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap preserve-fds "
+    "cgroup"
+)
+VALUES: "tuple[str, ...]" = tuple(_VALUES.split())
+FLAGS: "tuple[str, ...]" = ("tty", "detach", "no-new-privs", "ignore-paused")
+"""Names of its options, with a value and without (hook.adapters.cmdline)."""
+
+
+def correct_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
+    try:
+        return correct_exec(invocation, options.real, caller)
+    except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
+        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+        caller.report(options, case.failed(error))
+        return invocation.arguments
 
 
 def correct_exec(invocation: Invocation, real: str, caller: Caller) -> "list[str]":

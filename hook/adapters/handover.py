@@ -86,14 +86,13 @@ def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
     """
     env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
     if options.hook:  # a text file of hook/emit/front.py, which says where policy, store and events are
-        arguments = [options.hook, f"--{FLAG}", *where, STAGE]
-        return {"path": options.hook, "args": arguments, "env": env, "timeout": SECONDS}
-    command = own_command()
-    if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see emit/dispatcher.py
-        env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
-    where = [*where, "--policy", options.policy, "--store", options.store, "--events", options.events]
-    arguments = [*command, "hook", f"--{FLAG}", *where, STAGE]
-    return {"path": command[0], "args": arguments, "env": env, "timeout": SECONDS}
+        command = [options.hook]
+    else:
+        command = [*own_command(), "hook"]
+        if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see emit/dispatcher.py
+            env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
+        where = [*where, "--policy", options.policy, "--store", options.store, "--events", options.events]
+    return {"path": command[0], "args": [*command, f"--{FLAG}", *where, STAGE], "env": env, "timeout": SECONDS}
 
 
 def stamp(

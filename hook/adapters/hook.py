@@ -13,7 +13,6 @@ from hook.adapters.handover import FLAG as HANDED_ON
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage, named
 from hook.base.jsontext import Malformed, bounded, decode, parse
-from hook.base.system import say
 from hook.container.identity import Identity, identify
 from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
@@ -46,6 +45,8 @@ def main(arguments: "list[str]") -> int:
     try:
         options = options_of(arguments)
     except Usage as error:
+        from hook.base.files import say
+
         say(f"{error}; see reassert hook --help")
         return 2
     return run(options, Caller({}, options.cold))
@@ -137,11 +138,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = "stdin"
-    verdict = case.settle(read, act, kinds)
-    if verdict.event:
-        caller.log_event(options.events, verdict.event)
-    if verdict.refusal:
-        raise Refused(verdict.refusal)
+    caller.report(options, case.settle(read, act, kinds))
 
 
 def _bundle_of_crun(state: State, caller: Caller) -> str:

@@ -4,7 +4,7 @@ import posix
 
 from hook.adapters.caller import Caller, Options
 from hook.adapters.handover import correct
-from hook.base.errors import Refused, Undecided
+from hook.base.errors import Undecided
 from hook.base.system import read_fd, write_all
 from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
@@ -44,11 +44,7 @@ def precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle:
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = STDIN
-    verdict = case.settle(read, act, kinds)
-    if verdict.event:
-        caller.log_event(options.events, verdict.event)
-    if verdict.refusal:
-        raise Refused(verdict.refusal)
+    caller.report(options, case.settle(read, act, kinds))
     if not written:
         write_all(1, data)
 

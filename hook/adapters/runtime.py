@@ -10,11 +10,10 @@ import posix
 from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
-from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
-from hook.base.system import say
+from hook.base.errors import Refused, Undecided, Usage, describe
 from hook.container.identity import Identity, identify
 from hook.container.spec import Spec
-from hook.decide import Case, Done, Verdict
+from hook.decide import Case, Done
 from hook.plan import Plan
 
 ADAPTER = "runtime"
@@ -34,6 +33,8 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
         if options.rest is None:
             raise Usage("'--' is missing before the real runtime's arguments")
     except Usage as error:
+        from hook.base.files import say
+
         say(f"{error}; see reassert runtime --help")
         return 2
     invocation = Invocation(options.rest)
@@ -95,16 +96,8 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = config
-    _report(options, case.settle(read, act), caller)
+    caller.report(options, case.settle(read, act))
     return invocation.arguments
-
-
-def _report(options: Options, verdict: Verdict, caller: Caller) -> None:
-    """Write the event. Raises Refused if the verdict is a refusal."""
-    if verdict.event:
-        caller.log_event(options.events, verdict.event)
-    if verdict.refusal:
-        raise Refused(verdict.refusal)
 
 
 def config_path(invocation: Invocation) -> str:
@@ -124,14 +117,9 @@ def absolute(path: str) -> str:
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the exec: the process file, or the arguments. Raises Refused."""
-    from hook.adapters.exec import correct_exec  # not loaded by a create
+    from hook.adapters.exec import correct_or_report  # not loaded by a create
 
-    try:
-        return correct_exec(invocation, options.real, caller)
-    except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
-        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
-        _report(options, case.failed(error), caller)
-        return invocation.arguments
+    return correct_or_report(options, invocation, caller)
 
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}

@@ -23,6 +23,9 @@ SECONDS = 1.0
 
 RUNTIME, HOOK = "runtime", "hook"
 
+COLD_PROBE = " cold"
+"""The end of the text of a file in hook.events.PROBES if the agent is not to answer the container's starts."""
+
 
 class Malformed(Exception):
     """A frame that does not follow the protocol, so front did not send it."""

@@ -282,7 +282,7 @@ def _check_probe(text: str) -> None:
             continue
         try:
             with open(f"{events.PROBES}/{name}") as mark:
-                is_cold = mark.read(256).endswith(events.COLD_PROBE)
+                is_cold = mark.read(256).endswith(protocol.COLD_PROBE)
         except (OSError, ValueError):
             continue
         if is_cold:

@@ -1,8 +1,9 @@
-"""Operations on files that few container starts need. Part of the start path: builtins only."""
+"""Operations on files and descriptors that few container starts need. Part of the start path: builtins only."""
 
 import posix
 
 from hook.base.system import write_all
+from hook.base.text import message
 
 
 def make_directory(path: str, mode: int) -> None:
@@ -36,6 +37,22 @@ def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
         write_all(fd, line + b"\n")
     finally:
         posix.close(fd)
+
+
+def ownership_problem(path: str, status: posix.stat_result) -> str:
+    """Why a user other than root can change a file for which this is so (hook.base.system.trusted)."""
+    if status.st_uid != 0:
+        return f"{path} belongs to uid {status.st_uid}; it must belong to root (chown root {path})"
+    mode = f"{status.st_mode & 0o7777:04o}"
+    return f"{path} is writable by others (mode {mode}); only root may write it (chmod go-w {path})"
+
+
+def say(text: str) -> None:
+    """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
+    try:
+        write_all(2, f"reassert: {message(text)}\n".encode())
+    except OSError:
+        pass
 
 
 def discard_output() -> None:

@@ -1,10 +1,11 @@
-"""Why a text is not JSON, and where. Loaded for broken JSON only. Part of the start path: builtins only."""
+"""Why a text is not JSON, or too much, and where. Loaded for such JSON only. Part of the start path: builtins only."""
 
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def reason(error: Exception, scan: "Callable[[str, int], object]", text: str, start: int) -> str:
@@ -51,6 +52,22 @@ def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "i
     finally:
         del sys.modules[name]
     return None
+
+
+def has_more(data: bytes, most: int) -> bool:
+    """Whether a JSON document has more commas and opening brackets outside of strings, or far more strings."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # An entry has at most two strings, its name and its value. More would be costly to split, too.
+    if plain.count(b'"') > 4 * most + 4:
+        return True
+    outside = b"".join(plain.split(b'"')[::2])
+    return outside.count(b",") + outside.count(b"{") + outside.count(b"[") > most
+
+
+def twice(pairs: "list[tuple[str, Any]]") -> str:
+    """The first name of an object's members that occurs again."""
+    seen: set[str] = set()
+    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
 
 def place(text: str, position: int) -> str:

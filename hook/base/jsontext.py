@@ -39,11 +39,9 @@ class _Context:
 def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise Malformed(f"duplicate member {named(repr(name))}")
-            seen.add(name)
+        from hook.base.jsonerror import twice
+
+        raise Malformed(f"duplicate member {named(repr(twice(pairs)))}")
     return result
 
 
@@ -106,16 +104,12 @@ def bounded(data: bytes, most: int, what: str) -> bytes:
     A few bytes of text become hundreds of bytes of objects, so the text's length alone bounds no memory. Nothing is
     parsed for this: commas and opening brackets are counted, those in strings only where there are too many at first.
     """
-    if _separators(data) > most:
-        plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-        # An entry has at most two strings, its name and its value. More would be costly to split, too.
-        if plain.count(b'"') > 4 * most + 4 or _separators(b"".join(plain.split(b'"')[::2])) > most:
+    if data.count(b",") + data.count(b"{") + data.count(b"[") > most:
+        from hook.base.jsonerror import has_more
+
+        if has_more(data, most):
             raise TooLarge(f"{what} has lists and objects of more than the limit of {most} entries together")
     return data
-
-
-def _separators(data: bytes) -> int:
-    return data.count(b",") + data.count(b"{") + data.count(b"[")
 
 
 def parse(text: str) -> "Any":

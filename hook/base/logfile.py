@@ -32,6 +32,14 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
         posix.close(fd)
 
 
+def try_to_append(path: str, text: str) -> None:
+    """Append a line of ASCII text. A file that cannot be written is no error."""
+    try:
+        append(path, text.encode("ascii"))
+    except OSError:
+        pass
+
+
 def _open(path: str) -> "tuple[int, posix.stat_result]":
     """The log file, open, and its status. Raises OSError, also unless it is a regular file of root or of this user."""
     fd = open_to_append(path, 0o600, _FLAGS)

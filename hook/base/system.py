@@ -34,16 +34,10 @@ def is_link(path: str) -> bool:
         return False
 
 
-def _ownership_problem(path: str, status: posix.stat_result) -> str:
-    """Why a user other than root can change the file, or ""."""
-    if status.st_uid != 0:
-        return f"{path} belongs to uid {status.st_uid}; it must belong to root (chown root {path})"
-    if status.st_mode & _S_IFMT == _S_IFLNK:
-        return ""  # the mode of a symbolic link has no effect; its directory is checked
-    if status.st_mode & _WRITABLE_BY_OTHERS or (status.st_mode & _WRITABLE_BY_GROUP and status.st_gid != 0):
-        mode = f"{status.st_mode & 0o7777:04o}"
-        return f"{path} is writable by others (mode {mode}); only root may write it (chmod go-w {path})"
-    return ""
+def _is_roots(status: posix.stat_result) -> bool:
+    """Whether only root can change a file. The mode of a symbolic link has no effect; its directory is checked."""
+    writable = status.st_mode & _WRITABLE_BY_OTHERS or (status.st_mode & _WRITABLE_BY_GROUP and status.st_gid != 0)
+    return status.st_uid == 0 and (not writable or status.st_mode & _S_IFMT == _S_IFLNK)
 
 
 def trusted(path: str) -> posix.stat_result:
@@ -59,9 +53,10 @@ def trusted(path: str) -> posix.stat_result:
     while True:
         status = posix.lstat(at)
         above = at.rpartition("/")[0] or "/"
-        problem = _ownership_problem(at, status)
-        if problem:
-            raise Untrusted(problem)
+        if not _is_roots(status):
+            from hook.base.files import ownership_problem
+
+            raise Untrusted(ownership_problem(at, status))
         if status.st_mode & _S_IFMT == _S_IFLNK:
             hops += 1
             if hops > SYMLINK_LIMIT:
@@ -161,16 +156,6 @@ def own_command() -> "list[str]":
     if hasattr(sys, "_MEIPASS"):
         return [sys.executable]
     return [sys.executable, __file__.rpartition("/base/")[0] + "/__main__.py"]
-
-
-def say(text: str) -> None:
-    """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
-    from hook.base.text import message  # a start that succeeds says nothing
-
-    try:
-        write_all(2, f"reassert: {message(text)}\n".encode())
-    except OSError:
-        pass
 
 
 def timestamp(nanoseconds: int) -> str:

@@ -120,9 +120,8 @@ def types_of(container_type: "str | None") -> "tuple[str, ...]":
 def of_containerd(annotations: "dict[str, str]") -> Identity:
     """The identity of a container of containerd.
 
-    Its CRI plugin writes these after the pod's annotations that `pod_annotations` and `container_annotations` allow.
-
-    It writes no container-name and image-name for a sandbox, so in a sandbox these two can be the pod's.
+    Its CRI plugin writes these after the pod's annotations that `pod_annotations` and `container_annotations` allow. It
+    writes no container-name and image-name for a sandbox, so in a sandbox these two can be the pod's.
     """
     types = types_of(annotations.get(CRI + "container-type"))
     app = types == APP_TYPES

@@ -1,8 +1,22 @@
 """Read and edit the process file of an `exec`. Part of the start path: builtins only."""
 
+import posix
+
 from hook.base.errors import Unacceptable
 from hook.base.jsontext import Malformed, bounded, decode, encode_strings, members
-from hook.container.spec import ENTRIES, PROCESS, apply, check_names, splice, strings, without_nul
+from hook.base.system import is_file, read_fd
+from hook.container.spec import ENTRIES, LIMIT, PROCESS, apply, check_names, splice, strings, without_nul
+
+
+def read(path: str) -> "tuple[bytes, bool]":
+    """The content of a process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
+    # Blocking: the writer of a pipe may be slow, and the real runtime would wait for it too.
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        plain = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
+        return read_fd(fd, LIMIT, path), plain
+    finally:
+        posix.close(fd)
 
 
 class ProcessFile:

@@ -91,22 +91,22 @@ class Spec:
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
             self.hooks = _object(self.member("hooks"), "hooks")
-            linux = _object(self.member("linux"), "linux")
-            self.devices = _objects(linux.get("devices"), "linux.devices")
-            resources = _object(linux.get("resources"), "linux.resources")
-            self.device_rules = _objects(resources.get("devices"), "linux.resources.devices")
-            self._check_spelling(linux, resources)
+            self._linux = _object(self.member("linux"), "linux")
+            self.devices = _objects(self._linux.get("devices"), "linux.devices")
+            self._resources = _object(self._linux.get("resources"), "linux.resources")
+            self.device_rules = _objects(self._resources.get("devices"), "linux.resources.devices")
+            self._check_spelling()
         except Malformed as error:
             raise Unacceptable(f"{where}: {error}") from None
         self._original = self._replaceable()
 
-    def _check_spelling(self, linux: "dict[str, object]", resources: "dict[str, object]") -> None:
+    def _check_spelling(self) -> None:
         _check_names_of_each(self.mounts, _MOUNT)
-        check_names(linux, _LINUX)
-        check_names(resources, _RESOURCES)
+        check_names(self._linux, _LINUX)
+        check_names(self._resources, _RESOURCES)
         _check_names_of_each(self.devices, _DEVICE)
         _check_names_of_each(self.device_rules, _DEVICE_RULE)
-        _check_names_of_each(linux.get("namespaces"), _NAMESPACE)
+        _check_names_of_each(self._linux.get("namespaces"), _NAMESPACE)
         check_names(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
         check_names(self.hooks, _STAGES)
         for entries in self.hooks.values():
@@ -134,9 +134,8 @@ class Spec:
         was = {"mounts": mounts, "annotations": annotations, "hooks": hooks}
         values = [(name, getattr(self, name)) for name in was if getattr(self, name) != was[name]]
         if self.devices != devices or self.device_rules != device_rules:
-            linux = _object(self.member("linux"), "linux")
-            resources = {**_object(linux.get("resources"), "linux.resources"), "devices": self.device_rules}
-            values.append(("linux", {**linux, "devices": self.devices, "resources": resources}))
+            resources = {**self._resources, "devices": self.device_rules}
+            values.append(("linux", {**self._linux, "devices": self.devices, "resources": resources}))
         start = self._text.index("{")
         splices = [splice(self._members, start, name, encode(value)) for name, value in values]
         if self.env != env:
@@ -165,7 +164,7 @@ def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
 
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
     """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
-    value = _list(members_of[name][0] if name in members_of else None, what)
+    value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what, "a list")
     for position, entry in enumerate(value):
         if not isinstance(entry, str):
             raise Malformed(f"{what}[{position}] is not a string")
@@ -173,27 +172,22 @@ def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str)
 
 
 def _mounts(value: object) -> "list[dict[str, object]]":
-    mounts = _list(value, "mounts")
+    mounts: list[dict[str, object]] = _typed(value, list, "mounts", "a list")
     for position, entry in enumerate(mounts):
         if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
             raise Malformed(f"mounts[{position}] is not an object with a destination")
     return mounts
 
 
-def _list(value: object, what: str) -> "list[Any]":
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Malformed(f"{what} is not a list")
-    return value
+def _typed(value: object, kind: "type[Any]", what: str, name: str) -> "Any":
+    if not isinstance(value, (kind, type(None))):
+        raise Malformed(f"{what} is not {name}")
+    return kind() if value is None else value
 
 
 def _object(value: object, what: str) -> "dict[str, Any]":
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed(f"{what} is not an object")
-    return value
+    members_of: dict[str, Any] = _typed(value, dict, what, "an object")
+    return members_of
 
 
 def _objects(value: object, what: str) -> "list[dict[str, object]]":

@@ -19,8 +19,9 @@ from hook.linux.mountns import (
     set_attributes,
 )
 from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, mount_table, walk
-from hook.reserve.mounts import KIND, PlaceMount, volume_above
+from hook.reserve.mounts import KIND, PlaceMount
 from hook.reserve.outcome import Reason
+from hook.reserve.places import volume_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hook.base.compare import clean, is_below
 from hook.base.errors import named
 from hook.base.system import SYMLINK_LIMIT, read_file
 from hook.linux.mountns import mount_id
-from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
+from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
 DIRECTORIES = 1000
 """Maximum number of directories in which a container has devices. Each is walked to."""

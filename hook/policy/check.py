@@ -17,7 +17,7 @@ from hook.base.compare import clean, is_below
 from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source
-from hook.reserve.mounts import BUILT_BY_THE_RUNTIME
+from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
 _KUBELET_ROOT = ("spec", "kubelet", "root")
 
@@ -221,7 +221,7 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
         found += _wants_twice(source, number, rule)
         found += _unknown_conditions(source, number, rule)
         for position, env in enumerate(rule.env):
-            want = _Want(rule, ("spec", "rules", number, "env", position), env.wanted())
+            want = _Want(rule, ("spec", "rules", number, "env", position), (env.source, env.text, env.keep))
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
             want = _Want(rule, ("spec", "rules", number, "mounts", position), mount.wanted())

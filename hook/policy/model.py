@@ -86,10 +86,6 @@ class Policy:
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 
-    def held(self, problem: str) -> "Policy":
-        """The same policy, with a warning that it stays in force because the policy file has a problem."""
-        return Policy(self.path, self._header, self._lines, f"{HELD}: {problem}")
-
     def candidates(self, namespace: "str | None") -> "list[Rule]":
         """The rules that a container of this namespace can match, in the policy's order. None: an unknown namespace."""
         if namespace is None:

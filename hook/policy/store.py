@@ -44,14 +44,10 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
 
         stored, problem = recompiled(source, store, key, stored)
     if stored is None:
-        return _no_policy(source, problem or f"{source} could not be compiled")
+        from hook.policy.missing import NoPolicy
+
+        return NoPolicy(source, problem or f"{source} could not be compiled")
     return stored.policy(source, key, problem)
-
-
-def _no_policy(source: str, reason: str) -> Policy:
-    from hook.policy.missing import NoPolicy
-
-    return NoPolicy(source, reason)
 
 
 def source_key(source: str) -> "tuple[str, list[int]]":
@@ -90,7 +86,9 @@ class Stored:
         if not problem and key == self._header["heldKey"]:
             problem = "; ".join(self._header["heldErrors"])
         if not self._header["sha256"]:
-            return _no_policy(source, problem or "it was never compiled")
+            from hook.policy.missing import NoPolicy
+
+            return NoPolicy(source, problem or "it was never compiled")
         warning = f"{HELD}: {problem}" if problem else ""
         return Policy(source, self._header, self._lines, warning)
 

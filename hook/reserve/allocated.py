@@ -3,7 +3,8 @@
 from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
 from hook.reserve.env import KIND, Env
-from hook.reserve.mounts import BUILT_BY_THE_RUNTIME, Mount
+from hook.reserve.mounts import Mount
+from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -33,10 +33,6 @@ class Env:
         self.text = text
         self.keep = keep
 
-    def wanted(self) -> "tuple[object, ...]":
-        """What the rule wants for the name, to be compared with what other rules want."""
-        return self.source, self.text, self.keep
-
     def is_pattern(self) -> bool:
         """Whether `name` is a pattern of names that must be absent."""
         return self.source == ABSENT and is_pattern(self.name)

@@ -21,10 +21,6 @@ PART = "mounts"
 VOLUMES_ABOVE = "volumesAbove"
 """The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
 
-BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
-"""Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
-give the container control of the node (CVE-2019-16884, runc)."""
-
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")
 
@@ -136,7 +132,6 @@ class PlaceMount(Edit):
         """What the container asked for that this edit overrides, or ""."""
         if not self.before:
             return ""
-
         others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
         return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
@@ -186,10 +181,13 @@ def _compare(
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
     there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
-    placed = {
-        path: _as_oci(path, mount, origin, there, mount.source in container.facts.directories)
-        for path, (_, mount, origin) in wanted.items()
-    }
+    placed: dict[str, OciMount | None] = {}
+    for path, (_, mount, origin) in wanted.items():
+        placed[path] = mount.as_oci(mount.source in container.facts.directories) if mount.source else None
+        if origin and mount.source:
+            from hook.reserve.allocated import as_engine_wrote
+
+            placed[path] = as_engine_wrote(path, mount, there) or placed[path]
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
     if any(mount.allow_below for mount in rules_mounts):
@@ -205,11 +203,10 @@ def _compare(
         upwards = parents(path) if mount.source else []
         above = [n for n, at in near if at in upwards and at not in wanted]
         displaced = [n for n, at in near if edit.displaces(at)]
-        if above and not edit.volumes_above:
-            outcome.deny(rule.name, KIND, volume_above(there[above[0]][0], path))
-        for n in above:
-            if _is_shared(there[n][1]):
-                outcome.deny(rule.name, KIND, shared_above(there[n][0], path))
+        if above:
+            from hook.reserve.places import deny_above  # few containers have a volume there
+
+            deny_above(edit, [there[n] for n in above], outcome)
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
         edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
@@ -221,27 +218,6 @@ def _compare(
         outcome.mounts.append(edit)
         if not edit.in_place(there, displaced):
             outcome.edits.append(edit)
-
-
-def volume_above(volume: str, path: str) -> str:
-    """The reason to refuse a volume above a reserved mount."""
-    return (
-        f"mount {named(volume)} is a volume above the reserved mount {named(path)}; others who "
-        "write to the volume could remove the reserved mount (volumesAbove: Allow permits it)"
-    )
-
-
-def shared_above(volume: str, path: str) -> str:
-    """The reason to refuse a volume above a reserved mount if mounts in it appear on the node."""
-    return (
-        f"mount {named(volume)} is a volume above the reserved mount {named(path)}, which would appear on the node "
-        "(mountPropagation: Bidirectional)"
-    )
-
-
-def _is_shared(mount: "OciMount") -> bool:
-    options = mount.get("options")
-    return isinstance(options, list) and ("rshared" in options or "shared" in options)
 
 
 def apply(outcome: Outcome, target: "Target") -> None:
@@ -266,17 +242,6 @@ def apply(outcome: Outcome, target: "Target") -> None:
     for edit in outcome.mounts:
         stay += [*([edit.mount] if edit.mount else []), *on_top[edit.name]]
     target.mounts = stay
-
-
-def _as_oci(
-    path: str, mount: Mount, origin: str, there: "list[tuple[str, OciMount]]", is_directory: bool
-) -> "OciMount | None":
-    """The OCI mount, None if nothing may be mounted."""
-    if not mount.source or not origin:
-        return mount.as_oci(is_directory) if mount.source else None
-    from hook.reserve.allocated import as_engine_wrote
-
-    return as_engine_wrote(path, mount, there) or mount.as_oci(is_directory)
 
 
 def _is_let_through(path: str, reserved: "list[Mount]") -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
-from hook.adapters.nri.report import ADAPTER, Report
+from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
 from hook.adapters.nri.resident import Resident
 from hook.base.errors import TooLarge, Unacceptable, Undecided
 from hook.container.engines import crio_image
@@ -124,7 +124,7 @@ class Decider:
 
         def tell(checked: bool = False) -> None:
             if checked and verdict.event and verdict.event.get("asked"):
-                verdict.event["verified"] = events.ADJUSTMENT
+                verdict.event["verified"] = ADJUSTMENT
             self._tell(case, verdict, failure, took)
 
         return Reply(b"" if text else payload, text, tell, verdict)
@@ -138,7 +138,7 @@ class Decider:
             outcome = "audited"
         else:
             outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
-        if case.is_probe():
+        if events.is_probe(ADAPTER, case.container_id, case.who):
             metrics.probe(outcome)
         else:
             metrics.container(outcome, took)
@@ -192,7 +192,7 @@ class Decider:
             drifted += 1
             for edit in wrong:
                 self.report.metrics.drift(edit.rule, edit.kind)
-            event.update(event=events.DRIFTED, level="warning", applied=False)
+            event.update(event=DRIFTED, level="warning", applied=False)
             self.report.container(event)
         self.report.metrics.drifted(drifted)
         return drifted

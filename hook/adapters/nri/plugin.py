@@ -21,7 +21,7 @@ from hook.adapters.nri.creation import Reply, removes_mounts
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
-from hook.base.system import say
+from hook.base.files import say
 
 LOADED = late.LOADED
 """Loaded before the first request."""

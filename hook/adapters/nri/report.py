@@ -10,8 +10,8 @@ from typing import Any
 
 import structlog
 
-from hook import events
 from hook.adapters.nri.metrics import NoMetrics
+from hook.base.logfile import try_to_append
 from hook.base.system import timestamp
 from hook.events import line
 
@@ -19,6 +19,12 @@ ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
 RELIEVED, UNREAD = "nri.slow", "nri.unread"
 POLICY = "policy.loaded"
+
+ADJUSTMENT = "adjustment"
+"""`verified` of an event about a container for which the plugin saw the adjustment of all plugins."""
+
+DRIFTED = "container.drifted"
+"""A running container differs from the policy. Only the plugin checks running containers; it changes none."""
 
 _BACKLOG = 1000
 """Lines kept for a standard output that is not read. Further lines are dropped there, but never in the event log."""
@@ -51,7 +57,7 @@ class Report:
 
     def line(self, text: str) -> None:
         """Write one line to the event log and, in the background, to standard output."""
-        events.append(self.events, text)
+        try_to_append(self.events, text)
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")
         else:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from copy import copy
 
 from hook.base.errors import describe
 from hook.policy import store
 from hook.policy.missing import NoPolicy
-from hook.policy.model import Policy
+from hook.policy.model import HELD, Policy
 
 PATIENCE = 1.0
 """Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""
@@ -63,7 +64,8 @@ class Resident:
                 state = self._look()
                 policy = store.load(self.source, self._store)
                 if policy.missing and self.loaded_at and not self.last.missing:  # the store is missing or unreadable
-                    policy = self.last.held(policy.missing)
+                    problem, policy = policy.missing, copy(self.last)
+                    policy.warning = f"{HELD}: {problem}"
                 self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
                 if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
                     self.loaded_at = time.time()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hook import events
+from hook.agent.protocol import COLD_PROBE
 from hook.base.files import make_directory
 from hook.container.identity import Identity
 from hook.node.errors import NodeError
@@ -75,7 +76,7 @@ class Marks:
         """Marks a container by its id, or a pod's containers by its UID, before they start. Raises OSError."""
         make_directory(events.PROBES, 0o700)
         path = f"{events.PROBES}/{name}"
-        Path(path).write_text(new_token() + (events.COLD_PROBE if self.cold else ""), "ascii")
+        Path(path).write_text(new_token() + (COLD_PROBE if self.cold else ""), "ascii")
         self._paths.append(path)
 
     def clear(self) -> None:

@@ -222,8 +222,6 @@ def test_verb_that_starts_nothing_is_passed_on_as_it_is(wrapper: Wrapper, line: 
 
 def test_a_verb_without_a_handler_is_refused(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that learns a new way to start a process must not get an uncorrected config.json by it."""
-    monkeypatch.setitem(cmdline._VALUES, "resurrect", cmdline._VALUES["create"])
-    monkeypatch.setitem(cmdline._FLAGS, "resurrect", ())
     monkeypatch.setattr(cmdline, "EDITING_VERBS", (*cmdline.EDITING_VERBS, "resurrect"))
     monkeypatch.setattr(runtime, "_execute", lambda *_: pytest.fail("it was passed on"))
     said: list[str] = []

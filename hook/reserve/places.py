@@ -1,0 +1,42 @@
+"""Places of mounts that are refused: the runtime's trees, volumes above reserved mounts. Start path: builtins only."""
+
+from hook.base.errors import named
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.reserve.mounts import OciMount, PlaceMount
+    from hook.reserve.outcome import Outcome
+
+BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
+"""Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
+give the container control of the node (CVE-2019-16884, runc)."""
+
+
+def deny_above(edit: "PlaceMount", above: "list[tuple[str, OciMount]]", outcome: "Outcome") -> None:
+    """Add the reasons to refuse a container for its mounts above a reserved one, by their cleaned destinations."""
+    if not edit.volumes_above:
+        outcome.deny(edit.rule, edit.kind, volume_above(above[0][0], edit.name))
+    for path, mount in above:
+        if _is_shared(mount):
+            outcome.deny(edit.rule, edit.kind, _shared_above(path, edit.name))
+
+
+def volume_above(volume: str, path: str) -> str:
+    """The reason to refuse a volume above a reserved mount."""
+    return (
+        f"mount {named(volume)} is a volume above the reserved mount {named(path)}; others who "
+        "write to the volume could remove the reserved mount (volumesAbove: Allow permits it)"
+    )
+
+
+def _shared_above(volume: str, path: str) -> str:
+    """The reason to refuse a volume above a reserved mount if mounts in it appear on the node."""
+    return (
+        f"mount {named(volume)} is a volume above the reserved mount {named(path)}, which would appear on the node "
+        "(mountPropagation: Bidirectional)"
+    )
+
+
+def _is_shared(mount: "OciMount") -> bool:
+    options = mount.get("options")
+    return isinstance(options, list) and ("rshared" in options or "shared" in options)
