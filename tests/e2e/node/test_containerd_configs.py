@@ -416,4 +416,4 @@ def test_what_somebody_breaks_is_said(node: Wirable) -> None:
 def test_an_empty_variable_is_not_the_default(node: Wirable) -> None:
     done = node.install("--adapter", "", check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("reassert: --adapter '': runtime, nri, ")
+    assert done.stderr.startswith("reassert: --adapter takes one or more of runtime, nri, ")
