@@ -1,4 +1,4 @@
-"""One table of what the resident agent is to cost (issue 12), for docs/performance.md."""
+"""One table of what a start costs, warm and cold, beside peers: for docs/performance.md."""
 
 from __future__ import annotations
 
