@@ -125,7 +125,7 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches, self.read)
+        facts = gather(self.policy, who, matches, self.read, target.mounts)
         self.reads_node = False
         self.container = Container.of(who, target, facts)
         return plan(self.policy, self.container, matches, kinds)

@@ -14,7 +14,7 @@ from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
@@ -24,11 +24,15 @@ _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather(
-    policy: Policy, identity: Identity, matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
+    policy: Policy,
+    identity: Identity,
+    matches: "list[Match]",
+    read: "Callable[[str, int], bytes]" = read_file,
+    mounts_of_container: "Sequence[dict[str, object]]" = (),
 ) -> Facts:
     """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
 
-    `read`: reads kubelet's device checkpoint.
+    `read`: reads kubelet's device checkpoint and its record of resource claims.
     """
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]
@@ -47,6 +51,9 @@ def gather(
         for allocation in facts.allocations if devices.PART in rule.allocations else []:
             for path, _, _ in allocation.devices:
                 _read_device(facts, path)
+    patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
+    if patterns and not facts.allocation_problem:
+        _gather_devices(facts, policy, identity, patterns, mounts_of_container, read)
     return facts
 
 
@@ -120,6 +127,23 @@ def _gather_allocations(facts: Facts, policy: Policy, identity: Identity, read: 
     except (OSError, Undecided) as error:
         facts.allocations = []
         facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
+
+
+def _gather_devices(
+    facts: Facts,
+    policy: Policy,
+    identity: Identity,
+    patterns: "list[str]",
+    mounts_of_container: "Sequence[dict[str, object]]",
+    read: "Callable[[str, int], bytes]",
+) -> None:
+    from hook.exclusivefacts import gather_devices  # only a policy that uses it loads it
+
+    root = policy.kubelet_root
+    try:
+        facts.devices = gather_devices(patterns, facts.allocations, identity.uid, root, mounts_of_container, read)
+    except (OSError, Undecided) as error:
+        facts.allocation_problem = describe(error)
 
 
 def first_line(path: str) -> str:

@@ -26,11 +26,12 @@ class Plan:
 
     `edits`: the differences between the container and the policy. `denials`: what the policy forbids. `errors`: what
     reassert could not find out. `env`: the reserved env, for every process of the container. `mounts`: every reserved
-    mount, also those that need no edit. `excluded`: why the policy does not apply to the container, or "". `matches`:
-    every candidate rule with its conditions.
+    mount, also those that need no edit. `closed`: the devices that the container must not have, None without such a
+    rule. `excluded`: why the policy does not apply to the container, or "". `matches`: every candidate rule with its
+    conditions.
     """
 
-    __slots__ = ("_outcome", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")
+    __slots__ = ("_outcome", "closed", "denials", "edits", "env", "errors", "excluded", "matches", "mounts", "policy")
 
     def __init__(self, policy: Policy, matches: "list[Match]", outcome: Outcome, excluded: str = "") -> None:
         self._outcome = outcome
@@ -41,6 +42,7 @@ class Plan:
         self.errors = tuple(outcome.errors)
         self.env = outcome.env
         self.mounts = tuple(outcome.mounts)
+        self.closed = outcome.closed
         self.excluded = excluded
 
     def audit_only(self) -> bool:
@@ -54,6 +56,10 @@ class Plan:
     def refusal(self) -> str:
         """Why the container must not start, or "" if it may start."""
         return "" if self.audit_only() else joined(self.reasons())
+
+    def is_seen_in_the_container(self) -> bool:
+        """Whether only a look into the container's mount namespace tells if the policy holds."""
+        return bool(self.mounts) or (self.closed is not None and bool(self.closed.nodes))
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""

@@ -1,9 +1,10 @@
 """How the wrapper and precreate hand a container over to the createRuntime hook, in config.json. Builtins only.
 
 The wrapper and precreate can only edit config.json. For reserved mounts that proves nothing: a symbolic link of the
-image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. So they add a
-createRuntime hook to config.json. The hook verifies the reserved mounts in the container's mount namespace, restores
-missing ones, refuses the container if it cannot, and writes the event.
+image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. Nor does it for devices
+that must not be there: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
+both in the container's mount namespace, restores missing mounts, refuses the container if it cannot, and writes the
+event.
 """
 
 import sys
@@ -30,7 +31,7 @@ SECONDS = 30
 
 
 def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str) -> Done:
-    """Make the edits in a spec and add the decision's annotation. For reserved mounts, add the createRuntime hook.
+    """Make the edits in a spec and add the decision's annotation. Add the createRuntime hook if there is use for it.
 
     `bundle`: the directory from which a relative root.path counts.
     """
@@ -42,14 +43,14 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         return Done(CONFIG, denials)
     decided.apply(spec)
     draft = None
-    if decided.mounts:
+    if decided.is_seen_in_the_container():
         draft = _bounded(case.event(decided, Done(CONTAINER)))
         entry = _hook(options)
         entries = spec.hooks.get(STAGE)
         others = [other for other in entries if other != entry] if isinstance(entries, list) else []
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     spec.annotations = decision.stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft)
-    return Done(CONFIG, handed_on=bool(decided.mounts))
+    return Done(CONFIG, handed_on=decided.is_seen_in_the_container())
 
 
 def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":

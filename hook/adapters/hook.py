@@ -134,7 +134,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = read_draft(spec.annotations) if HANDED_ON in options.flags else None
-        if late or not decided.mounts:
+        if late or not decided.is_seen_in_the_container():
             return Done(CONFIG, late, [], draft=draft)
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
@@ -163,11 +163,10 @@ def _bundle_of_crun(state: State, caller: Caller) -> str:
 def _too_late(edit: Edit) -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
-    message = (
-        f"{edit.kind} {edit.name} is not what the policy wants, and a hook cannot set {what}; "
-        "the runtime wrapper (reassert runtime) or the NRI plugin can"
-    )
-    return Reason(edit.rule, edit.kind, message)
+    wrong = edit.conflict() if edit.kind == "device" else ""
+    wrong = wrong or f"{edit.kind} {edit.name} is not what the policy wants"
+    can = "the runtime wrapper (reassert runtime) or the NRI plugin can"
+    return Reason(edit.rule, edit.kind, f"{wrong}, and a hook cannot set {what}; {can}")
 
 
 def _is_harmless(edit: Edit) -> bool:
@@ -190,7 +189,10 @@ def _pid(stage: str, state: State) -> int:
 
 
 def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None", caller: Caller) -> Done:
-    """Verify and restore mounts in the mount namespace of `pid`; 0: this process's own. Raises Undecided, OSError."""
+    """Verify devices, verify and restore mounts, in the mount namespace of `pid`; 0: this process's own.
+
+    Raises Undecided, OSError.
+    """
     from hook.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
     root = spec.member("root")
@@ -198,5 +200,11 @@ def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, ob
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
-    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting)
+    if decided.closed is not None:
+        from hook.linux.lookdevices import look_at_devices
+
+        astray = look_at_devices(pid, rootfs, decided.closed)
+        if astray:
+            return Done(CONTAINER, astray, [], draft=draft)
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting) if decided.mounts else ([], [])
     return Done(CONTAINER, denials, placed, draft=draft)

@@ -27,6 +27,7 @@ from hook.base.errors import Refused, Usage, describe
 from hook.base.system import Untrusted, append_line, replace_file, trusted
 from hook.base.text import message
 from hook.linux.look import look
+from hook.linux.lookdevices import look_at_devices
 from hook.linux.mountns import open_plain, own_directories
 from hook.policy import store
 from hook.policy.model import Policy
@@ -43,7 +44,7 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """Containers of which a decision is kept."""
 
-LOADED = (correct_exec, look)
+LOADED = (correct_exec, look, look_at_devices)
 """What adapters load when they need it is loaded before the first request."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
@@ -61,7 +62,7 @@ class Memory:
         self.directory = directory
         self.events = event_log
         self.stores: Kept[store.Stored | None] = Kept(1)
-        self.checkpoints: Kept[bytes] = Kept(1)
+        self.checkpoints: Kept[bytes] = Kept(2)
         self.bundles: Kept[str] = Kept(_DECISIONS)
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
         self._policy: tuple[object, Policy] | None = None

@@ -31,8 +31,8 @@ def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTOR
     missing = list(names)
     for directory in directories:
         defined: list[str] = []
-        for path in _spec_files(directory):
-            spec = _spec(path, missing)
+        for path in spec_files(directory):
+            spec = read_spec(path, [name.partition("=")[0] for name in missing])
             for name in missing:
                 edits = _edits(spec, name)
                 if edits is not None:
@@ -44,7 +44,8 @@ def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTOR
     return values
 
 
-def _spec_files(directory: str) -> "list[str]":
+def spec_files(directory: str) -> "list[str]":
+    """The paths of the spec files of a directory."""
     try:
         names = sorted(posix.listdir(directory))
     except OSError:
@@ -52,21 +53,22 @@ def _spec_files(directory: str) -> "list[str]":
     return [f"{directory}/{name}" for name in names if name.endswith((".json", ".yaml", ".yml"))]
 
 
-def _spec(path: str, names: "list[str]") -> object:
-    """A spec file's data; None if its text contains no kind (`vendor/class`) of the devices."""
+def read_spec(path: str, kinds: "list[str]") -> object:
+    """A spec file's data; None if its text contains none of the kinds (`vendor/class`, or a part). Raises Undecided."""
     try:
         try:
             text = decode(read_file(path, LIMIT))
         except FileNotFoundError:
             return None  # removed since the directory was listed, or a dangling symbolic link
-        if not any(name.partition("=")[0] in text for name in names):
+        if not any(kind in text for kind in kinds):
             return None
         trusted(path)
         if not path.endswith(".json"):
             text = decode(output_of(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
         return parse(text)
     except (OSError, ReassertError, Malformed) as error:
-        raise Undecided(f"CDI spec {path}: {describe(error) if isinstance(error, OSError) else error}") from None
+        reason = describe(error) if isinstance(error, OSError) else error
+        raise Undecided(f"CDI spec {path}: {reason}; correct or remove the file") from None
 
 
 def _edits(spec: object, name: str) -> "list[str] | None":

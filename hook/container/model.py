@@ -5,6 +5,7 @@ from hook.container.identity import Identity
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.container.allocation import Allocation
+    from hook.exclusivefacts import Devices
     from hook.reserve.outcome import Target
 
 
@@ -15,7 +16,7 @@ class Facts:
     read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
     the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
     values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
-    by host path; None for a directory.
+    by host path; None for a directory. `devices`: what rules with `exclusive` need, None without one.
     """
 
     __slots__ = (
@@ -24,6 +25,7 @@ class Facts:
         "allocations",
         "cdi_env",
         "device_nodes",
+        "devices",
         "directories",
         "files",
         "unreadable",
@@ -38,6 +40,7 @@ class Facts:
         self.allocation_problem = ""
         self.cdi_env: dict[str, list[str]] = {}
         self.device_nodes: dict[str, dict[str, object] | None] = {}
+        self.devices: Devices | None = None
 
 
 class Container:

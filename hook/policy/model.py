@@ -37,7 +37,7 @@ class Rule:
         env: "list[Env]",
         mounts: "list[Mount]",
         deny: bool,
-        plain: "dict[str, list[dict[str, Any]]]",
+        plain: "dict[str, list[Any]]",
         allocations: "list[str]",
     ) -> None:
         self.name = name
@@ -51,7 +51,8 @@ class Rule:
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
-        return bool(self.allocations or self.plain.get("annotations")) or any(
+        plain = self.plain
+        return bool(self.allocations or plain.get("annotations") or plain.get("exclusive")) or any(
             env.source == ALLOCATED for env in self.env
         )
 

@@ -5,6 +5,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from hook.reserve.env import Reserved
+    from hook.reserve.exclusive import Closed
     from hook.reserve.mounts import PlaceMount
 
     class Target(Protocol):
@@ -83,9 +84,12 @@ class Edit:
 
 
 class Outcome:
-    """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit."""
+    """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit.
 
-    __slots__ = ("denials", "edits", "env", "errors", "mounts")
+    `closed`: the devices that the container must not have, None without a rule with `exclusive`.
+    """
+
+    __slots__ = ("closed", "denials", "edits", "env", "errors", "mounts")
 
     def __init__(self, env: "Reserved") -> None:
         self.edits: list[Edit] = []
@@ -93,6 +97,7 @@ class Outcome:
         self.errors: list[Reason] = []
         self.env = env
         self.mounts: list[PlaceMount] = []
+        self.closed: Closed | None = None
 
     def deny(self, rule: str, kind: str, message: str) -> None:
         """Add a reason to refuse the container: the policy forbids something that it has or lacks."""
