@@ -138,6 +138,22 @@ def test_create_imports_the_start_path_only(start: Start) -> None:
     assert '\\"event\\":' in start.config.read_text(), "handed on to the hook that looks at the mount"
 
 
+EXCLUSIVE = {"hook.exclusivefacts", "hook.reserve.exclusive", "hook.container.nodes", "hook.container.injections"}
+
+
+def test_only_a_policy_with_exclusive_pays_for_it(start: Start) -> None:
+    start.write(["A=1"])
+    config = json.loads(start.config.read_text())
+    kubelet = {"kubelet": {"root": str(start.directory)}}
+    for parts, loaded in (({"devices": True}, set()), ({"exclusive": ["/dev/none*"]}, EXCLUSIVE)):
+        (start.directory / "policy.yaml").write_text(document({"name": "r", "deviceAllocations": parts}, **kubelet))
+        refresh(f"{start.directory}/policy.yaml", f"{start.directory}/s")
+        start.config.write_text(json.dumps(config))
+        modules = start.runtime("create", "--bundle", str(start.bundle), "0a")
+        assert modules & EXCLUSIVE == loaded
+        assert not any(name in modules for name in ("os", "ctypes", "re"))
+
+
 def test_exec_imports_the_start_path_only(start: Start) -> None:
     start.runtime("create", "--bundle", str(start.bundle), "0a")
     state, process = start.directory / "state" / "0a", start.directory / "process.json"
