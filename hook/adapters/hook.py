@@ -18,7 +18,7 @@ from hook.container.identity import Identity, identify
 from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
-from hook.reserve import mounts
+from hook.reserve import devices, mounts
 from hook.reserve.decision import read_draft, was_decided_by_another
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
@@ -163,8 +163,9 @@ def _bundle_of_crun(state: State, caller: Caller) -> str:
 def _too_late(edit: Edit) -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
-    wrong = edit.conflict() if edit.kind == "device" else ""
-    wrong = wrong or f"{edit.kind} {edit.name} is not what the policy wants"
+    wrong = f"{edit.kind} {edit.name} is not what the policy wants"
+    if edit.kind == devices.KIND and edit.before_and_after()[1] is None:
+        wrong = edit.conflict()  # one that must not be there; its name alone does not say why
     can = "the runtime wrapper (reassert runtime) or the NRI plugin can"
     return Reason(edit.rule, edit.kind, f"{wrong}, and a hook cannot set {what}; {can}")
 
