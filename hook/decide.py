@@ -125,8 +125,10 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches, self.read, target.mounts)
+        facts = gather(self.policy, who, matches, self.read)
         self.reads_node = False
+        if facts.devices is not None:
+            facts.devices.add_sources(target.mounts)  # the pod's author chose them, also one that hangs
         self.container = Container.of(who, target, facts)
         return plan(self.policy, self.container, matches, kinds)
 

@@ -47,16 +47,22 @@ class Devices:
         self.directories: dict[Inode, set[Number]] = {}
         self.sources: dict[str, set[Number]] = {}
 
+    def add_sources(self, mounts: "Sequence[dict[str, object]]") -> None:
+        """Look at the sources of a container's mounts."""
+        for mount in mounts:
+            source = mount.get("source")
+            if isinstance(source, str) and source not in self.sources:
+                self.sources[source] = _shown(self, source)
+
 
 def gather_devices(
     patterns: "list[str]",
     allocations: "list[Allocation]",
     uid: "str | None",
     kubelet_root: str,
-    mounts: "Sequence[dict[str, object]]",
     read: "Callable[[str, int], bytes]" = read_file,
 ) -> Devices:
-    """Read it. `patterns`: of all rules that apply. `mounts`: the container's. Raises Undecided, OSError."""
+    """Read it, but for the container's mounts. `patterns`: of all rules that apply. Raises Undecided, OSError."""
     devices = Devices()
     names = [name for allocation in allocations for name in _cdi_names(allocation)]
     if uid is not None:
@@ -77,10 +83,6 @@ def gather_devices(
         for number, path in nodes.items():
             for directory in directories_above(path):
                 devices.directories.setdefault(directory, set()).add(number)
-    for mount in mounts:
-        source = mount.get("source")
-        if isinstance(source, str) and source not in devices.sources:
-            devices.sources[source] = _shown(devices, source)
     return devices
 
 

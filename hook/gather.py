@@ -14,7 +14,7 @@ from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
@@ -24,11 +24,7 @@ _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather(
-    policy: Policy,
-    identity: Identity,
-    matches: "list[Match]",
-    read: "Callable[[str, int], bytes]" = read_file,
-    mounts_of_container: "Sequence[dict[str, object]]" = (),
+    policy: Policy, identity: Identity, matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
 ) -> Facts:
     """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
 
@@ -53,7 +49,7 @@ def gather(
                 _read_device(facts, path)
     patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
-        _gather_devices(facts, policy, identity, patterns, mounts_of_container, read)
+        _gather_devices(facts, policy, identity, patterns, read)
     return facts
 
 
@@ -134,14 +130,12 @@ def _gather_devices(
     policy: Policy,
     identity: Identity,
     patterns: "list[str]",
-    mounts_of_container: "Sequence[dict[str, object]]",
     read: "Callable[[str, int], bytes]",
 ) -> None:
     from hook.exclusivefacts import gather_devices  # only a policy that uses it loads it
 
-    root = policy.kubelet_root
     try:
-        facts.devices = gather_devices(patterns, facts.allocations, identity.uid, root, mounts_of_container, read)
+        facts.devices = gather_devices(patterns, facts.allocations, identity.uid, policy.kubelet_root, read)
     except (OSError, Undecided) as error:
         facts.allocation_problem = describe(error)
 

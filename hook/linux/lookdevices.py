@@ -42,8 +42,9 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
             own = table.get(mount_id(root))
             prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
             for row in table.values():
-                if row.point.startswith(prefix + "/"):
-                    _look_at_mount(root, row.point[len(prefix) :], closed, found)
+                path = row.point.removeprefix(prefix)
+                if row.point.startswith(prefix + "/") and not closed.is_ours(path):
+                    _look_at_mount(root, path, closed, found)
             _look_into(root, "/dev", closed, found)
         finally:
             posix.close(root)

@@ -108,6 +108,10 @@ class Closed:
                 return rule, f"{self.path(number)} ({words(number)})"
         return None
 
+    def is_ours(self, path: str) -> bool:
+        """Whether the policy itself mounts something at a cleaned path."""
+        return any(clean(str(mount["destination"])) == path for mount in self._ours)
+
     def directory(self, inode: "Inode", path: str) -> "tuple[Rule, str] | None":
         """The rule against a directory of the node, as a container has it mounted, and what is in it."""
         return self._first(self.directories.get(inode, set()), path)

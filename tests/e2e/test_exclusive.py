@@ -255,6 +255,19 @@ def test_a_mount_that_is_there_all_the_same(machine: Machine, real: str, source:
         assert "/host in the container is" in refusal(machine, container)
 
 
+def test_the_policys_own_mount_of_a_directory_with_devices_stays(machine: Machine, real: str) -> None:
+    text = machine.node.policy.read_text()
+    machine.node.compile(
+        text.replace("    onC", f"    mounts: [{{hostPath: {machine.dev}, mountPath: /host}}]\n    onC")
+    )
+    machine.give("/dev/gpu1", 1)
+    (machine.bundle.rootfs / "host").mkdir()
+    with start(machine, real) as container:
+        machine.check(container)
+        assert "gpu0" in files(container, "/host")
+        assert machine.opens(container, "/host/gpu0") == "Operation not permitted"
+
+
 def test_a_path_that_leads_elsewhere_by_the_time_of_the_mount(machine: Machine, real: str) -> None:
     """The pod swaps a symbolic link in a volume when the decision has been made."""
     (machine.node.directory / "link").symlink_to("data")

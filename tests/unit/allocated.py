@@ -37,7 +37,9 @@ class Node:
     def decide(self, spec: Spec, who: Identity = POD) -> Plan:
         """What would be done about a container."""
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches, mounts_of_container=spec.mounts)
+        facts = gather(self.policy, who, matches)
+        if facts.devices is not None:
+            facts.devices.add_sources(spec.mounts)
         container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
         return plan(self.policy, container, matches)
 

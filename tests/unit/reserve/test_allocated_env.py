@@ -270,7 +270,7 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(
 ) -> None:
     opened: list[str] = []
     reader = lambda path, limit: opened.append(path) or checkpoint()  # noqa: E731
-    monkeypatch.setattr(gather.gather, "__defaults__", (reader, ()))
+    monkeypatch.setattr(gather.gather, "__defaults__", (reader,))
     monkeypatch.setattr(Case.__init__, "__defaults__", (reader,))
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
