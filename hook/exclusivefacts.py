@@ -1,21 +1,17 @@
-"""Read what `deviceAllocations.exclusive` needs of the node: its devices, CDI specs, claims, and sources of mounts.
+"""Read what `deviceAllocations.exclusive` needs of the node: its devices, CDI specs, and sources of mounts.
 
 Loaded only for a container that such a rule applies to; builtins only. Part of `hook.gather`.
 """
 
 import posix
 
-from hook.base.errors import Undecided
-from hook.base.system import read_file
-from hook.container.cdi import DIRECTORIES
-from hook.container.claims import LIMIT, claims, state_path
 from hook.container.injections import Specs
 from hook.container.nodes import directories_above, inode, matching, number_of, within
 from hook.container.paths import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hook.container.allocation import Allocation
     from hook.container.claims import Claim
@@ -29,19 +25,18 @@ class Devices:
     """The node's devices that rules with `exclusive` name, and what the container was allocated of them.
 
     `nodes`: by pattern of a rule, the path of each device node by its number. `placed`: by pattern of CDI kinds, the
-    (source, destination) of the mounts that CDI specs place. `claims`: the pod's resource claims.
+    (source, destination) of the mounts that CDI specs place.
 
     `allocated`: numbers of the allocated devices. `allocated_mounts`: sources of the allocated mounts. `directories`:
     the directories of the node that hold such nodes, with the numbers of these. `sources`: what a mount of a source
     shows: the number of the device node that it is, or those of the nodes in the directory that it is.
     """
 
-    __slots__ = ("allocated", "allocated_mounts", "claims", "directories", "nodes", "placed", "sources")
+    __slots__ = ("allocated", "allocated_mounts", "directories", "nodes", "placed", "sources")
 
     def __init__(self) -> None:
         self.nodes: dict[str, dict[Number, str]] = {}
         self.placed: dict[str, set[tuple[str, str]]] = {}
-        self.claims: list[Claim] = []
         self.allocated: set[Number] = set()
         self.allocated_mounts: set[str] = set()
         self.directories: dict[Inode, set[Number]] = {}
@@ -58,19 +53,14 @@ class Devices:
 def gather_devices(
     patterns: "list[str]",
     allocations: "list[Allocation]",
-    uid: "str | None",
-    kubelet_root: str,
-    read: "Callable[[str, int], bytes]" = read_file,
+    claims: "list[Claim]",
 ) -> Devices:
     """Read it, but for the container's mounts. `patterns`: of all rules that apply. Raises Undecided, OSError."""
     devices = Devices()
     names = [name for allocation in allocations for name in _cdi_names(allocation)]
-    if uid is not None:
-        devices.claims = _claims(kubelet_root, uid, read)
-        names += [name for claim in devices.claims for name in claim.cdi]
+    names += [name for claim in claims for name in claim.cdi]
     kinds = [pattern for pattern in patterns if not pattern.startswith("/")]
     specs = Specs(list(dict.fromkeys([*kinds, *(name.partition("=")[0] for name in names)])))
-    _check_claims(devices.claims, specs)
     for pattern in dict.fromkeys(patterns):
         if pattern.startswith("/"):
             devices.nodes[pattern] = matching(pattern)
@@ -99,25 +89,6 @@ def _cdi_names(allocation: "Allocation") -> "list[str]":
     if not (names or allocation.devices or allocation.mounts):
         names = [f"{allocation.resource}={device.partition('::')[0]}" for device in allocation.device_ids]
     return names
-
-
-def _claims(kubelet_root: str, uid: str, read: "Callable[[str, int], bytes]") -> "list[Claim]":
-    path = state_path(kubelet_root)
-    try:
-        return claims(read(path, LIMIT), uid, path)
-    except FileNotFoundError:  # no driver of resource claims on this node
-        return []
-
-
-def _check_claims(found: "list[Claim]", specs: Specs) -> None:
-    """Raises Undecided for a claim of which no CDI spec says what it places."""
-    for claim in found:
-        for name in claim.cdi:
-            if name not in specs.devices:
-                raise Undecided(
-                    f"{claim}: no CDI spec in {' or '.join(DIRECTORIES)} defines its device {name}; "
-                    "its DRA driver writes it: see the driver's log, and recreate the pod"
-                )
 
 
 def _account(devices: Devices, allocations: "list[Allocation]", names: "list[str]", specs: Specs) -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
+CLAIMS_LIMIT = 64 * 1024 * 1024
+"""Maximum size of kubelet's record of resource claims in bytes. A claim is about 400 bytes."""
+
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
@@ -34,6 +37,8 @@ def gather(
     rules = [match.rule for match in matches if match.applies]
     if any(rule.uses_allocations() for rule in rules):
         _gather_allocations(facts, policy, identity, read)
+        if any(rule.uses_claims() for rule in rules) and not facts.allocation_problem and identity.uid is not None:
+            _gather_claims(facts, policy, identity.uid, read)
     for rule in rules:
         for env in rule.env:
             if env.source == FILE and env.text is not None and env.text not in facts.files:
@@ -49,7 +54,7 @@ def gather(
                 _read_device(facts, path)
     patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
-        _gather_devices(facts, policy, identity, patterns, read)
+        _gather_devices(facts, patterns)
     return facts
 
 
@@ -125,17 +130,33 @@ def _gather_allocations(facts: Facts, policy: Policy, identity: Identity, read: 
         facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
 
 
-def _gather_devices(
-    facts: Facts,
-    policy: Policy,
-    identity: Identity,
-    patterns: "list[str]",
-    read: "Callable[[str, int], bytes]",
-) -> None:
+def _gather_claims(facts: Facts, policy: Policy, uid: str, read: "Callable[[str, int], bytes]") -> None:
+    """Read the pod's resource claims (Dynamic Resource Allocation), and the env that their CDI devices set."""
+    path = policy.kubelet_root + "/dra_manager_state"
+    try:
+        data = read(path, CLAIMS_LIMIT)
+    except FileNotFoundError:  # no driver of resource claims on this node
+        return
+    except (OSError, Undecided) as error:
+        facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
+        return
+    from hook.container.cdi import env_of_devices  # only a node with claims loads them
+    from hook.container.claims import claims
+
+    try:
+        facts.claims = claims(data, uid, path)
+        for claim in facts.claims:
+            for name, values in env_of_devices(claim.cdi, claim=str(claim)).items():
+                facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
+    except Undecided as error:
+        facts.allocation_problem = describe(error)
+
+
+def _gather_devices(facts: Facts, patterns: "list[str]") -> None:
     from hook.exclusivefacts import gather_devices  # only a policy that uses it loads it
 
     try:
-        facts.devices = gather_devices(patterns, facts.allocations, identity.uid, policy.kubelet_root, read)
+        facts.devices = gather_devices(patterns, facts.allocations, facts.claims)
     except (OSError, Undecided) as error:
         facts.allocation_problem = describe(error)
 

@@ -22,10 +22,13 @@ CONVERT_SECONDS = 20.0
 """How long a start waits for the conversion of a CDI spec from YAML to JSON."""
 
 
-def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES) -> "dict[str, list[str]]":
+def env_of_devices(
+    names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES, claim: str = ""
+) -> "dict[str, list[str]]":
     """The values that the specs of fully qualified devices (`vendor/class=name`) set, by env name.
 
-    Raises Undecided if a spec of these devices cannot be read, or if a user other than root can write to it.
+    `claim`: the resource claim that the devices are of; each must then be defined. Raises Undecided if a spec of these
+    devices cannot be read, or if a user other than root can write to it.
     """
     values: dict[str, list[str]] = {}
     missing = list(names)
@@ -41,6 +44,11 @@ def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTOR
                         key, _, value = entry.partition("=")
                         values.setdefault(key, []).append(value)
         missing = [name for name in missing if name not in defined]
+    if claim and missing:
+        raise Undecided(
+            f"{claim}: no CDI spec in {' or '.join(directories)} defines its device {missing[0]}; "
+            "its DRA driver writes it: see the driver's log, and recreate the pod"
+        )
     return values
 
 

@@ -11,15 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LIMIT = 64 * 1024 * 1024
-"""Maximum size of the file in bytes. A claim is about 400 bytes."""
-
 KIND, API = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
-
-
-def state_path(kubelet_root: str) -> str:
-    """The path of kubelet's record of claims (pkg/kubelet/cm/dra)."""
-    return kubelet_root + "/dra_manager_state"
 
 
 class Claim:

@@ -5,6 +5,7 @@ from hook.container.identity import Identity
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.container.allocation import Allocation
+    from hook.container.claims import Claim
     from hook.exclusivefacts import Devices
     from hook.reserve.outcome import Target
 
@@ -16,7 +17,11 @@ class Facts:
     read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
     the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
     values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
-    by host path; None for a directory. `devices`: what rules with `exclusive` need, None without one.
+    by host path; None for a directory.
+
+    `claims`: the pod's resource claims, which may be for another container of it. `claimed_env`: by name, the values
+    that CDI specs of the claims' devices set, with the claim. `devices`: what rules with `exclusive` need, None without
+    one.
     """
 
     __slots__ = (
@@ -24,6 +29,8 @@ class Facts:
         "allocation_problem",
         "allocations",
         "cdi_env",
+        "claimed_env",
+        "claims",
         "device_nodes",
         "devices",
         "directories",
@@ -40,6 +47,8 @@ class Facts:
         self.allocation_problem = ""
         self.cdi_env: dict[str, list[str]] = {}
         self.device_nodes: dict[str, dict[str, object] | None] = {}
+        self.claims: list[Claim] = []
+        self.claimed_env: dict[str, list[tuple[str, str]]] = {}
         self.devices: Devices | None = None
 
 

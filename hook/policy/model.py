@@ -56,6 +56,14 @@ class Rule:
             env.source == ALLOCATED for env in self.env
         )
 
+    def uses_claims(self) -> bool:
+        """Whether the rule needs the pod's resource claims."""
+        return (
+            bool(self.plain.get("exclusive"))
+            or "env" in self.allocations
+            or any(env.source == ALLOCATED for env in self.env)
+        )
+
 
 def rule_from_line(line: "list[Any]") -> Rule:
     """The rule that `hook.policy.compiler.rule_to_line` wrote."""

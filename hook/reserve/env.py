@@ -211,6 +211,7 @@ def want(rules: "list[Rule]", container: Container, outcome: Outcome) -> None:
         wanted = list(rule.env)
         if KIND in rule.allocations:
             names = dict.fromkeys(name for allocation in allocations for name in allocation.env)
+            names.update(dict.fromkeys(container.facts.claimed_env))
             wanted += [Env(name, ALLOCATED, keep=True) for name in names]
         for env in wanted:
             if rule.deny:
@@ -259,7 +260,10 @@ def _resolve(
         if facts.allocation_problem:
             return  # plan() adds this error once for the whole rule
         set_by = [allocation for allocation in facts.allocations if name in allocation.env]
-        if set_by or name in facts.cdi_env:
+        claimed = _claimed_value(name, bool(set_by or name in facts.cdi_env), container)
+        if claimed:
+            value, origins[name] = claimed
+        elif set_by or name in facts.cdi_env:
             value = _allocated_value(name, set_by, container)
             if value is None:
                 names = " and ".join(str(allocation) for allocation in set_by)
@@ -276,6 +280,31 @@ def _resolve(
     owners.setdefault(name, rule)
 
 
+def _claimed_value(name: str, allocated: bool, container: Container) -> "tuple[str, str] | None":
+    """The value that the CDI spec of a resource claim set, and the claim. None if the container shows none of them.
+
+    kubelet's record does not tell for which of the pod's containers a claim is; process.env does. A CDI spec's value is
+    the last entry of its name: appended, or, by CDI libraries after 1.1.0, in place. `allocated`: a device plugin set
+    the name for this container; then only the last entry shows that the claim's value is right.
+    """
+    claims = dict(container.facts.claimed_env.get(name, ()))
+    there = _values(name, container) if claims else []
+    for value in there[-1:] if allocated else reversed(there):
+        if value is not None and value in claims:
+            return value, claims[value]
+    return None
+
+
+def _values(name: str, container: Container) -> "list[str | None]":
+    """The container's values of a name, in order; None for an entry without `=`."""
+    prefix = name + "="
+    return [
+        entry[len(prefix) :] if entry != name else None
+        for entry in container.env
+        if entry.startswith(prefix) or entry == name
+    ]
+
+
 def _allocated_value(name: str, set_by: "list[Allocation]", container: Container) -> "str | None":
     """The allocated value. None if two plugins set different values and the container has neither.
 
@@ -283,12 +312,7 @@ def _allocated_value(name: str, set_by: "list[Allocation]", container: Container
     is right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
     them tells which.
     """
-    prefix = name + "="
-    there = [
-        entry[len(prefix) :] if entry != name else None
-        for entry in container.env
-        if entry.startswith(prefix) or entry == name
-    ]
+    there = _values(name, container)
     cdi = container.facts.cdi_env.get(name, [])
     if there and there[-1] in cdi:
         return there[-1]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook import exclusivefacts
-from hook.container.claims import claims, state_path
+from hook.container import cdi
+from hook.container.claims import claims
 from hook.container.identity import identify
 from hook.container.injections import Specs
 from hook.container.spec import Spec
@@ -76,14 +77,21 @@ def test_claims_of_recorded_pods(name: str) -> None:
         assert claims((RECORDED / f"dra_manager_state.{other}").read_bytes(), uid, "state") == []
 
 
+def specs_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CDI specs are read from a scratch directory."""
+    where = (str(root / "cdi"),)
+    monkeypatch.setattr(exclusivefacts, "Specs", functools.partial(Specs, directories=where))
+    monkeypatch.setattr(cdi, "env_of_devices", functools.partial(cdi.env_of_devices, directories=where))
+
+
 @pytest.fixture
 def recorded(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """The recorded node: kubelet's two files, and the driver's CDI specs."""
-    monkeypatch.setattr(exclusivefacts, "Specs", functools.partial(Specs, directories=(str(root_dir / "cdi"),)))
+    specs_in(root_dir, monkeypatch)
     (root_dir / "cdi").mkdir()
     for path in (RECORDED / "cdi").iterdir():
         (root_dir / "cdi" / path.name).write_bytes(path.read_bytes())
-    Path(state_path(str(root_dir))).write_bytes((RECORDED / "dra_manager_state.all").read_bytes())
+    (root_dir / "dra_manager_state").write_bytes((RECORDED / "dra_manager_state.all").read_bytes())
     node = Node(root_dir, RULE)
     checkpoint = node.allocate()
     checkpoint.write_bytes((RECORDED / "kubelet_internal_checkpoint").read_bytes())
@@ -118,7 +126,7 @@ def written(root: Path, name: str = "gpu.json", **more: Any) -> None:
 @pytest.fixture
 def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with that spec, and a container of the identity POD."""
-    monkeypatch.setattr(exclusivefacts, "Specs", functools.partial(Specs, directories=(str(root_dir / "cdi"),)))
+    specs_in(root_dir, monkeypatch)
     (root_dir / "cdi").mkdir()
     written(root_dir)
     return Node(root_dir, RULE)
@@ -143,7 +151,7 @@ def test_a_device_plugins_cdi_devices_are_allocated(node: Node, answer: dict[str
 
 
 def test_a_claims_cdi_devices_are_allocated(node: Node) -> None:
-    path = Path(state_path(str(node.root)))
+    path = node.root / "dra_manager_state"
     path.write_bytes(state([claim("other", "uid", devices={"d": ["example.com/gpu=0"]})]))
     assert not any(decided(node, mounts=[mount]).is_empty() for mount in EACH)
     uid = POD.uid or ""
@@ -175,7 +183,7 @@ def error(node: Node) -> str:
     ],
 )
 def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(node: Node, data: bytes, message: str) -> None:
-    path = Path(state_path(str(node.root)))
+    path = node.root / "dra_manager_state"
     path.write_bytes(data)
     told = error(node)
     assert told.startswith(f"rule gpu: kubelet's record of resource claims, {path}: ")
@@ -185,7 +193,7 @@ def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(node: No
 
 def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
     entry = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=7"]})
-    Path(state_path(str(node.root))).write_bytes(state([entry]))
+    (node.root / "dra_manager_state").write_bytes(state([entry]))
     told = error(node)
     assert "claim mine: no CDI spec in " in told
     assert "defines its device example.com/gpu=7" in told
@@ -225,3 +233,74 @@ def test_generated_records(entries: list[tuple[list[str], list[str]]]) -> None:
     for uid in "abc":
         wanted = [(f"claim n{n}", names) for n, (uids, names) in enumerate(entries) if uid in uids]
         assert [(str(one), one.cdi) for one in claims(data, uid, "p")] == wanted
+
+
+# -- env
+
+
+def env_rule(name: str, default: str = "none") -> dict[str, Any]:
+    return {"name": "env", "env": [{"name": name, "valueFrom": {"deviceAllocation": {"default": default}}}]}
+
+
+ENV = [
+    ("a-one.main.0", "claim-gpu-0", "void"),
+    ("b-two.left.0", "claim-gpu-1", "void"),
+    ("b-two.none.0", "none", "none"),  # no claim of the pod's is for this container
+    ("c-both.main.0", "claim-gpu-3", "void"),  # also a device plugin's: CDI's value stands last, and stays
+    ("d-init.init.0", None, "void"),
+    ("e-extended.main.0", "claim-gpu-5", "void"),
+    ("m-c17-nocdi.main.0", "none", "GPU-gpu-0"),  # containerd 1.7 as shipped leaves CDI out; a plugin's value is there
+    ("n-c17-cdi.main.0", "claim-gpu-1", "void"),
+]
+
+
+@pytest.mark.parametrize(("name", "toy", "nvidia"), ENV, ids=[name for name, _, _ in ENV])
+def test_the_env_of_a_claim_counts_as_allocated(recorded: Node, name: str, toy: str | None, nvidia: str) -> None:
+    if "-c17-" in name:
+        for file in ("dra_manager_state", "kubelet_internal_checkpoint"):
+            target = recorded.root / ("device-plugins" if file.startswith("kubelet") else ".") / file
+            target.write_bytes((RECORDED / f"{file}.containerd1.7").read_bytes())
+    for variable, wanted in (("TOY_GPU", toy), ("NVIDIA_VISIBLE_DEVICES", nvidia)):
+        node = Node(recorded.root, env_rule(variable))
+        there = config(name)
+        before = [entry for entry in there.env if entry.startswith(f"{variable}=")]
+        decided = node.decide(there, identify(there, copied=True))
+        assert decided.refusal() == ""
+        decided.apply(there)
+        after = [entry for entry in there.env if entry.startswith(f"{variable}=")]
+        assert after == [f"{variable}={wanted}" if wanted else before[-1]]
+        if after[0] in before:
+            origin = "; ".join(edit.origin for edit in decided.edits)
+            assert "claim " in origin or not decided.edits
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted"),
+    [
+        (["G=all", "G=c1"], "c1"),  # appended
+        (["G=c1"], "c1"),  # in place of the pod's
+        (["G=c1", "G=all"], "c1"),  # in place of the first of two
+        (["G=all"], "none"),
+        (["G"], "none"),
+        ([], "none"),
+        (["G=other"], "none"),  # of another pod's claim
+    ],
+)
+def test_a_claims_value_counts_where_the_container_shows_it(node: Node, there: list[str], wanted: str) -> None:
+    written(node.root, devices=[{"name": n, "containerEdits": {"env": [f"G={n}"]}} for n in ("c1", "other")])
+    mine = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=c1"]})
+    (node.root / "dra_manager_state").write_bytes(state([mine]))
+    one = Node(node.root, env_rule("G"))
+    assert one.env(*there) == [f"G={wanted}"]
+    every = Node(node.root, {"name": "env", "deviceAllocations": {"env": True}})
+    assert every.env(*there) == (["G=c1"] if wanted == "c1" else there)
+
+
+def test_a_device_plugins_value_yields_to_a_claims_only_where_that_stands_last(node: Node) -> None:
+    written(node.root, devices=[{"name": "c1", "containerEdits": {"env": ["G=void"]}}])
+    mine = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=c1"]})
+    (node.root / "dra_manager_state").write_bytes(state([mine]))
+    one = Node(node.root, env_rule("G"))
+    one.allocate(ours("4", envs={"G": "GPU-4"}))
+    assert one.env("G=GPU-4", "G=all", "G=void") == ["G=void"]
+    assert one.env("G=void", "G=GPU-4") == ["G=GPU-4"]  # this void is the image's
