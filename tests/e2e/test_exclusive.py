@@ -19,6 +19,7 @@ from unit.kubelet import entry, write_checkpoint
 from e2e.agent.support import Agent
 from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
 from e2e.support import Bundle, Node, Running, run
+from e2e.test_hook import in_user_namespace
 
 UID = "11111111-2222-3333-4444-555555555555"
 MAJOR = 240
@@ -331,6 +332,33 @@ def test_the_resident_agent_decides_and_looks_the_same(machine: Machine, real: s
     finally:
         agent.stop()
         run(real, "delete", "--force", container.id, check=False)
+
+
+@pytest.mark.parametrize("injected", [False, True])
+def test_with_a_user_namespace(machine: Machine, real: str, injected: bool) -> None:
+    """There runtimes mount the node's devices instead of making nodes."""
+    in_user_namespace(machine.bundle)
+    machine.node.compile(machine.node.policy.read_text().replace(", devices: true", ""))  # the node has no /dev/gpu1
+    machine.give("/dev/gpu0", 0)
+    if injected:
+        (machine.bundle.rootfs / "host").touch()
+        inject(machine, f"mount --bind {machine.dev}/gpu0 ROOTFS/host")
+        assert "/host in the container is" in refusal(machine, start(machine, real))
+        return
+    with start(machine, real) as container:
+        assert container.exec("/bin/cat", "/proc/self/uid_map").split() == ["0", "100000", "65536"]
+        assert "gpu0" not in files(container, "/dev")
+
+
+@pytest.mark.parametrize("conflict", ["Override", "Deny"])
+def test_audit_changes_nothing_and_says_what_it_would_do(machine: Machine, real: str, conflict: str) -> None:
+    machine.policy(conflict)
+    machine.node.compile(machine.node.policy.read_text().replace("spec:\n", "spec:\n  mode: Audit\n"))
+    machine.give("/dev/gpu0", 0)
+    with start(machine, real) as container:
+        assert machine.opens(container, "/dev/gpu0") == "No such device or address"
+    [event] = machine.node.logged()
+    assert (event["applied"], machine.dropped()) == (False, ["/dev/gpu0", "linux.resources.devices"])
 
 
 def test_nothing_closed_is_no_hook(machine: Machine, real: str) -> None:
