@@ -6,18 +6,25 @@ then, as after an update that removed this version's files. unit/test_import_bud
 
 import fcntl
 import json.decoder
+import zlib
 
-from hook import allocated, excerpt, failure, valuefile
+from hook import allocated, excerpt, exclusivefacts, failure, valuefile
 from hook.adapters import decision, refusal, state
 from hook.adapters import exec as execs
 from hook.base import files, glob, jsonerror, logfile, text
-from hook.container import allocation, cdi, engines, process
+from hook.container import allocation, cdi, claims, engines, injections, nodes, process
 from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
-from hook.reserve import annotations, devices
+from hook.reserve import annotations, devices, exclusive
 
 LOADED = (
-    *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
+    *(
+        fcntl,
+        json.decoder,
+        zlib,
+        text.measure(""),
+    ),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
+    *(claims, exclusive, exclusivefacts, injections, nodes, zlib),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
 )
