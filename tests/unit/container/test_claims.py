@@ -188,7 +188,9 @@ def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(node: No
     told = error(node)
     assert told.startswith(f"rule gpu: kubelet's record of resource claims, {path}: ")
     assert message in told
-    assert told.endswith("restart kubelet, which writes it anew, or take a version of reassert that knows it")
+    assert told.endswith(
+        "restart kubelet, which then writes the file again, or use a version of reassert that knows this one"
+    )
 
 
 def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
