@@ -43,7 +43,7 @@ def claims(data: bytes, uid: str, path: str) -> "list[Claim]":
             raise Malformed(f"{kind} {version} is not the known version, {KIND} {API}")
         return [_claim(entry) for entry in state.get("ClaimInfoStateList") or [] if uid in _object(entry, "PodUIDs")]
     except (Malformed, UnicodeEncodeError) as error:
-        remedy = "restart kubelet, which then writes the file again, or use a version of reassert that knows this one"
+        remedy = "restart kubelet, which then writes the file again, or use a version of reassert that knows it"
         raise Undecided(f"kubelet's record of resource claims, {path}: {error}; {remedy}") from None
 
 

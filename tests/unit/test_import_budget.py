@@ -144,7 +144,9 @@ def test_hook_imports_the_start_path_only(start: Start) -> None:
 
 
 def test_precreate_imports_the_start_path_only(start: Start) -> None:
-    modules, result = start.hook("precreate", start.config.read_text())
+    config = json.loads(start.config.read_text())
+    config["root"]["path"] = str(start.bundle)  # absolute: the working directory is not the bundle
+    modules, result = start.hook("precreate", json.dumps(config))
     assert "CA=/ca.pem" in json.loads(result.stdout)["process"]["env"]
     assert_within_budget(modules)
 

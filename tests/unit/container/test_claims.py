@@ -189,7 +189,7 @@ def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(node: No
     assert told.startswith(f"rule gpu: kubelet's record of resource claims, {path}: ")
     assert message in told
     assert told.endswith(
-        "restart kubelet, which then writes the file again, or use a version of reassert that knows this one"
+        "restart kubelet, which then writes the file again, or use a version of reassert that knows it"
     )
 
 
