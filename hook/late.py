@@ -18,13 +18,8 @@ from hook.reserve import allocated as reserved
 from hook.reserve import annotations, devices, exclusive
 
 LOADED = (
-    *(
-        fcntl,
-        json.decoder,
-        zlib,
-        text.measure(""),
-    ),  # the module of sha256, which has no name of its own in all versions
+    *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
-    *(claims, exclusive, exclusivefacts, injections, nodes, zlib),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
+    *(claims, exclusive, exclusivefacts, injections, nodes, zlib),
 )

@@ -7,6 +7,7 @@ this runs when the runtime has made all mounts, before the container's first pro
 
 import posix
 
+from hook.base.errors import named
 from hook.container.nodes import inode, number_of, words
 from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
 from hook.linux.walk import mount_table
@@ -65,7 +66,7 @@ def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Rea
         refused = closed.directory(inode(status), path)
         if refused:
             rule, shown = refused
-            message = f"{path} in the container is a directory of the node that holds {shown}"
+            message = f"{named(path)} in the container is a directory of the node that holds {shown}"
             found.setdefault(path, _reason(rule.name, message))
 
 
@@ -73,7 +74,7 @@ def _check(status: posix.stat_result, path: str, closed: "Closed", found: "dict[
     number = number_of(status)
     rule = closed.rule_for(number, path) if number else None
     if number and rule:
-        message = f"{path} in the container is {closed.path(number)} ({words(number)})"
+        message = f"{named(path)} in the container is {closed.path(number)} ({words(number)})"
         found.setdefault(path, _reason(rule.name, message))
 
 

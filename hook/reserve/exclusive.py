@@ -103,7 +103,7 @@ class Closed:
         for number in sorted(shown):
             rule = self.rule_for(number, path)
             if rule:
-                return rule, f"{self.path(number)} ({words(number)})"
+                return rule, f"{named(self.path(number))} ({words(number)})"
         return None
 
     def is_ours(self, path: str) -> bool:

@@ -144,9 +144,8 @@ def test_hook_imports_the_start_path_only(start: Start) -> None:
 
 
 def test_precreate_imports_the_start_path_only(start: Start) -> None:
-    config = json.loads(start.config.read_text())
-    config["root"]["path"] = str(start.bundle)  # absolute: the working directory is not the bundle
-    modules, result = start.hook("precreate", json.dumps(config))
+    root = {"root": {"path": str(start.bundle)}}  # a relative one would be looked for in the working directory
+    modules, result = start.hook("precreate", json.dumps({**json.loads(start.config.read_text()), **root}))
     assert "CA=/ca.pem" in json.loads(result.stdout)["process"]["env"]
     assert_within_budget(modules)
 
