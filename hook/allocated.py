@@ -1,4 +1,4 @@
-"""Read what device plugins allocated, for rules that reserve it. Part of the start path: builtins only."""
+"""Read what device plugins and resource claims gave, for rules that need it. Part of the start path: builtins only."""
 
 import posix
 
@@ -7,11 +7,14 @@ from hook.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.container.identity import DOCKER, SANDBOX, Identity
 from hook.gather import Facts, check_source
 from hook.policy.model import Policy, Rule
-from hook.reserve import devices, mounts
+from hook.reserve import devices, env, mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+CLAIMS_LIMIT = 64 * 1024 * 1024
+"""Maximum size of kubelet's record of resource claims in bytes. A claim is about 400 bytes."""
 
 _S_IFMT = 0o170000
 _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
@@ -20,11 +23,16 @@ _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 def gather_allocated(
     facts: Facts, policy: Policy, identity: Identity, rules: "list[Rule]", read: "Callable[[str, int], bytes]"
 ) -> None:
-    """Read the container's device allocations, and the sources and device nodes in them that the rules reserve.
+    """Read the container's device allocations and its pod's claims, and what the rules reserve of them.
 
-    `read`: reads kubelet's device checkpoint.
+    `read`: reads kubelet's device checkpoint, and its record of resource claims.
     """
     _read_allocations(facts, policy, identity, read)
+    if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
+        _read_claims(facts, policy, identity.uid, read)
+    patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
+    if patterns and not facts.allocation_problem:
+        _read_devices(facts, patterns)
     for rule in rules:
         for allocation in facts.allocations:
             for source, _, _ in allocation.mounts if mounts.PART in rule.allocations else []:
@@ -64,6 +72,43 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
     except (OSError, Undecided) as error:
         facts.allocations = []
         facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
+
+
+def _uses_claims(rule: Rule) -> bool:
+    """Whether the rule needs the pod's resource claims."""
+    listed = rule.plain.get(devices.EXCLUSIVE) or env.KIND in rule.allocations
+    return bool(listed) or env.ALLOCATED in [entry.source for entry in rule.env]
+
+
+def _read_claims(facts: Facts, policy: Policy, uid: str, read: "Callable[[str, int], bytes]") -> None:
+    """Read the pod's resource claims (Dynamic Resource Allocation), and the env that their CDI devices set."""
+    path = policy.kubelet_root + "/dra_manager_state"
+    try:
+        data = read(path, CLAIMS_LIMIT)
+    except FileNotFoundError:  # no driver of resource claims on this node
+        return
+    except (OSError, Undecided) as error:
+        facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
+        return
+    from hook.container.cdi import env_of_devices  # only a node with claims loads them
+    from hook.container.claims import claims
+
+    try:
+        facts.claims = claims(data, uid, path)
+        for claim in facts.claims:
+            for name, values in env_of_devices(claim.cdi, claim=str(claim)).items():
+                facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
+    except Undecided as error:
+        facts.allocation_problem = describe(error)
+
+
+def _read_devices(facts: Facts, patterns: "list[str]") -> None:
+    from hook.exclusivefacts import gather_devices  # only a policy that uses it loads it
+
+    try:
+        facts.devices = gather_devices(patterns, facts.allocations, facts.claims)
+    except (OSError, Undecided) as error:
+        facts.allocation_problem = describe(error)
 
 
 def _read_device(facts: Facts, path: str) -> None:

@@ -108,6 +108,8 @@ class Case:
         matches = select(self.policy, who)
         facts = gather(self.policy, who, matches, self.read)
         self.reads_node = False
+        if facts.devices is not None:
+            facts.devices.add_sources(target.mounts)  # the pod's author chose them, also one that hangs
         self.container = Container(
             who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
         )

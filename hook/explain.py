@@ -90,6 +90,7 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
             {"resource": a.resource, "deviceIDs": a.device_ids, "env": a.env, "cdiDevices": a.cdi}
             for a in container.facts.allocations
         ],
+        "claims": [{"name": c.name, "cdiDevices": c.cdi} for c in container.facts.claims],
         "edits": [edit.describe() for edit in decided.edits],
         "denials": [reason.describe() for reason in decided.denials],
         "errors": [reason.describe() for reason in decided.errors],
@@ -119,6 +120,8 @@ def _table(decided: Plan, container: Container, config: str) -> str:
     if decided.matches:
         rows = [[match.rule.name, "yes" if match.applies else "no", _why(match)] for match in decided.matches]
         parts += ["", table(rows, ["RULE", "APPLIES", "WHY"])]
+    for claim in container.facts.claims:
+        parts += ["", _line("claimed", f"{claim}: {' '.join(claim.cdi)}")]
     for allocation in container.facts.allocations:
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
         parts += ["", _line("allocated", f"{allocation}: {what}")]

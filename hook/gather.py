@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hook.container.allocation import Allocation
+    from hook.container.claims import Claim
+    from hook.exclusivefacts import Devices
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
@@ -23,7 +25,8 @@ class Facts:
     read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
     the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
     values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
-    by host path; None for a directory.
+    by host path; None for a directory. `claims`: the pod's resource claims, for any container of it. `claimed_env`: the
+    values of env that CDI specs of their devices set, by name, each with the claim. `devices`: for `exclusive` rules.
     """
 
     def __init__(self) -> None:
@@ -35,6 +38,9 @@ class Facts:
         self.allocation_problem = ""
         self.cdi_env: dict[str, list[str]] = {}
         self.device_nodes: dict[str, dict[str, object] | None] = {}
+        self.claims: list[Claim] = []
+        self.claimed_env: dict[str, list[tuple[str, str]]] = {}
+        self.devices: Devices | None = None
 
 
 def gather(
@@ -42,7 +48,7 @@ def gather(
 ) -> Facts:
     """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
 
-    `read`: reads kubelet's device checkpoint.
+    `read`: reads kubelet's device checkpoint, and its record of resource claims.
     """
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]

@@ -6,32 +6,20 @@ then, as after an update that removed this version's files. unit/test_import_bud
 
 import fcntl
 import json.decoder
+import zlib
 
-from hook import allocated, excerpt, failure, valuefile
+from hook import allocated, excerpt, exclusivefacts, failure, valuefile
 from hook.adapters import decision, refusal, spelling, state
 from hook.adapters import exec as execs
 from hook.base import files, glob, jsonerror, logfile, text
-from hook.container import allocation, cdi, engines, process
+from hook.container import allocation, cdi, claims, engines, injections, nodes, process
 from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
-from hook.reserve import annotations, devices, places
+from hook.reserve import annotations, devices, exclusive, places
 
 LOADED = (
     *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
-    *(
-        decision,
-        selector,
-        glob,
-        missing,
-        process,
-        valuefile,
-        places,
-        recompile,
-        refusal,
-        reserved,
-        spelling,
-        state,
-        text,
-    ),
+    *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
+    *(claims, exclusive, exclusivefacts, injections, nodes, places, spelling, zlib),
 )

@@ -60,8 +60,9 @@ class Plan:
 
     `edits`: the differences between the container and the policy. `denials`: what the policy forbids. `errors`: what
     reassert could not find out. `env`: the reserved env, for every process of the container. `mounts`: every reserved
-    mount, also those that need no edit. `excluded`: why the policy does not apply to the container, or "". `matches`:
-    every candidate rule with its conditions.
+    mount, also those that need no edit. `closed`: the devices that the container must not have, None without such a
+    rule. `excluded`: why the policy does not apply to the container, or "". `matches`: every candidate rule with its
+    conditions.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Plan:
         self.errors = tuple(outcome.errors)
         self.env = outcome.env
         self.mounts = tuple(outcome.mounts)
+        self.closed = outcome.closed
         self.excluded = excluded
 
     def audit_only(self) -> bool:
@@ -99,6 +101,10 @@ class Plan:
         from hook.base.text import joined
 
         return joined(reasons)
+
+    def is_seen_in_the_container(self) -> bool:
+        """Whether only a look into the container's mount namespace tells if the policy holds."""
+        return bool(self.mounts) or (self.closed is not None and bool(self.closed.nodes))
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""

@@ -98,9 +98,9 @@ class Start:
         self.where = ["--policy", f"{directory}/policy.yaml", "--store", f"{directory}/s"]
         self.where += ["--events", f"{directory}/events.jsonl"]
 
-    def set_policy(self, rule: dict[str, object]) -> None:
+    def set_policy(self, rule: dict[str, object], **spec: object) -> None:
         (self.directory / "s").mkdir(exist_ok=True)
-        (self.directory / "policy.yaml").write_text(document(rule))
+        (self.directory / "policy.yaml").write_text(document(rule, **spec))
         refresh(f"{self.directory}/policy.yaml", f"{self.directory}/s")
 
     def write(self, env: list[str]) -> None:

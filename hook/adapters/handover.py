@@ -1,9 +1,10 @@
 """How the wrapper and precreate hand a container over to the createRuntime hook, in config.json. Builtins only.
 
 The wrapper and precreate can only edit config.json. For reserved mounts that proves nothing: a symbolic link of the
-image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. So they add a
-createRuntime hook to config.json. The hook verifies the reserved mounts in the container's mount namespace, restores
-missing ones, refuses the container if it cannot, and writes the event.
+image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. Nor does it for devices
+that must not be there: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
+both in the container's mount namespace, restores missing mounts, refuses the container if it cannot, and writes the
+event.
 """
 
 import sys
@@ -38,7 +39,7 @@ SECONDS = 30
 
 
 def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str, config: str = "") -> Done:
-    """Make the edits in a spec and add the decision's annotation. For reserved mounts, add the createRuntime hook.
+    """Make the edits in a spec and add the decision's annotation, and the createRuntime hook if it has work to do.
 
     `bundle`: the directory from which a relative root.path counts. `config`: the path of config.json, if the hook is to
     be told both: the state that a runtime gives to the hook does not name them reliably.
@@ -51,7 +52,7 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         return Done(CONFIG, denials)
     decided.apply(spec)
     draft = None
-    if decided.mounts:
+    if decided.is_seen_in_the_container():
         event = case.event(decided, Done(CONTAINER))
         draft = parse(line(event)) if event else None  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
@@ -61,7 +62,7 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     paths = [edit.name for edit in decided.mounts]
     spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths)
-    return Done(CONFIG, handed_on=bool(decided.mounts))
+    return Done(CONFIG, handed_on=decided.is_seen_in_the_container())
 
 
 def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":

@@ -17,7 +17,7 @@ from hook.container.identity import Identity, identify
 from hook.container.spec import ENTRIES, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
-from hook.reserve import mounts
+from hook.reserve import devices, mounts
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
@@ -132,7 +132,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = decision.read_draft(spec.annotations) if HANDED_ON in options.flags else None
-        if late or not decided.mounts:
+        if late or not decided.is_seen_in_the_container():
             return Done(CONFIG, late, [], draft=draft)
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
@@ -183,8 +183,10 @@ def _late(decided: Plan, spec: Spec, created: "decision.Decision | None") -> "li
 def _too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or the NRI plugin can") -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
-    message = f"{edit.kind} {named(edit.name)} is not what the policy wants, and a hook cannot set {what}; {then}"
-    return Reason(edit.rule, edit.kind, message)
+    wrong = f"{edit.kind} {named(edit.name)} is not what the policy wants"
+    if edit.kind == devices.KIND and edit.before_and_after()[1] is None:
+        wrong = edit.conflict()  # one that must not be there; its name alone does not say why
+    return Reason(edit.rule, edit.kind, f"{wrong}, and a hook cannot set {what}; {then}")
 
 
 def _takes_effect(edit: Edit) -> bool:
@@ -207,7 +209,10 @@ def _pid(stage: str, state: State) -> int:
 
 
 def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None", caller: Caller) -> Done:
-    """Verify and restore mounts in the mount namespace of `pid`; 0: this process's own. Raises Undecided, OSError."""
+    """Verify devices, verify and restore mounts, in the mount namespace of `pid`; 0: this process's own.
+
+    Raises Undecided, OSError.
+    """
     from hook.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
     root = spec.member("root")
@@ -215,5 +220,11 @@ def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, ob
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
-    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting)
+    if decided.closed is not None:
+        from hook.linux.lookdevices import look_at_devices
+
+        astray = look_at_devices(pid, rootfs, decided.closed)
+        if astray:
+            return Done(CONTAINER, astray, [], draft=draft)
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting) if decided.mounts else ([], [])
     return Done(CONTAINER, denials, placed, draft=draft)

@@ -31,7 +31,7 @@ def precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle:
 
     def act(decided: Plan, spec: Spec) -> Done:
         nonlocal written
-        if decided.mounts:
+        if decided.is_seen_in_the_container():
             _check_root(spec, bundle)
         done = correct(case, options, decided, spec, bundle)
         if done.denials:

@@ -26,7 +26,7 @@ from hook.base.errors import Refused, Usage
 from hook.base.files import append_line
 from hook.base.system import Untrusted, replace_file, trusted
 from hook.base.text import message
-from hook.linux import early, look, place
+from hook.linux import early, look, lookdevices, place
 from hook.linux.mountns import open_plain
 from hook.policy import store
 from hook.policy.model import Policy
@@ -43,7 +43,7 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DECISIONS = 4096
 """The most containers whose decision and bundle are cached."""
 
-LOADED = (late, early, look, place)
+LOADED = (late, early, look, lookdevices, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
 VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "policy", "path", "size"
@@ -67,7 +67,7 @@ class Memory:
         self.directory = directory
         self.events = event_log
         self.stores: Kept[store.Stored | None] = Kept(1)
-        self.checkpoints: Kept[bytes] = Kept(1)
+        self.checkpoints: Kept[bytes] = Kept(2)
         self.bundles: Kept[str] = Kept(_DECISIONS)
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
         self._policy: tuple[object, Policy] | None = None

@@ -29,13 +29,23 @@ CONVERT_SECONDS = 20.0
 """How long a start waits for the conversion of a CDI spec from YAML to JSON."""
 
 
-def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES) -> "dict[str, list[str]]":
+def env_of_devices(
+    names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES, claim: str = ""
+) -> "dict[str, list[str]]":
     """The values that the specs of fully qualified devices (`vendor/class=name`) set, by env name.
 
-    Raises Undecided if a spec of these devices cannot be read, or if a user other than root can write to it.
+    `claim`: the resource claim that the devices are of; each must then be defined. Raises Undecided if a spec of these
+    devices cannot be read, or if a user other than root can write to it.
     """
     values: dict[str, list[str]] = {}
-    for _, edits in edits_of_devices(names, directories):
+    found = edits_of_devices(names, directories)
+    missing = [name for name in names if claim and name not in [device for device, _ in found]]
+    if missing:
+        raise Undecided(
+            f"{claim}: no CDI spec in {' or '.join(directories)} defines its device {missing[0]}; "
+            "its DRA driver writes it: see the driver's log, and recreate the pod"
+        )
+    for _, edits in found:
         for entry in items(edits, "env", str):
             key, _, value = entry.partition("=")
             values.setdefault(key, []).append(value)
@@ -53,8 +63,8 @@ def edits_of_devices(
     missing = list(names)
     for directory in directories:
         defined: list[str] = []
-        for path in _spec_files(directory):
-            spec = _spec(path, missing)
+        for path in spec_files(directory):
+            spec = read_spec(path, [name.partition("=")[0] for name in missing])
             for name in missing:
                 edits = _edits(spec, name)
                 if edits is not None:
@@ -70,7 +80,8 @@ def items(edits: "dict[str, object]", key: str, kind: "type[T]") -> "list[T]":
     return [entry for entry in entries if isinstance(entry, kind)] if isinstance(entries, list) else []
 
 
-def _spec_files(directory: str) -> "list[str]":
+def spec_files(directory: str) -> "list[str]":
+    """The paths of the spec files of a directory."""
     try:
         names = sorted(posix.listdir(directory))
     except OSError:
@@ -78,21 +89,22 @@ def _spec_files(directory: str) -> "list[str]":
     return [f"{directory}/{name}" for name in names if name.endswith((".json", ".yaml", ".yml"))]
 
 
-def _spec(path: str, names: "list[str]") -> object:
-    """A spec file's data; None if its text contains no kind (`vendor/class`) of the devices."""
+def read_spec(path: str, kinds: "list[str]") -> object:
+    """A spec file's data; None if its text contains none of the kinds (`vendor/class`, or a part). Raises Undecided."""
     try:
         try:
             text = decode(read_file(path, LIMIT))
         except FileNotFoundError:
             return None  # removed since the directory was listed, or a dangling symbolic link
-        if not any(name.partition("=")[0] in text for name in names):
+        if not any(kind in text for kind in kinds):
             return None
         trusted(path)
         if not path.endswith(".json"):
             text = decode(output_of(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
         return parse(text)
     except (OSError, ReassertError, Malformed) as error:
-        raise Undecided(f"CDI spec {path}: {describe(error) if isinstance(error, OSError) else error}") from None
+        reason = describe(error) if isinstance(error, OSError) else error
+        raise Undecided(f"CDI spec {path}: {reason}; correct or remove the file") from None
 
 
 def _edits(spec: object, name: str) -> "list[dict[str, object]] | None":

@@ -136,9 +136,18 @@ def check_meaning(source: Source) -> list[Problem]:
         for position, mount in well_formed(rule.get("mounts"), "mount"):
             found += _check_mount(source, [*at, "mounts", position], mount)
         if number in valid:
+            found += _check_exclusive(source, [*at, "deviceAllocations", "exclusive"], rule)
             selector = (rule.get("match") or {}).get("podSelector")
             found += _check_selector(source, [*at, "match", "podSelector"], selector)
     return found
+
+
+def _check_exclusive(source: Source, at: list[str | int], rule: dict[str, Any]) -> list[Problem]:
+    return [
+        source.problem([*at, position], f"device path {path!r} matches nothing; write {clean(path)}")
+        for position, path in enumerate((rule.get("deviceAllocations") or {}).get("exclusive") or [])
+        if path.startswith("/") and clean(path) != path
+    ]
 
 
 def _reserves(rule: dict[str, Any]) -> bool:

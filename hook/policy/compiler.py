@@ -19,7 +19,7 @@ from hook.policy.missing import NO_RULES
 from hook.policy.model import Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
-from hook.reserve import env, mounts
+from hook.reserve import devices, env, mounts
 
 _COMPILED = ("name", "match", "env", "mounts", "deviceAllocations", "onConflict")
 """Fields of a rule that a start reads in another form than the policy file's."""
@@ -206,6 +206,8 @@ def _rule(rule: dict[str, Any]) -> Rule:
     deny = rule.get("onConflict") == "Deny"
     plain = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
     parts = rule.get("deviceAllocations") or {}
+    if parts.get(devices.EXCLUSIVE):
+        plain[devices.EXCLUSIVE] = list(parts[devices.EXCLUSIVE])
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
     return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations)

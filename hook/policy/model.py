@@ -38,7 +38,7 @@ class Rule:
         env: "list[Env]",
         mounts: "list[Mount]",
         deny: bool,
-        plain: "dict[str, list[dict[str, Any]]]",
+        plain: "dict[str, list[Any]]",
         allocations: "list[str]",
     ) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Rule:
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
-        listed = self.allocations or self.plain.get("annotations")
+        listed = self.allocations or self.plain.get("annotations") or self.plain.get("exclusive")
         return bool(listed) or ALLOCATED in [env.source for env in self.env]
 
 

@@ -15,6 +15,7 @@ from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
 from hook.policy.model import Policy, Rule
+from hook.reserve.devices import EXCLUSIVE
 from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
 from hook.reserve.mounts import VOLUMES_ABOVE, Mount
 
@@ -119,9 +120,11 @@ def _rule(rule: Rule) -> dict[str, Any]:
         shown["env"] = [_env(env) for env in rule.env]
     if rule.mounts:
         shown["mounts"] = [_mount(mount) for mount in rule.mounts]
-    shown.update(rule.plain)
-    if rule.allocations:
-        shown["deviceAllocations"] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
+    shown.update({field: entries for field, entries in rule.plain.items() if field != EXCLUSIVE})
+    parts: dict[str, Any] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
+    parts.update({EXCLUSIVE: rule.plain[EXCLUSIVE]} if EXCLUSIVE in rule.plain else {})
+    if parts:
+        shown["deviceAllocations"] = parts
     shown["onConflict"] = "Deny" if rule.deny else "Override"
     return shown
 

@@ -1,4 +1,4 @@
-"""What device plugins allocated, as reserved env and mounts. Loaded for such rules; start path: builtins only."""
+"""What device plugins and resource claims gave, as reserved env and mounts. Loaded for such rules; builtins only."""
 
 from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
@@ -19,6 +19,10 @@ def env_value(
     """The value that is reserved for a name, None for absent; empty if nothing is reserved. Adds the name's origin."""
     facts, name = container.facts, env.name
     set_by = [allocation for allocation in facts.allocations if name in allocation.env]
+    claimed = _claimed_value(name, bool(set_by or name in facts.cdi_env), container)
+    if claimed:
+        origins[name] = claimed[1]
+        return (claimed[0],)
     if not set_by and name not in facts.cdi_env:
         return () if env.keep else (env.text,)
     value = _allocated_value(name, set_by, container)
@@ -30,6 +34,31 @@ def env_value(
     return (value,)
 
 
+def _claimed_value(name: str, allocated: bool, container: "Container") -> "tuple[str, str] | None":
+    """The value that the CDI spec of a resource claim set, and the claim. None if the container shows none of them.
+
+    kubelet's record does not say for which of the pod's containers a claim is; process.env does. A CDI spec's value is
+    the last entry of its name. `allocated`: a device plugin set the name for this container; then only the last entry
+    shows that the claim's value is right.
+    """
+    claims = dict(container.facts.claimed_env.get(name, ()))
+    there = _values(name, container) if claims else []
+    for value in there[-1:] if allocated else reversed(there):
+        if value is not None and value in claims:
+            return value, claims[value]
+    return None
+
+
+def _values(name: str, container: "Container") -> "list[str | None]":
+    """The container's values of a name, in order; None for an entry without `=`."""
+    prefix = name + "="
+    return [
+        entry[len(prefix) :] if entry != name else None
+        for entry in container.env
+        if entry.startswith(prefix) or entry == name
+    ]
+
+
 def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":
     """The allocated value. None if two plugins set different values and the container has neither.
 
@@ -38,12 +67,7 @@ def _allocated_value(name: str, set_by: "list[Allocation]", container: "Containe
     right. If two plugins set one name, kubelet takes either value; the first entry in process.env that holds one of
     them tells which.
     """
-    prefix = name + "="
-    there = [
-        entry[len(prefix) :] if entry != name else None
-        for entry in container.env
-        if entry.startswith(prefix) or entry == name
-    ]
+    there = _values(name, container)
     cdi = container.facts.cdi_env.get(name, [])
     if there and there[-1] in cdi:
         return there[-1]

@@ -16,6 +16,9 @@ KIND = "device"
 PART = "devices"
 """The part of `deviceAllocations` that reserves a device plugin's devices."""
 
+EXCLUSIVE = "exclusive"
+"""The part of `deviceAllocations` that lists the devices which only an allocation gives; see hook.reserve.exclusive."""
+
 
 class PlaceDevice(Edit):
     """An allocated device node as the only one at its path, with the cgroup access that was allocated.
@@ -97,6 +100,10 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
         in_place = edit.before and all(map(edit.is_same_node, edit.before))
         if not (in_place and edit.may_be_used(container.device_rules)):
             outcome.edits.append(edit)
+    if facts.devices is not None:
+        from hook.reserve import exclusive  # only a policy that uses it loads it
+
+        exclusive.want(rules, container, outcome)
 
 
 def apply(outcome: Outcome, target: "Target") -> None:
@@ -109,3 +116,5 @@ def apply(outcome: Outcome, target: "Target") -> None:
             if not edit.may_be_used(target.device_rules):
                 node = {key: edit.device[key] for key in ("type", "major", "minor")}
                 target.device_rules = [*target.device_rules, {"allow": True, **node, "access": edit.access}]
+    if outcome.closed is not None:
+        outcome.closed.apply(target)

@@ -174,7 +174,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     for rule in rules:
         wanted = list(rule.env)
         if KIND in rule.allocations:
-            names = dict.fromkeys(name for allocation in allocations for name in allocation.env)
+            names = dict.fromkeys([*[n for a in allocations for n in a.env], *container.facts.claimed_env])
             wanted += [Env(name, ALLOCATED, keep=True) for name in names]
         for env in wanted:
             if rule.deny:

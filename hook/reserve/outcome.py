@@ -3,6 +3,7 @@
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.reserve.env import Reserved
+    from hook.reserve.exclusive import Closed
     from hook.reserve.mounts import PlaceMount
 
 SHOWN = 64
@@ -68,7 +69,10 @@ class Edit:
 
 
 class Outcome:
-    """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit."""
+    """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit.
+
+    `closed`: the devices that the container must not have, None without a rule with `exclusive`.
+    """
 
     def __init__(self, env: "Reserved") -> None:
         self.edits: list[Edit] = []
@@ -76,6 +80,7 @@ class Outcome:
         self.errors: list[Reason] = []
         self.env = env
         self.mounts: list[PlaceMount] = []
+        self.closed: Closed | None = None
 
     def deny(self, rule: str, kind: str, message: str) -> None:
         """Add a reason to refuse the container: the policy forbids something that it has or lacks."""

@@ -37,6 +37,8 @@ class Node:
         """What would be done about a container."""
         matches = select(self.policy, who)
         facts = gather(self.policy, who, matches)
+        if facts.devices is not None:
+            facts.devices.add_sources(spec.mounts)
         container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
         return plan(self.policy, container, matches)
 

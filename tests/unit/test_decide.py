@@ -12,11 +12,12 @@ from hook.base.errors import TooLarge, Unacceptable, Undecided
 from hook.container.identity import identify
 from hook.container.spec import Spec
 from hook.decide import CONFIG, Case, Done, Verdict
+from hook.exclusivefacts import Devices
 from hook.plan import Plan
 from hook.policy.compiler import refresh
 from hook.policy.store import load
 from hook.reserve.outcome import Reason
-from unit.support import document, spec
+from unit.support import POD, bind, document, policy, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 Act = Callable[[Plan, Spec], Done]
@@ -158,3 +159,20 @@ def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
     event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Done(CONFIG, draft=draft)))  # type: ignore[arg-type]
     assert (event["timestamp"], event["adapter"], event["edits"]) == ("then", "runtime", [{"name": "CA"}])
     assert event["event"] == "container.edited"
+
+
+EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/none*"]}}
+
+
+def test_a_pods_mounts_are_looked_at_as_the_pods_own_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that hangs must not be for `failurePolicy`, as files of the node are."""
+
+    def no_files(path: str, limit: int) -> bytes:
+        raise FileNotFoundError(path)
+
+    reading: list[tuple[bool, object]] = []
+    case = Case("nri", "0a1b", lambda: policy(EXCLUSIVE), no_files)
+    monkeypatch.setattr(Devices, "add_sources", lambda _, mounts: reading.append((case.reads_node, mounts)))
+    target = spec(mounts=[bind("/a")])
+    case.decide(POD, target)
+    assert reading == [(False, target.mounts)]

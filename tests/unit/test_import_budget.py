@@ -45,7 +45,7 @@ MODULES = {
 }
 """Of a usual create: of a pod's container under containerd that overrides reserved env and mounts."""
 
-MOST = (26, 2790)
+MOST = (26, 2820)
 """Modules and lines of a usual create, at most; 0.1.0 had 27 with 2,867. tests/startpath.py prints them."""
 
 LATE = {
@@ -70,14 +70,19 @@ LATE = {
     "hook.base.text",
     "hook.container.allocation",
     "hook.container.cdi",
+    "hook.container.claims",
     "hook.container.engines",
+    "hook.container.injections",
+    "hook.container.nodes",
     "hook.container.process",
     "hook.excerpt",
+    "hook.exclusivefacts",
     "hook.policy.recompile",
     "hook.reserve.allocated",
     "hook.reserve.annotations",
     "hook.reserve.devices",
     "hook.reserve.places",
+    "hook.reserve.exclusive",
 }
 """What other commands load, or starts that need it."""
 
@@ -103,6 +108,21 @@ def test_create_imports_the_start_path_only(start: Start) -> None:
     assert total <= MOST[1]
     assert "CA=/ca.pem" in json.loads(start.config.read_text())["process"]["env"], "the start was a real one"
     assert '\\"event\\":' in start.config.read_text(), "handed on to the hook that looks at the mount"
+
+
+EXCLUSIVE = {"hook.exclusivefacts", "hook.reserve.exclusive", "hook.container.nodes", "hook.container.injections"}
+
+
+def test_only_a_policy_with_exclusive_pays_for_it(start: Start) -> None:
+    start.write(["A=1"])
+    config = json.loads(start.config.read_text())
+    kubelet = {"kubelet": {"root": str(start.directory)}}
+    for parts, loaded in (({"devices": True}, set()), ({"exclusive": ["/dev/none*"]}, EXCLUSIVE)):
+        start.set_policy({"name": "r", "deviceAllocations": parts}, **kubelet)
+        start.config.write_text(json.dumps(config))
+        modules = start.runtime("create", "--bundle", str(start.bundle), "0a")
+        assert modules & EXCLUSIVE == loaded
+        assert not any(name in modules for name in ("os", "ctypes", "re"))
 
 
 def test_exec_imports_the_start_path_only(start: Start) -> None:

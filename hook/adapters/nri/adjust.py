@@ -26,6 +26,7 @@ from hook.plan import Container, Plan
 from hook.reserve.annotations import DropAnnotation
 from hook.reserve.devices import PlaceDevice
 from hook.reserve.env import SetEnv
+from hook.reserve.exclusive import Drop, DropMount
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
 
@@ -79,7 +80,7 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
     if not plan.edits:
         return adjustment, []
     mounts: dict[str, Mount] = {}
-    in_the_way = any(isinstance(edit, PlaceMount) and edit.before for edit in plan.edits)
+    in_the_way = any(isinstance(edit, (PlaceMount, DropMount)) and edit.before for edit in plan.edits)
     there = container.mounts if in_the_way else []  # without a conflict no mount of the container matters
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
@@ -91,6 +92,8 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
             adjustment.devices.append(edit.device)
         elif isinstance(edit, DropAnnotation):
             adjustment.annotations.append(edit.name)
+        elif isinstance(edit, DropMount) and removes_mounts:
+            adjustment.removed += [str(mount["destination"]) for mount in edit.before]
     adjustment.mounts = list(mounts.values())
     adjustment.removed = [path for path in dict.fromkeys(adjustment.removed) if path not in mounts]
     final = predicted_mounts(there, adjustment)
@@ -111,6 +114,9 @@ def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Rea
             message = f"the container has device {named(edit.name)} under another spelling of its path"
         elif "m" in edit.access and edit.device["type"] == "c":
             message = f"NRI cannot give the mknod access that {named(edit.name)} has"
+    elif isinstance(edit, Drop):
+        if not isinstance(edit, DropMount) or edit.before[0] in final:
+            message = f"{edit.conflict()}; NRI cannot remove it, the runtime wrapper (reassert runtime) can"
     elif not isinstance(edit, DropAnnotation):
         message = f"{edit.kind} {named(edit.name)} is not what the policy wants, and NRI cannot change it"
     return [Reason(edit.rule, edit.kind, message)] if message else []

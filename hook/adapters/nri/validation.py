@@ -26,6 +26,7 @@ from hook.container.identity import Identity
 from hook.decide import NOWHERE, Done
 from hook.plan import Container, Plan
 from hook.reserve.env import SetEnv
+from hook.reserve.exclusive import Drop, DropMount
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
 
@@ -274,11 +275,11 @@ def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]
     names = {edit.name}
     if isinstance(edit, PlaceMount):
         names.update(map(clean, mount_leftovers(edit, container.mounts, own_parts(edit, container))))
-    found = sorted({owners[edit.kind, name] for name in names if (edit.kind, name) in owners})
+    kind = "mount" if isinstance(edit, DropMount) else edit.kind
+    found = sorted({owners[kind, name] for name in names if (kind, name) in owners})
     by = f", because of {' and '.join(found)}" if found else ""
-    return Reason(
-        edit.rule, edit.kind, f"{edit.kind} {edit.name} is not as reserved after the changes of all NRI plugins{by}"
-    )
+    wrong = edit.conflict() if isinstance(edit, Drop) else f"{edit.kind} {edit.name} is not as reserved"
+    return Reason(edit.rule, edit.kind, f"{wrong} after the changes of all NRI plugins{by}")
 
 
 def _holds(edit: Edit, container: Container) -> bool:

@@ -226,7 +226,9 @@ class Attempt:
 
     def _look(self, handler: Handler, running: Running, env: Pairs, mounts: Pairs) -> Finding:
         reserved = [mount for match in self.matches for mount in match.rule.mounts]
-        there = Container(self.starter.identity, running.environ(), observe.mounts(running.pid, reserved), self.facts)
+        rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
+        mounts_there = observe.mounts(running.pid, reserved)
+        there = Container(self.starter.identity, running.environ(), mounts_there, self.facts, device_rules=rules)
         decided = plan(self.policy, there, self.matches)
         wrong = [_say(edit) for edit in decided.edits]
         wrong = wrong or [str(reason) for reason in decided.denials + decided.errors]

@@ -84,3 +84,20 @@ def assert_only_the_allocated(kubelet: Kubelet, pod: Pod, gpu_node: Path) -> Non
     none.exec("/bin/busybox", "mknod", "/tmp/gpu0", "c", "1", "11")
     with pytest.raises(AssertionError, match="not permitted"):
         none.exec("/bin/sh", "-c", ": > /tmp/gpu0")
+
+
+def assert_nothing_but_the_allocated_opens(container: Container) -> None:
+    """No node of the GPU's number is in /dev, and one that the container makes cannot be opened."""
+    nodes = container.exec(
+        "/bin/busybox", "find", "/dev", "-type", "c", "-exec", "/bin/busybox", "stat", "-c", "%t:%T", "{}", ";"
+    )
+    assert "1:b" not in nodes.split()
+    assert "1:3" in nodes.split()
+    container.exec("/bin/busybox", "mknod", "/tmp/gpu0", "c", "1", "11")
+    with pytest.raises(AssertionError, match="not permitted"):
+        container.exec("/bin/sh", "-c", ": > /tmp/gpu0")
+
+
+def exclusive(gpu_node: Path) -> str:
+    """A rule, to be appended to a policy."""
+    return f"  - {{name: only, deviceAllocations: {{exclusive: ['{gpu_node.parent}/gpu*']}}}}\n"

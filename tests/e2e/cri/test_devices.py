@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cri.client import CriError
+from e2e.cri.client import CriError, messages
 from e2e.cri.fixtures import StartPod
 from e2e.cri.images import HOSTILE, PLAIN
-from e2e.cri.kubelet import GPU, VISIBLE, Kubelet, assert_only_the_allocated, visible
+from e2e.cri.kubelet import (
+    GPU,
+    VISIBLE,
+    Kubelet,
+    assert_device,
+    assert_nothing_but_the_allocated_opens,
+    assert_only_the_allocated,
+    exclusive,
+    gpu_answer,
+    visible,
+)
 from e2e.cri.node import Containerd
 from e2e.support import Node
 
@@ -145,3 +155,33 @@ def test_unreadable_checkpoint_is_explained_where_kubectl_describe_shows_it(
     refused.remove()
     checkpoint.write_bytes(whole)
     assert visible(pod.run(name="c", env=[(VISIBLE, "GPU-4"), (VISIBLE, "all")])) == "GPU-4"
+
+
+def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
+    start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node
+) -> None:
+    """A block volume's devicePath, a hostPath of a directory with devices and of one device, and a privileged pod."""
+    node.write_policy(node.policy.read_text() + exclusive(gpu_node))
+    pod = start_pod(privileged=True)
+    assert_device(kubelet.run(pod, "allocated", gpu_answer(gpu_node)))
+    assert_nothing_but_the_allocated_opens(pod.run(name="volume", devices=[(str(gpu_node), "/dev/xvda")]))
+    mounted = pod.run(name="mounted", mounts=[(str(gpu_node), "/dev/xvda"), (str(gpu_node.parent), "/host")])
+    assert_nothing_but_the_allocated_opens(mounted)
+    assert " /host " not in mounted.exec("/bin/cat", "/proc/self/mountinfo")
+    context = messages.LinuxContainerSecurityContext(privileged=True)
+    config = messages.ContainerConfig(
+        metadata=messages.ContainerMetadata(name="privileged"),
+        image=messages.ImageSpec(image=PLAIN),
+        linux=messages.LinuxContainerConfig(security_context=context),
+        log_path="privileged.log",
+    )
+    privileged = pod.make(config)
+    privileged.start()
+    assert_nothing_but_the_allocated_opens(privileged)
+    assert "/dev/kmsg" in [e["name"] for event in node.logged() for e in event["edits"]]
+
+
+def test_without_exclusive_a_pod_gets_them(start_pod: StartPod, gpu_node: Path) -> None:
+    """The test above would prove nothing if it could not."""
+    with pytest.raises(AssertionError):
+        assert_nothing_but_the_allocated_opens(start_pod().run(name="v", devices=[(str(gpu_node), "/dev/xvda")]))

@@ -8,7 +8,17 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod
-from e2e.cri.kubelet import GPU, VISIBLE, Kubelet, assert_only_the_allocated, gpu_answer, seen_device, visible
+from e2e.cri.kubelet import (
+    GPU,
+    VISIBLE,
+    Kubelet,
+    assert_device,
+    assert_only_the_allocated,
+    exclusive,
+    gpu_answer,
+    seen_device,
+    visible,
+)
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
@@ -73,3 +83,17 @@ def test_annotations_of_a_device_plugin_cannot_be_made_up(
     ]
     forged = kubelet.run(pod, "forged", answer, annotations={allowed: "all"})
     assert not [key for key in containerd.annotations(forged.id) if "gpu" in key]
+
+
+@pytest.mark.parametrize("handler", ["", "bare"], ids=["second line", "NRI alone"])
+def test_a_device_that_was_not_allocated_is_a_refusal(
+    start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path, node: Node, handler: str
+) -> None:
+    node.write_policy(node.policy.read_text() + exclusive(gpu_node))
+    start_plugin()
+    pod = start_pod(handler)
+    assert_device(kubelet.run(pod, "allocated", gpu_answer(gpu_node)))
+    with pytest.raises(CriError, match="not allocated: device /dev/xvda"):
+        pod.create(name="volume", devices=[(str(gpu_node), "/dev/xvda")])
+    plain = pod.run(name="plain")
+    assert "gpu0" not in plain.exec("/bin/ls", "/dev")

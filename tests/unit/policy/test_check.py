@@ -88,6 +88,35 @@ def test_env_that_no_process_can_have_is_refused(env: str, complaint: str) -> No
     assert errors(f"    env:\n    - {env}\n") == [complaint]
 
 
+DEVICES = (
+    "it takes a glob of device paths (/dev/nvidia*), whose first directory has no wildcard, "
+    "or of CDI kinds (nvidia.com/gpu)"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("/dev/nvidia*", ""),
+        ("/dev/dri/card?", ""),
+        ("/dev/kfd", ""),
+        ("nvidia.com/gpu", ""),
+        ('"*/*"', ""),
+        ("/dev", f"item 0: '/dev' is not allowed; {DEVICES}"),
+        ("/*", f"item 0: '/*' is not allowed; {DEVICES}"),
+        ("/d*/x", f"item 0: '/d*/x' is not allowed; {DEVICES}"),
+        ("nvidia", f"item 0: 'nvidia' is not allowed; {DEVICES}"),
+        ("nvidia.com/gpu/x", f"item 0: 'nvidia.com/gpu/x' is not allowed; {DEVICES}"),
+        ('"/dev/a b"', f"item 0: '/dev/a b' is not allowed; {DEVICES}"),
+        ("/dev/dri/", "device path '/dev/dri/' matches nothing; write /dev/dri"),
+        ("/dev/../x", "device path '/dev/../x' matches nothing; write /x"),
+    ],
+)
+def test_exclusive_devices(written: str, complaint: str) -> None:
+    found = errors(f"    deviceAllocations:\n      exclusive: [{written}]\n")
+    assert found == ([f"7:19: error: {complaint}"] if complaint else [])
+
+
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [

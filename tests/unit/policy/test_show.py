@@ -53,6 +53,7 @@ def test_every_value_survives_being_shown(values: list[str], skip: bool, read_on
         "match": {"podSelector": {"matchLabels": {"a": "b"}}, "ifUnknown": "Skip" if skip else "Enforce"},
         "env": [{"name": f"V{number}", "value": value} for number, value in enumerate(values)],
         "mounts": [{"hostPath": "/h", "mountPath": "/m", "readOnly": read_only, "options": ["bind", "noexec"]}],
+        "deviceAllocations": {"devices": read_only, "exclusive": ["/dev/gpu*", "v/gpu"]},
         "onConflict": "Deny",
     }
     original = policy(rule, exclude={"containerTypes": ["sandbox"]})

@@ -278,7 +278,10 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
         opened.clear()
         Node(root_dir, rule).decide(spec())
-        assert opened == [f"{root_dir}/device-plugins/kubelet_internal_checkpoint"] * times
+        assert (
+            opened
+            == [f"{root_dir}/device-plugins/kubelet_internal_checkpoint", f"{root_dir}/dra_manager_state"][: 2 * times]
+        )
 
 
 def test_an_override_of_an_allocation_can_be_denied(root_dir: Path) -> None:

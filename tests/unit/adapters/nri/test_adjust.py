@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.adapters.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
+from hook.exclusivefacts import Devices
 from hook.plan import Container, Plan, plan
 from unit.support import POD, bind, policy
 
@@ -186,3 +187,51 @@ def test_many_mounts_cost_one_pass(ca: Path, monkeypatch: pytest.MonkeyPatch) ->
     _, denials = mounts_after(paths, ca, False)
     assert denials == []
     assert steps < 10 * len(paths)
+
+
+EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}
+
+
+def closed(mounts: list[dict[str, object]], **fields: Any) -> tuple[Plan, Container]:
+    """A node with a device that was not allocated to the container."""
+    container = Container(POD, [], mounts, **fields)
+    found = container.facts.devices = Devices()
+    found.nodes = {"/dev/gpu*": {("c", 240, 0): "/dev/gpu0"}}
+    found.sources = {"/dev/gpu0": {("c", 240, 0)}, "/pod": set()}
+    return planned(container, EXCLUSIVE), container
+
+
+@pytest.mark.parametrize(
+    ("mounts", "removed", "refused"),
+    [
+        ([bind("/x", "/dev/gpu0"), bind("/a")], ["/x"], False),
+        ([bind("/x", "/dev/gpu0"), bind("/x", "/dev/gpu0")], ["/x"], True),  # only the first of the same text
+        ([bind("/x"), bind("/x", "/dev/gpu0")], ["/x"], True),
+        ([bind("/a")], [], False),
+    ],
+)
+def test_mount_of_a_device_that_was_not_allocated_is_removed_where_nri_can(
+    mounts: list[dict[str, object]], removed: list[str], refused: bool
+) -> None:
+    decided, container = closed(mounts, device_rules=[{"allow": False, "access": "rwm"}])
+    adjustment, denials = adjust(decided, container, removes_mounts=True)
+    assert (adjustment.removed, bool(denials)) == (removed, refused)
+    _, denials = adjust(decided, container, removes_mounts=False)
+    assert bool(denials) == bool(removed)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"devices": [{"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 0}]},
+        {"device_rules": [{"allow": True, "access": "rwm"}]},
+    ],
+    ids=["device", "privileged"],
+)
+def test_device_that_was_not_allocated_is_refused(fields: dict[str, Any]) -> None:
+    decided, container = closed([], **{"device_rules": [{"allow": False, "access": "rwm"}], **fields})
+    adjustment, denials = adjust(decided, container, removes_mounts=True)
+    assert adjustment.devices == []
+    [denial] = denials
+    assert str(denial).startswith("rule gpu: not allocated: ")
+    assert str(denial).endswith("NRI cannot remove it, the runtime wrapper (reassert runtime) can")

@@ -311,6 +311,25 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, monkeypatch: 
                 assert "because of CDI device vendor.com/gpu=0, which plugin 20-late injected" in answer.reason
 
 
+def test_device_of_another_plugin_that_was_not_allocated_is_refused(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hook.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
+    node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 0}
+    devices = [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]
+    (root_dir / "v.json").write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/gpu", "devices": devices}))
+    text = document({"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}, kubelet={"root": str(root_dir)})
+    asked = {"CDI_devices": [{"name": "v.com/gpu=0"}]}, {"linux": {"devices": [node]}}
+    owners = owned(CDI, "v.com/gpu=0"), owned(DEVICES, "/dev/gpu0")
+    for adjust, owner in zip(asked, owners, strict=True):
+        with running(root_dir, text, version=KNOWN) as plugin:
+            assert not plugin.validate(create_request([]), adjust={}).reject
+            answer = plugin.validate(create_request([]), adjust=adjust, owners=owner)
+            assert "rule gpu: not allocated: device /dev/gpu0 (c 240:0) is in the container after the" in answer.reason
+            assert "plugin 20-late" in answer.reason
+            assert answer.reject
+
+
 def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,6 +144,14 @@ def found(starter: Local, handler: Handler = RUNC, given: Policy = POLICY) -> tu
 
 def test_what_was_put_back_is_protected(local: Make) -> None:
     assert found(local(protect)) == ("protected", ["put back: 2 env; in exec too"], "protected")
+
+
+def test_devices_are_not_looked_at(local: Make, root_dir: Path) -> None:
+    """A rule with `exclusive` names a device of the node. The test container is not said to be able to use it."""
+    os.mknod(root_dir / "gpu0", stat.S_IFCHR | 0o600, os.makedev(240, 0))
+    ca = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+    given = policy({**ca, "deviceAllocations": {"exclusive": [f"{root_dir}/gpu*"]}})
+    assert found(local(protect), given=given) == ("protected", ["put back: 1 env; in exec too"], "protected")
 
 
 def test_what_was_not_is_said(local: Make) -> None:

@@ -1,0 +1,125 @@
+"""What devices a container really has: its /dev, and whatever else is mounted in it.
+
+config.json does not show them all. A hook that ran earlier can make a node (NVIDIA's does), a runtime's wrapper behind
+this one can ask for one, and a path on the node can lead elsewhere by the time it is mounted. Like `hook.linux.look`
+this runs when the runtime has made all mounts, before the container's first process runs.
+"""
+
+import posix
+
+from hook.base.errors import named
+from hook.container.nodes import inode, number_of, words
+from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
+from hook.linux.walk import mount_table
+from hook.reserve.devices import KIND
+from hook.reserve.outcome import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.reserve.exclusive import Closed
+
+ENTRIES = 100_000
+"""How many directory entries of a container's /dev are looked at."""
+
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
+_NODEV = 4
+"""ST_NODEV of statvfs(3): no device on such a mount can be opened."""
+
+_FOUND = 16
+"""How many devices are named in a refusal."""
+
+
+def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
+    """Why the container must not start: the devices that it has and must not have. Raises Undecided, OSError.
+
+    `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
+    root as that namespace has it.
+    """
+    found: dict[str, Reason] = {}
+    with mount_namespace_of(pid):
+        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        try:
+            table = mount_table(pid)
+            own = table.get(mount_id(root))
+            prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
+            for row in table.values():
+                path = row.point.removeprefix(prefix)
+                if row.point.startswith(prefix + "/") and not closed.is_ours(path):
+                    _look_at_mount(root, path, closed, found)
+            _look_into(root, "/dev", closed, found)
+        finally:
+            posix.close(root)
+    return list(found.values())[:_FOUND]
+
+
+def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
+    try:
+        fd = open_in_root(root, path)
+    except OSError:  # unlinked, or another mount hides it
+        return
+    try:
+        status = posix.fstat(fd)
+    finally:
+        posix.close(fd)
+    _check(status, path, closed, found)
+    if status.st_mode & _S_IFMT == _S_IFDIR:
+        refused = closed.directory(inode(status), path)
+        if refused:
+            rule, shown = refused
+            message = f"{named(path)} in the container is a directory of the node that holds {shown}"
+            found.setdefault(path, _reason(rule.name, message))
+
+
+def _check(status: posix.stat_result, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
+    number = number_of(status)
+    rule = closed.rule_for(number, path) if number else None
+    if number and rule:
+        message = f"{named(path)} in the container is {closed.path(number)} ({words(number)})"
+        found.setdefault(path, _reason(rule.name, message))
+
+
+def _reason(rule: str, message: str) -> Reason:
+    return Reason(rule, KIND, f"not allocated: {message}")
+
+
+def _look_into(root: int, top: str, closed: "Closed", found: "dict[str, Reason]") -> None:
+    """Every device node in a directory of the container. Symbolic links are not followed: they lead to other names."""
+    pending = [top]
+    left, device = ENTRIES, -1
+    while pending:
+        path = pending.pop()
+        fd = _directory(root, path)
+        if fd < 0:
+            continue
+        try:
+            status = posix.fstat(fd)
+            device = status.st_dev if device < 0 else device
+            if status.st_dev != device and posix.fstatvfs(fd).f_flag & _NODEV:
+                continue  # /dev/shm, for example, which pods fill
+            for entry in posix.scandir(fd):
+                left -= 1
+                if left < 0:
+                    message = f"{top} of the container holds more than {ENTRIES} files, too many to look for devices"
+                    found.setdefault(top, Reason("", KIND, message))
+                    return
+                at = f"{path}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(at)
+                elif not (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+                    _check(entry.stat(follow_symlinks=False), at, closed, found)
+        finally:
+            posix.close(fd)
+
+
+def _directory(root: int, path: str) -> int:
+    """A descriptor to read a directory of the container with; -1 if it has none there."""
+    try:
+        place = open_in_root(root, path)
+    except OSError:
+        return -1
+    try:
+        return posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=place)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    finally:
+        posix.close(place)

@@ -1,0 +1,392 @@
+"""Devices that no allocation of a container accounts for, on real runtimes: what the container itself finds and opens.
+
+The devices are character and block nodes of numbers without a driver. Opening one says whether the device cgroup lets
+the container: "No such device or address" if it does, "Operation not permitted" if not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from unit.kubelet import entry, write_checkpoint
+
+from e2e.agent.support import Agent
+from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
+from e2e.support import Bundle, Node, Running, run
+from e2e.test_hook import in_user_namespace
+
+UID = "11111111-2222-3333-4444-555555555555"
+MAJOR = 240
+"""For local and experimental use (Linux, Documentation/admin-guide/devices.txt); no driver has it here."""
+
+DENY_ALL = {"allow": False, "access": "rwm"}
+ALLOW_ALL = {"allow": True, "access": "rwm"}
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  kubelet: {root: KUBELET}
+  rules:
+  - name: gpu
+    deviceAllocations: {exclusive: ["/dev/gpu*", "NODE/gpu*", "NODE/dri/*"], devices: true}
+    onConflict: CONFLICT
+"""
+
+
+class Machine:
+    """A scratch node with three GPUs and another device, and a container of which kubelet allocated it gpu1."""
+
+    def __init__(self, node: Node, bundle: Bundle) -> None:
+        self.node = node
+        self.bundle = bundle
+        self.dev = node.directory / "dev"
+        (self.dev / "dri").mkdir(parents=True)
+        for name, minor in (("gpu0", 0), ("gpu1", 1), ("dri/card0", 2), ("other", 9)):
+            os.mknod(self.dev / name, stat.S_IFCHR | 0o666, os.makedev(MAJOR, minor))
+        os.mknod(self.dev / "gpu-disk", stat.S_IFBLK | 0o666, os.makedev(MAJOR, 0))
+        self.kubelet = node.directory / "kubelet"
+        self.policy("Override")
+        device = {"host_path": f"{self.dev}/gpu1", "container_path": "/dev/gpu1", "permissions": "rw"}
+        write_checkpoint(self.kubelet, entry(UID, "c", "GPU-1", devices=[device]))
+        bundle.pod()
+        (bundle.rootfs / "bin/mknod").symlink_to("busybox")
+        process = bundle.spec["process"]
+        for kind in ("bounding", "effective", "permitted"):
+            process["capabilities"][kind].append("CAP_MKNOD")
+        self.devices: list[dict[str, Any]] = bundle.spec["linux"].setdefault("devices", [])
+        self.rules: list[dict[str, Any]] = [DENY_ALL]
+        bundle.spec["linux"]["resources"]["devices"] = self.rules
+
+    def policy(self, conflict: str) -> None:
+        text = POLICY.replace("KUBELET", str(self.kubelet)).replace("NODE", str(self.dev)).replace("CONFLICT", conflict)
+        self.node.compile(text)
+
+    def give(self, path: str, minor: int, kind: str = "c") -> None:
+        """A device as an engine writes it: the node, and a cgroup rule."""
+        number = {"type": kind, "major": MAJOR, "minor": minor}
+        self.devices.append({"path": path, **number, "fileMode": 0o666, "uid": 0, "gid": 0})
+        self.rules.append({"allow": True, **number, "access": "rwm"})
+
+    def opens(self, container: Running, path: str, kind: str = "c", minor: int | None = None) -> str:
+        """What a process of the container gets that opens a device; with a number it makes the node first."""
+        make = "" if minor is None else f"mknod {path} {kind} {MAJOR} {minor} && "
+        command = [container.runtime, "exec", container.id, "/bin/sh", "-c", f"{make}exec cat {path}"]
+        lines = run(*command, check=False).stderr.splitlines()  # runc 1.3.6 warns there of capabilities
+        return next((line.rpartition(": ")[2] for line in lines if line.startswith(("cat: ", "mknod: "))), "")
+
+    def check(self, container: Running) -> None:
+        """It has the device that it was allocated, and no other one, not even by a node that it makes itself."""
+        assert self.opens(container, "/dev/gpu1") == "No such device or address"
+        assert self.opens(container, "/dev/try0", minor=0) == "Operation not permitted"
+        assert self.opens(container, "/dev/try2", minor=2) == "Operation not permitted"
+        assert self.opens(container, "/dev/tryb", kind="b", minor=0) == "Operation not permitted"
+        assert self.opens(container, "/dev/null") == ""
+
+    def dropped(self) -> list[str]:
+        """What the events say was taken out."""
+        return [e["name"] for event in self.node.logged() for e in event["edits"] if e["after"] is None]
+
+
+@pytest.fixture
+def machine(node: Node, bundle: Bundle) -> Iterator[Machine]:
+    yield Machine(node, bundle)
+
+
+def start(machine: Machine, real: str) -> Running:
+    return guarded("wrapper", real, machine.node, machine.bundle)
+
+
+def files(container: Running, path: str) -> list[str]:
+    return container.exec("/bin/ls", path).split()
+
+
+def test_only_the_allocated_device_is_left(machine: Machine, real: str) -> None:
+    for minor, path in ((0, "/dev/gpu0"), (1, "/dev/gpu1"), (2, "/dev/renamed"), (9, "/dev/other")):
+        machine.give(path, minor)
+    machine.give("/dev/gpu7", 77)  # a number that the node has no node of, under a name that is closed
+    with start(machine, real) as container:
+        machine.check(container)
+        assert not {"gpu0", "renamed", "gpu7"} & set(files(container, "/dev"))
+        assert machine.opens(container, "/dev/other") == "No such device or address"
+        assert machine.opens(container, "/dev/try7", minor=77) == "Operation not permitted"
+    assert machine.dropped() == ["/dev/gpu0", "/dev/renamed", "/dev/gpu7", "linux.resources.devices"]
+    [event] = machine.node.logged()
+    assert (event["applied"], event["verified"]) == (True, "container")
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_privileged_pod_gets_every_device_but_those(machine: Machine, name: str) -> None:
+    """containerd gives it the node's devices, and one rule that allows all."""
+    for minor, path in ((0, "/dev/gpu0"), (1, "/dev/gpu1"), (2, "/dev/dri/card0"), (9, "/dev/other")):
+        machine.give(path, minor)
+    machine.rules[:] = [ALLOW_ALL]
+    with start(machine, real_runtime(name, machine.node.directory)) as container:
+        machine.check(container)
+        assert "gpu0" not in files(container, "/dev")
+        assert machine.opens(container, "/dev/other") == "No such device or address"
+        assert machine.opens(container, "/dev/try8", minor=8) == "No such device or address"
+
+
+@pytest.mark.parametrize("rules", [[], [DENY_ALL, {"allow": True, "type": "c", "major": MAJOR, "access": "rwm"}]])
+def test_cgroup_rules_for_many_devices(machine: Machine, real: str, rules: list[dict[str, Any]]) -> None:
+    """No rule at all (crun then allows everything), and one for a whole major number, of which nothing can be taken."""
+    machine.give("/dev/gpu1", 1)
+    machine.give("/dev/other", 9)
+    machine.rules[:] = rules
+    with start(machine, real) as container:
+        machine.check(container)
+        if rules:
+            assert machine.opens(container, "/dev/other") == "No such device or address"
+
+
+def test_volume_devices(machine: Machine, real: str) -> None:
+    """A block volume is the pod author's to name: a volume of a closed disk, and a path of a closed name."""
+    machine.give("/dev/gpu1", 1)
+    machine.give("/dev/xvda", 0, "b")
+    machine.give(f"{machine.dev}/gpu-data", 50, "b")
+    machine.give("/dev/xvdb", 51, "b")
+    with start(machine, real) as container:
+        machine.check(container)
+        assert not {"xvda", "gpu-data"} & set(files(container, "/dev"))
+        assert machine.opens(container, "/dev/xvdb") == "No such device or address"
+
+
+def test_host_path_of_dev(machine: Machine, real: str) -> None:
+    """Of /dev, of a directory in it, by a symbolic link, and of a directory above it."""
+    (machine.node.directory / "link").symlink_to("dev")
+    (machine.node.directory / "data").mkdir()
+    machine.give("/dev/gpu1", 1)
+    places = {"/host": "dev", "/dri": "dev/dri", "/by-link": "link", "/above": "."}
+    for place, source in {**places, "/data": "data"}.items():
+        (machine.bundle.rootfs / place[1:]).mkdir()
+        machine.bundle.bind(machine.node.directory / source, place)
+    with start(machine, real) as container:
+        machine.check(container)
+        assert [files(container, place) for place in places] == [[], [], [], []]
+        assert container.mounts("/data")
+    assert machine.dropped() == list(places)
+
+
+def test_mount_of_one_node(machine: Machine, real: str) -> None:
+    machine.give("/dev/gpu1", 1)
+    for target in ("/dev/gpu0", "/dev/anything", "/opt/gpu"):
+        machine.bundle.bind(machine.dev / "gpu0", target)
+    machine.bundle.bind(machine.dev / "other", "/opt/other")
+    machine.bundle.bind(machine.dev / "gpu1", "/opt/mine")
+    with start(machine, real) as container:
+        machine.check(container)
+        assert not {"gpu0", "anything"} & set(files(container, "/dev"))
+        assert [point for _, point, _ in container.mounts("/opt")] == ["/opt/other", "/opt/mine"]
+
+
+HOOK = """#!/bin/sh
+pid=$(tr -d ' \\n' | grep -o '"pid":[0-9]*' | cut -d: -f2)
+exec nsenter --target $pid --mount -- COMMAND
+"""
+
+
+def inject(machine: Machine, *commands: str) -> None:
+    """A prestart hook of the pod's, as NVIDIA's is one, that runs commands in the container's mount namespace."""
+    script = machine.node.directory / "injector"
+    command = " && ".join(commands).replace("ROOTFS", str(machine.bundle.rootfs))
+    script.write_text(HOOK.replace("COMMAND", f"sh -c '{command}'"))
+    script.chmod(0o755)
+    machine.bundle.spec["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=void")
+    environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    machine.bundle.spec["hooks"] = {"prestart": [{"path": str(script), "env": environment}]}
+
+
+def refusal(machine: Machine, container: Running) -> str:
+    """What the event says of a container that does not start."""
+    assert container.create() != 0
+    run(container.runtime, "delete", "--force", container.id, check=False)
+    event = machine.node.logged()[-1]
+    assert event["applied"] is False
+    return json.dumps(event)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
+def test_a_node_that_is_there_all_the_same(machine: Machine, real: str, adapter: str, closed: bool) -> None:
+    """NVIDIA_VISIBLE_DEVICES is void, config.json has no device, and a prestart hook makes one all the same."""
+    nodes = {"gpu0": 0, "renamed": 2, "gpu7": 77} if closed else {"other": 9}
+    if adapter == "createRuntime" or (adapter == "precreate" and closed):  # the wrapper places the allocated one itself
+        nodes["gpu1"] = 1
+    inject(machine, *(f"mknod ROOTFS/dev/{name} c {MAJOR} {minor}" for name, minor in nodes.items()))
+    if adapter != "wrapper":  # the node allows the allocated device without placing it: what is left to do is a look
+        machine.node.compile(machine.node.policy.read_text().replace(", devices: true", ""))
+    if adapter == "precreate":  # podman's, of no pod: nothing is allocated to it
+        del machine.bundle.spec["annotations"]
+        machine.bundle.spec["linux"]["cgroupsPath"] = f"/libpod-{machine.bundle.directory.parent.parent.name}"
+    container = guarded(adapter, real, machine.node, machine.bundle)
+    if closed:
+        told = refusal(machine, container)
+        refused = [name for name in nodes if f"/dev/{name} in the container is" in told]
+        assert refused == [name for name in nodes if (name, adapter) != ("gpu1", "createRuntime")]
+    else:
+        with container:
+            assert set(nodes) <= set(files(container, "/dev"))
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_a_node_that_is_there_all_the_same_under_newer_runtimes(machine: Machine, name: str) -> None:
+    real = real_runtime(name, machine.node.directory)
+    inject(machine, f"mknod ROOTFS/dev/gpu0 c {MAJOR} 0")
+    assert "/dev/gpu0 in the container is" in refusal(machine, guarded("wrapper", real, machine.node, machine.bundle))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_mount_that_is_there_all_the_same(machine: Machine, real: str, closed: bool) -> None:
+    (machine.node.directory / "data").mkdir()
+    sources = ["dev", "dev/dri", ".", "dev/gpu0"] if closed else ["dev/other", "data"]
+    commands = []
+    for number, source in enumerate(sources):
+        path, place = machine.node.directory / source, machine.bundle.rootfs / f"host{number}"
+        place.mkdir() if path.is_dir() else place.touch()
+        commands.append(f"mount --bind {path} ROOTFS/host{number}")
+    inject(machine, *commands)
+    container = start(machine, real)
+    if closed:
+        told = refusal(machine, container)
+        assert [source for n, source in enumerate(sources) if f"/host{n} in the container is" not in told] == []
+    else:
+        with container:
+            assert container.mounts("/host0")
+            assert container.mounts("/host1")
+
+
+def test_the_policys_own_mount_of_a_directory_with_devices_stays(machine: Machine, real: str) -> None:
+    text = machine.node.policy.read_text()
+    machine.node.compile(
+        text.replace("    onC", f"    mounts: [{{hostPath: {machine.dev}, mountPath: /host}}]\n    onC")
+    )
+    machine.give("/dev/gpu1", 1)
+    (machine.bundle.rootfs / "host").mkdir()
+    with start(machine, real) as container:
+        machine.check(container)
+        assert "gpu0" in files(container, "/host")
+        assert machine.opens(container, "/host/gpu0") == "Operation not permitted"
+
+
+def test_a_path_that_leads_elsewhere_by_the_time_of_the_mount(machine: Machine, real: str) -> None:
+    """The pod swaps a symbolic link in a volume when the decision has been made."""
+    (machine.node.directory / "link").symlink_to("data")
+    (machine.node.directory / "data").mkdir()
+    machine.bundle.bind(machine.node.directory / "link", "/host")
+    script = machine.node.directory / "runtime"
+    swap = f"ln -sfn {machine.dev} {machine.node.directory}/link"
+    script.write_text(f'#!/bin/sh\n[ "$1" != create ] || {swap}\nexec {real} "$@"\n')
+    script.chmod(0o755)
+    assert "mount /host from" in refusal(machine, guarded("wrapper", str(script), machine.node, machine.bundle))
+
+
+def test_deny_refuses_and_names_each(machine: Machine, real: str) -> None:
+    machine.policy("Deny")
+    for path, minor in (("/dev/gpu1", 1), ("/dev/gpu0", 0)):
+        machine.give(path, minor)
+    machine.bundle.bind(machine.dev / "gpu0", "/opt/gpu")
+    machine.bundle.bind(machine.dev, "/host")
+    machine.rules.append(ALLOW_ALL)
+    refusal(machine, guarded("wrapper", real, machine.node, machine.bundle))
+    denials = machine.node.logged()[-1]["denials"]
+    assert {denial["rule"] for denial in denials} == {"gpu"}
+    for denial, told in zip(
+        denials,
+        [
+            "device /dev/gpu0 (c 240:0) is in the container",
+            f"mount /opt/gpu from {machine.dev}/gpu0 shows {machine.dev}/gpu0 (c 240:0)",
+            f"mount /host from {machine.dev} shows {machine.dev}/gpu-disk (b 240:0)",
+            f"cgroup rules let the container use {machine.dev}/gpu-disk (b 240:0)",
+        ],
+        strict=True,
+    ):
+        assert denial["message"].startswith(f"not allocated: {told}")
+
+
+def test_the_hook_alone_refuses_what_it_cannot_take_out(machine: Machine, real: str) -> None:
+    machine.give("/dev/gpu0", 0)
+    bundle = machine.bundle
+    bundle.save()
+    config = bundle.saved()
+    config["hooks"] = {"createRuntime": [hook_entry(machine.node, "createRuntime")]}
+    bundle.config.write_text(json.dumps(config))
+    assert "device /dev/gpu0 (c 240:0) is in the container" in refusal(machine, Running(real, bundle))
+
+
+@pytest.mark.parametrize("injected", [False, True])
+def test_the_resident_agent_decides_and_looks_the_same(machine: Machine, real: str, injected: bool) -> None:
+    machine.give("/dev/gpu0", 0)
+    machine.rules.append(ALLOW_ALL)
+    if injected:
+        inject(machine, f"mknod ROOTFS/dev/gpu2 c {MAJOR} 2")
+    machine.bundle.save()
+    agent = Agent(machine.node)
+    agent.start()
+    try:
+        container = Running(agent.only_warm(agent.dispatcher(real)), machine.bundle)
+        if injected:
+            assert "/dev/gpu2 in the container is" in refusal(machine, container)
+        else:
+            assert container.create() == 0
+            cold = Running(real, machine.bundle)  # `start` and `exec` are the real runtime's affair
+            cold.id = container.id
+            run(real, "start", cold.id)
+            machine.check(cold)
+            assert machine.node.logged()[-1]["verified"] == "container"
+    finally:
+        agent.stop()
+        run(real, "delete", "--force", container.id, check=False)
+
+
+@pytest.mark.parametrize("injected", [False, True])
+def test_with_a_user_namespace(machine: Machine, real: str, injected: bool) -> None:
+    """There runtimes mount the node's devices instead of making nodes."""
+    in_user_namespace(machine.bundle)
+    machine.node.compile(machine.node.policy.read_text().replace(", devices: true", ""))  # the node has no /dev/gpu1
+    machine.give("/dev/gpu0", 0)
+    if injected:
+        (machine.bundle.rootfs / "host").touch()
+        inject(machine, f"mount --bind {machine.dev}/gpu0 ROOTFS/host")
+        assert "/host in the container is" in refusal(machine, start(machine, real))
+        return
+    with start(machine, real) as container:
+        assert container.exec("/bin/cat", "/proc/self/uid_map").split() == ["0", "100000", "65536"]
+        assert "gpu0" not in files(container, "/dev")
+
+
+def test_audit_changes_nothing_and_says_what_it_would_do(machine: Machine, real: str) -> None:
+    machine.policy("Deny")
+    machine.node.compile(machine.node.policy.read_text().replace("spec:\n", "spec:\n  mode: Audit\n"))
+    machine.give("/dev/gpu0", 0)
+    with start(machine, real) as container:
+        assert machine.opens(container, "/dev/gpu0") == "No such device or address"
+    [event] = machine.node.logged()
+    assert (event["applied"], machine.dropped()) == (False, ["/dev/gpu0", "linux.resources.devices"])
+
+
+def test_nothing_closed_is_no_hook(machine: Machine, real: str) -> None:
+    """On a node without such devices no container waits for a look."""
+    machine.node.compile(machine.node.policy.read_text().replace(str(machine.dev), "/dev/nowhere"))
+    machine.give("/dev/gpu1", 1)
+    with start(machine, real):
+        assert "hooks" not in machine.bundle.saved()
+
+
+def test_broken_record_is_undecided(machine: Machine, real: str) -> None:
+    good = machine.node.policy.read_text()
+    for path in ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state"):
+        record = machine.kubelet / path
+        before = record.read_bytes() if record.exists() else b""
+        record.write_text('{"Data": "{}", "Checksum": 1}')
+        assert "rule gpu: kubelet's " in start(machine, real).refused()
+        record.write_bytes(before)
+    record.write_text("{")
+    machine.node.compile(good.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
+    with start(machine, real):
+        pass

@@ -1,0 +1,276 @@
+"""The decision about devices that no allocation accounts for: pure, from facts that are written here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.exclusivefacts import Devices
+from hook.gather import Facts
+from hook.plan import Container, Plan, plan
+from unit.allocated import spec
+from unit.support import POD, bind, examples, policy
+
+Json = dict[str, Any]
+GPUS = {("c", 195, 0): "/dev/nvidia0", ("c", 195, 1): "/dev/nvidia1", ("c", 1, 7): "/dev/nvidia-full"}
+OURS = ("c", 195, 1)
+DENY_ALL, ALLOW_ALL = {"allow": False, "access": "rwm"}, {"allow": True, "access": "rwm"}
+
+
+def facts(**more: Any) -> Facts:
+    """A node with two GPUs, one of them allocated to the container, and a CDI spec that places a library."""
+    found = Devices()
+    found.nodes = {"/dev/nvidia*": dict(GPUS), "v/gpu": {("c", 240, 0): "/dev/other"}}
+    found.placed = {"v/gpu": {("/lib/cuda.so", "/usr/lib/cuda.so"), ("/lib/ours.so", "/usr/lib/ours.so")}}
+    found.allocated = {OURS}
+    found.allocated_mounts = {"/lib/ours.so", "/srv/allocated"}
+    found.directories = {(5, 1): {("c", 195, 0), OURS}}
+    found.sources = {
+        "/dev": {("c", 195, 0), OURS},
+        "/dev/nvidia0": {("c", 195, 0)},
+        "/dev/nvidia1": {OURS},
+        "/dev/full": {("c", 1, 7)},
+        "/dev/vda": {("b", 195, 0)},
+        "/srv/allocated": {("c", 195, 0)},
+    }
+    for name, value in more.items():
+        setattr(found, name, value)
+    result = Facts()
+    result.devices = found
+    return result
+
+
+def rule(*patterns: str, **more: Any) -> Json:
+    return {"name": "gpu", "deviceAllocations": {"exclusive": list(patterns or ("/dev/nvidia*", "v/gpu"))}, **more}
+
+
+def device(path: str, kind: str = "c", major: Any = 195, minor: Any = 0) -> Json:
+    return {"path": path, "type": kind, "major": major, "minor": minor}
+
+
+def allow(
+    major: int | None = 195, minor: int | None = 0, kind: str = "c", access: str = "rw", yes: bool = True
+) -> Json:
+    numbers = {"major": major, "minor": minor}
+    return {"allow": yes, "type": kind, **{k: v for k, v in numbers.items() if v is not None}, "access": access}
+
+
+def container(target: Any, at: Facts) -> Container:
+    return Container(POD, target.env, target.mounts, at, target.annotations, target.devices, target.device_rules)
+
+
+def decide(*rules: Json, at: Facts | None = None, **fields: Any) -> tuple[Plan, Any]:
+    """The plan, and the spec with its edits in it; planned a second time, nothing is left to do."""
+    at = at or facts()
+    target = spec(**{"device_rules": [DENY_ALL], **fields})
+    first = plan(policy(*(rules or (rule(),))), container(target, at))
+    before = [list(target.devices), list(target.mounts), list(target.device_rules)]
+    first.apply(target)
+    if not first.refusal():
+        assert plan(policy(*(rules or (rule(),))), container(target, at)).is_empty()
+        assert (before == [target.devices, target.mounts, target.device_rules]) == (not first.edits)
+    return first, target
+
+
+@pytest.mark.parametrize(
+    ("there", "stays"),
+    [
+        (device("/dev/nvidia0"), False),
+        (device("/dev/null2"), False),  # by its number, under any name
+        (device("/dev/x", minor=1), True),  # allocated
+        (device("/dev/nvidia1", minor=1), True),
+        (device("/dev/nvidia0", minor=1), True),  # allocated, under another's name
+        (device("/dev/nvidia9", minor=77), False),  # by its name: the node has no such node yet
+        (device("/dev//x/../nvidia9", minor=77), False),
+        (device("/dev/x", minor=77), True),
+        (device("/dev/x", "b"), True),  # another device: block
+        (device("/dev/nvidia-full", major=1, minor=7), True),  # /dev/full is everybody's
+        (device("/dev/nvidia-pty", major=136, minor=4), True),
+        (device("/dev/nvidia5", "b", 1, 7), False),
+        (device("/dev/x", "u"), False),
+        (device("/dev/x", major=195 + (1 << 12)), False),  # mknod(2) takes 12 bits
+        (device("/dev/x", minor=1 << 20), False),  # and 20
+        (device("/dev/x", major=240), False),  # of a CDI spec
+        (device("/dev/nvidia0", "p"), True),
+    ],
+    ids=str,
+)
+def test_device(there: Json, stays: bool) -> None:
+    decided, target = decide(devices=[there])
+    assert target.devices == ([there] if stays else [])
+    assert [edit.kind for edit in decided.edits] == ([] if stays else ["device"])
+    assert bool(decide(rule(onConflict="Deny"), devices=[there])[0].refusal()) is not stays
+
+
+@pytest.mark.parametrize(
+    ("there", "stays"),
+    [
+        (bind("/host", "/dev"), False),
+        (bind("/x", "/dev/nvidia0"), False),
+        (bind("/dev/nvidia9", "/dev/vda"), False),  # a device under a closed name
+        (bind("/x", "/dev/vda"), True),
+        (bind("/x", "/dev/nvidia1"), True),
+        (bind("/dev/nvidia0", "/dev/full"), True),
+        (bind("/x", "/srv"), True),
+        (bind("/x", "/srv/allocated/"), True),
+        (bind("/usr/lib/cuda.so", "/lib/cuda.so"), False),
+        (bind("/usr/lib/../lib/cuda.so", "/lib//cuda.so"), False),
+        (bind("/usr/lib/ours.so", "/lib/ours.so"), True),
+        (bind("/opt/cuda.so", "/lib/cuda.so"), True),  # the pod's own
+        (bind("/x", "dev"), False),  # from the bundle: nobody can tell
+        ({"destination": "/x", "type": "tmpfs", "source": "/dev"}, True),
+        ({"destination": "/x", "type": "none", "source": "/dev", "options": ["rbind"]}, False),
+        ({"destination": "/x", "type": "bind", "source": "/dev"}, False),
+        ({"destination": "/x", "type": "devtmpfs", "source": "none"}, False),
+    ],
+    ids=lambda value: f"{value['source']} at {value['destination']}" if isinstance(value, dict) else None,
+)
+def test_mount(there: Json, stays: bool) -> None:
+    _, target = decide(mounts=[bind("/a"), there])
+    assert target.mounts == ([bind("/a"), there] if stays else [bind("/a")])
+    assert bool(decide(rule(onConflict="Deny"), mounts=[there])[0].refusal()) is not stays
+
+
+def test_the_policys_own_mounts_stay() -> None:
+    own = rule(mounts=[{"hostPath": "/dev/nvidia0", "mountPath": "/opt/gpu"}])
+    _, target = decide(own, mounts=[bind("/opt/gpu", "/dev/nvidia0")])
+    assert [mount["destination"] for mount in target.mounts] == ["/opt/gpu"]
+
+
+ZERO = allow(access="rw", yes=False)
+OTHER = allow(240, 0, yes=False)
+
+
+@pytest.mark.parametrize(
+    ("rules", "after"),
+    [
+        ([DENY_ALL], [DENY_ALL]),
+        ([DENY_ALL, allow()], [DENY_ALL]),
+        ([DENY_ALL, allow(access="r")], [DENY_ALL]),
+        ([DENY_ALL, allow(access="m")], [DENY_ALL, allow(access="m")]),  # runtimes let everybody make nodes
+        ([DENY_ALL, allow(), ZERO], [DENY_ALL, allow(), ZERO]),
+        ([DENY_ALL, allow(minor=1), allow(5, 5)], [DENY_ALL, allow(minor=1), allow(5, 5)]),
+        ([DENY_ALL, allow(kind="b")], [DENY_ALL, allow(kind="b")]),
+        # A privileged container: what follows its rule is taken away.
+        ([ALLOW_ALL], [ALLOW_ALL, ZERO, OTHER]),
+        ([DENY_ALL, ALLOW_ALL], [DENY_ALL, ALLOW_ALL, ZERO, OTHER]),
+        ([{**ALLOW_ALL, "type": "a", "major": -1}], [{**ALLOW_ALL, "type": "a", "major": -1}, ZERO, OTHER]),
+        ([{"allow": True, "access": "m"}], [{"allow": True, "access": "m"}, ZERO, OTHER]),  # the kernel: everything
+        ([ALLOW_ALL, ZERO], [ALLOW_ALL, ZERO, OTHER]),
+        ([ALLOW_ALL, ZERO, OTHER], [ALLOW_ALL, ZERO, OTHER]),
+        ([ALLOW_ALL, ZERO, OTHER, allow(minor=None)], [ALLOW_ALL, ZERO, OTHER, allow(minor=None), ZERO]),
+        ([ALLOW_ALL, DENY_ALL], [ALLOW_ALL, DENY_ALL]),
+        ([], [ZERO, OTHER]),  # crun allows everything then
+        # A rule for many, of which cgroup v1 takes none away: exact ones for what the container may have.
+        ([DENY_ALL, allow(minor=None)], [DENY_ALL, allow(minor=1), allow(minor=8)]),
+        ([DENY_ALL, allow(None, None), ZERO], [DENY_ALL, allow(minor=1), allow(minor=8), ZERO]),
+        ([DENY_ALL, allow(minor=None), ZERO], [DENY_ALL, allow(minor=1), allow(minor=8), ZERO]),
+        ([DENY_ALL, allow(None, 1)], [DENY_ALL, allow(None, 1)]),
+    ],
+)
+def test_cgroup_rules(rules: list[Json], after: list[Json]) -> None:
+    decided, target = decide(devices=[device("/dev/x", minor=8)], device_rules=rules)
+    assert target.device_rules == after
+    assert [edit.name for edit in decided.edits] == (["linux.resources.devices"] if rules != after else [])
+
+
+def test_a_device_under_a_closed_name_loses_its_cgroup_rule_unless_it_is_there_under_another() -> None:
+    block = allow(7, 3, "b")
+    _, target = decide(devices=[device("/dev/nvidia9", "b", 7, 3)], device_rules=[DENY_ALL, block])
+    assert target.device_rules == [DENY_ALL]
+    both = [device("/dev/nvidia9", "b", 7, 3), device("/dev/xvda", "b", 7, 3)]
+    _, target = decide(devices=both, device_rules=[DENY_ALL, block])
+    assert (target.devices, target.device_rules) == (both[1:], [DENY_ALL, block])
+
+
+def test_each_refusal_names_the_rule_and_the_device() -> None:
+    deny = rule(onConflict="Deny")
+    for fields, message in (
+        ({"devices": [device("/dev/x")]}, "device /dev/x (c 195:0) is in the container"),
+        ({"mounts": [bind("/h", "/dev")]}, "mount /h from /dev shows /dev/nvidia0 (c 195:0)"),
+        (
+            {"device_rules": [ALLOW_ALL]},
+            "cgroup rules let the container use /dev/nvidia0 (c 195:0), /dev/other (c 240:0)",
+        ),
+    ):
+        assert decide(deny, **fields)[0].refusal() == f"rule gpu: not allocated: {message}"
+
+
+def test_of_two_rules_the_one_that_denies_counts() -> None:
+    mild, strict = rule("/dev/nvidia*"), {**rule("/dev/nvidia*", onConflict="Deny"), "name": "strict"}
+    for rules in ([mild, strict], [strict, mild]):
+        assert decide(*rules, devices=[device("/dev/nvidia0")])[0].refusal().startswith("rule strict: ")
+
+
+def test_what_cannot_be_found_out_changes_nothing_and_is_for_the_failure_policy() -> None:
+    at = facts()
+    at.allocation_problem = "kubelet's record cannot be read"
+    at.devices = None
+    for failure, refused in (("Fail", True), ("Ignore", False)):
+        target = spec(devices=[device("/dev/nvidia0")])
+        decided = plan(policy(rule(), failurePolicy=failure), container(target, at))
+        assert (bool(decided.refusal()), list(decided.edits)) == (refused, [])
+        assert [str(error) for error in decided.errors] == ["rule gpu: kubelet's record cannot be read"]
+
+
+def test_more_devices_than_any_honest_pod_has() -> None:
+    decided, _ = decide(devices=[device(f"/dev/nvidia{n}", minor=n + 2) for n in range(1001)])
+    assert "more than 1000 device entries" in decided.refusal()
+
+
+numbers = st.sampled_from([None, 195, 240, 0, 1])
+cgroup_rules = st.lists(
+    st.one_of(
+        st.sampled_from([DENY_ALL, ALLOW_ALL]),
+        st.builds(
+            allow, numbers, numbers, st.sampled_from("cb"), st.sampled_from(["r", "rw", "rwm", "m"]), st.booleans()
+        ),
+    ),
+    max_size=6,
+)
+devices = st.lists(
+    st.builds(
+        device,
+        st.sampled_from(["/dev/nvidia0", "/dev/x"]),
+        st.sampled_from("cb"),
+        numbers.filter(bool),
+        numbers.filter(bool),
+    ),
+    max_size=3,
+)
+
+
+def kernel(rules: list[Json], kind: str, major: int, minor: int) -> set[str]:
+    """What cgroup v1 lets a container do (Linux, security/device_cgroup.c), of rules as crun writes them."""
+    everything, exceptions = True, {}  # type: bool, dict[Any, set[str]]
+    for one in rules:
+        if one.get("type", "a") == "a":
+            everything, exceptions = one["allow"], {}
+            continue
+        key = (one["type"], one.get("major"), one.get("minor"))
+        access = set(one["access"])
+        if one["allow"] == everything:
+            exceptions[key] = exceptions.get(key, set()) - access
+        else:
+            exceptions[key] = exceptions.get(key, set()) | access
+    found = set()
+    for (k, a, i), access in exceptions.items():
+        if k == kind and a in (None, major) and i in (None, minor):
+            found |= access
+    return {"r", "w"} - found if everything else {"r", "w"} & found
+
+
+@examples(300)
+@given(cgroup_rules, devices)
+def test_no_rules_let_a_closed_device_be_opened_nor_close_what_was_open(rules: list[Json], there: list[Json]) -> None:
+    decided, target = decide(devices=there, device_rules=rules)
+    assert decided.refusal() == ""
+    for number in (("c", 195, 0), ("c", 240, 0)):
+        assert kernel(target.device_rules, *number) == set()
+    assert kernel(target.device_rules, *OURS) == kernel(rules, *OURS)
+    for entry in target.devices:
+        number = entry["type"], entry["major"], entry["minor"]
+        assert kernel(target.device_rules, *number) == kernel(rules, *number)
