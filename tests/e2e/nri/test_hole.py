@@ -22,7 +22,7 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 def logged(node: Node, kind: str) -> list[dict[str, Any]]:
     """The events of a kind. The plugin writes one after its answer, which a busy machine sees first."""
-    wait_for(lambda: any(event["event"] == kind for event in node.logged()), kind, node.logged)
+    wait_for(lambda: any(event["event"] == kind for event in node.logged()), kind, lambda: str(node.logged()))
     return [event for event in node.logged() if event["event"] == kind]
 
 
