@@ -74,7 +74,7 @@ def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, posix.D
     pending, seen = [top], 0
     try:
         device = posix.stat(top).st_dev
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     while pending:
         directory = pending.pop()

@@ -22,12 +22,13 @@ packaging/apt.sh runc busybox-static strace time
 if [ -z "${REASSERT:-}" ] && [ ! -x dist/reassert/reassert ]; then
   packaging/build.sh
 fi
-stamp=$("$PYTHON" -VV | cat - tests/bench/requirements.txt | cksum | tr ' ' -)
+stamp=$("$PYTHON" -VV | cat - packaging/requirements.txt tests/bench/requirements.txt | cksum | tr ' ' -)
 venv=$PWD/build/venv-bench
 if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
-  echo "Installing what draws the plot …" >&2
+  echo "Installing what speaks NRI, and what draws the plot …" >&2
   rm -rf "$venv"
   "$PYTHON" -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r packaging/requirements.txt
   if "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r tests/bench/requirements.txt; then
     echo "$stamp" > "$venv/stamp"
   else
