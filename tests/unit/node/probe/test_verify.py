@@ -231,7 +231,7 @@ def test_one_that_somebody_ends_is_tried_again(local: Make) -> None:
     starter.short_lived = 2
     probe(starter, "runc")
     starter.short_lived = 3
-    with pytest.raises(NodeError, match="ended before its (environment|mounts) could be read"):
+    with pytest.raises(NodeError, match=r"ended before its (environment|mounts) could be read"):
         probe(starter, "runc")
 
 
