@@ -194,6 +194,11 @@ class Trial:
         others = [view.paths.get(one["mountPath"]) for one in self.reserved.mounts if one is not mount]
         led = {other.mount for other in others if other}  # by a link of the image, to where no path above says
         family = [one for one in view.below(mount["mountPath"]) if one.id not in led]
+        top, found = clean(mount["mountPath"]), view.paths[mount["mountPath"]]
+        real = [
+            one.point for one in family if one.id == found.mount
+        ]  # where a link of the image leads the reserved path
+        allowed += [point + path[len(top) :] for point in real for path in allowed if path and within(path, top)]
         return [one for one in family if not any(within(clean(one.point), path) for path in allowed if path)]
 
     def _mounted_though_absent(self, mount: dict[str, Any], view: View, when: str) -> list[Violation]:

@@ -16,6 +16,8 @@ import pytest
 
 from reality.start import ADAPTERS
 
+pytestmark = [pytest.mark.frozen, pytest.mark.engine]
+
 HERE = Path(__file__).resolve().parent
 
 NOTHING = """\

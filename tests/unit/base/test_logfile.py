@@ -59,6 +59,7 @@ def test_a_line_that_is_longer_than_the_limit_is_written_once(root_dir: Path) ->
     assert (log.read_bytes(), (root_dir / "l.1").read_bytes()) == (b"y" * 100 + b"\n", b"x" * 100 + b"\n")
 
 
+@pytest.mark.users
 def test_who_may_read_the_log_may_read_the_next_one(root_dir: Path) -> None:
     log = root_dir / "l"
     append(str(log), b"1")
@@ -191,7 +192,10 @@ def _device(log: Path) -> None:
     os.mknod(log, 0o20666, os.makedev(1, 7))  # /dev/full
 
 
-@pytest.mark.parametrize("make", [_fifo, _read_fifo, _link, _dangling, _foreign, _device, os.mkdir])
+OF_USERS = [pytest.param(make, marks=pytest.mark.users) for make in (_foreign, _device)]
+
+
+@pytest.mark.parametrize("make", [_fifo, _read_fifo, _link, _dangling, *OF_USERS, os.mkdir])
 def test_what_is_not_a_log_is_left_alone_and_stops_nobody(root_dir: Path, make: Callable[[Path], None]) -> None:
     log = root_dir / "events.jsonl"
     make(log)

@@ -151,6 +151,7 @@ def test_event_log_that_cannot_be_written_is_a_problem(
     assert (log.is_fifo() or log.exists()) == before
 
 
+@pytest.mark.users
 def test_event_log_of_another_user_is_a_problem(
     root_dir: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:

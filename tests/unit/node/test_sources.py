@@ -46,6 +46,7 @@ def test_a_missing_host_path_refuses_containers(root_dir: Path) -> None:
     assert [severity for severity, _ in found(mounting(path, onMissingSource="Skip"))] == [WARNING]
 
 
+@pytest.mark.users
 def test_a_host_path_that_others_write_is_named(root_dir: Path) -> None:
     path = root_dir / "ca.crt"
     path.touch()

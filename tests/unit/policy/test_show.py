@@ -92,6 +92,7 @@ def test_node_without_a_policy_is_told_what_that_means(root_dir: Path) -> None:
     assert json.loads(shown(root_dir / "policy.yaml", root_dir, "json")[1])["policy"] is None
 
 
+@pytest.mark.users
 def test_a_user_who_cannot_read_the_store_is_told_so(root_dir: Path) -> None:
     """Not "NO POLICY, all containers are refused": that is not what is in force."""
     source, kept = root_dir / "policy.yaml", root_dir / "store"

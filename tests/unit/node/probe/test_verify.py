@@ -147,6 +147,7 @@ def test_what_was_put_back_is_protected(local: Make) -> None:
     assert found(local(protect)) == ("protected", ["put back: 2 env; in exec too"], "protected")
 
 
+@pytest.mark.users
 def test_devices_are_not_looked_at(local: Make, root_dir: Path) -> None:
     """A rule with `exclusive` names a device of the node. The test container is not said to be able to use it."""
     os.mknod(root_dir / "gpu0", stat.S_IFCHR | 0o600, os.makedev(240, 0))
