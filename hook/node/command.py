@@ -364,7 +364,7 @@ def _status(options: argparse.Namespace) -> int:
     _root()
     found = status.look(Record.read(), options.engine)
     show = as_json if options.output == "json" else as_table
-    print(show(found.rows, found.record, found.problems, found.hints, found.starts, found.agent))
+    print(show(found))
     return found.exit_status
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from hook.base.text import printable
-from hook.node.agent import Agent, Starts
+from hook.node.agent import Starts
 from hook.node.change.files import LINK, TREE, Change, State, look
-from hook.node.change.record import OwnerRecord, Record
-from hook.node.engines.base import AnyEngine, Handler
+from hook.node.change.record import OwnerRecord
+from hook.node.status import Status
 
 
 def shown(changes: list[Change]) -> str:
@@ -37,14 +35,7 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
     return list(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
 
 
-def as_table(
-    rows: list[tuple[AnyEngine, Handler]],
-    record: Record,
-    problems: list[str],
-    hints: list[str],
-    starts: Mapping[tuple[str, str], Starts] = MappingProxyType({}),
-    agent: Agent | None = None,
-) -> str:
+def as_table(found: Status) -> str:
     """Returns a table with one line per handler, then the agent, the problems and hints."""
     from hook.base.terminal import table  # brings importlib.metadata
 
@@ -54,33 +45,26 @@ def as_table(
             handler.name,
             handler.runtime or "-",
             ", ".join(handler.wired) or "no",
-            starts.get((engine.name, handler.name), Starts()).as_text(),
+            found.starts.get((engine.name, handler.name), Starts()).as_text(),
             handler.note,
         )
-        for engine, handler in rows
+        for engine, handler in found.rows
     ]
     remarks = [
-        *([agent.as_text()] if agent else []),
-        *(f"! {problem}" for problem in problems),
-        *(f"Hint: {hint}" for hint in hints),
+        *([found.agent.as_text()] if found.agent else []),
+        *(f"! {problem}" for problem in found.problems),
+        *(f"Hint: {hint}" for hint in found.hints),
     ]
     return "\n".join([table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", ""]), *map(printable, remarks)])
 
 
-def as_json(
-    rows: list[tuple[AnyEngine, Handler]],
-    record: Record,
-    problems: list[str],
-    hints: list[str],
-    starts: Mapping[tuple[str, str], Starts] = MappingProxyType({}),
-    agent: Agent | None = None,
-) -> str:
-    """The same for programs."""
-    found: dict[str, Any] = {}
-    for engine, handler in rows:
-        entry = found.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
-        entry["adapters"] = record.parts.get(engine.name, OwnerRecord()).adapters
-        made = starts.get((engine.name, handler.name))
+def as_json(found: Status) -> str:
+    """Returns the content of `as_table` as JSON."""
+    engines: dict[str, Any] = {}
+    for engine, handler in found.rows:
+        entry = engines.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
+        entry["adapters"] = found.record.parts.get(engine.name, OwnerRecord()).adapters
+        made = found.starts.get((engine.name, handler.name))
         entry["handlers"].append(
             {
                 "name": handler.name,
@@ -90,5 +74,5 @@ def as_json(
                 "note": handler.note,
             }
         )
-    about = agent.as_dict() if agent else None
-    return json.dumps({"engines": found, "agent": about, "problems": problems, "hints": hints}, indent=2)
+    about = found.agent.as_dict() if found.agent else None
+    return json.dumps({"engines": engines, "agent": about, "problems": found.problems, "hints": found.hints}, indent=2)

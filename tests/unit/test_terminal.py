@@ -18,6 +18,7 @@ from hook.node.change.record import Record
 from hook.node.engines.base import Engine, Handler
 from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
 from hook.node.show import as_json, as_table, shown
+from hook.node.status import Status
 from unit.support import CONTAINERD, ROOT, bind, config, document, policy, reassert
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\b\x7f\x9b31m\u202eesrever\u2066\u2028\u200b\x85"
@@ -219,10 +220,10 @@ def test_node_status(capsys: pytest.CaptureFixture[str]) -> None:
     """Notes, problems and hints quote engines' answers and containers' names."""
     rows = [(engine(running=lambda: True), Handler(f"h{EVIL}", f"/r{LINES}", ("runtime",), EVIL))]
     record = cast(Record, SimpleNamespace(parts={}))
-    table = as_table(rows, record, [EVIL, LINES], [EVIL, LINES])
+    table = as_table(Status(record, rows, problems=[EVIL, LINES], hints=[EVIL, LINES]))
     assert_harmless(table)
     assert len(table.splitlines()) == 6
-    assert_harmless(as_json(rows, record, [EVIL], [EVIL]))
+    assert_harmless(as_json(Status(record, rows, problems=[EVIL], hints=[EVIL])))
     command._say(f"Note: {EVIL}")
     assert_harmless(capsys.readouterr().out)
 
