@@ -22,12 +22,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import pytest  # noqa: E402
+import pytest  # noqa: E402  # after the path is set
 
-from hook.adapters import usage  # noqa: E402
-from hook.adapters.nri.metrics import Metrics  # noqa: E402
-from hook.cli import _parser  # noqa: E402
-from hook.policy.check import schema  # noqa: E402
+from hook.adapters import usage  # noqa: E402  # likewise
+from hook.adapters.nri.metrics import Metrics  # noqa: E402  # likewise
+from hook.cli import _parser  # noqa: E402  # likewise
+from hook.policy.check import schema  # noqa: E402  # likewise
 
 ADAPTERS = ("runtime", "nri", "hook", "precreate")
 BLOCK = re.compile(r"(<!-- generated: ([\w. ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -216,7 +216,7 @@ def _collected(files: list[str]) -> list[Any]:
     """Every test in some files; nothing is run, and nothing of the machine is needed."""
 
     class Collector:
-        items: list[Any] = []  # noqa: RUF012
+        items: list[Any] = []  # noqa: RUF012  # one object, which is thrown away
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:

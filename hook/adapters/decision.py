@@ -26,7 +26,7 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         return None
     try:
         env = Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
-        return Decision(value.get("policy"), env, list(value.get("mounts", [])))  # type: ignore[call-overload]
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])))  # type: ignore[call-overload]  # or it raises
     except (KeyError, TypeError, ValueError) as error:
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 

@@ -67,7 +67,7 @@ def has_more(data: bytes, most: int) -> bool:
 def twice(pairs: "list[tuple[str, Any]]") -> str:
     """The first name of an object's members that occurs again."""
     seen: set[str] = set()
-    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add() returns None
 
 
 def place(text: str, position: int) -> str:

@@ -57,7 +57,7 @@ _BROKEN = (ValueError, StopIteration, RecursionError, ImportError, SystemError)
 """Exceptions of the C scanner; hook.base.jsonerror has what each means."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
-_scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]
+_scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]  # it has the attributes that the C scanner reads
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 

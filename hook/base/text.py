@@ -55,7 +55,7 @@ def measure(text: str) -> "tuple[int, str]":
     if sys.version_info >= (3, 12):  # an extension module in some builds of Python: loaded only when text was cut
         from _sha2 import sha256
     else:
-        from _sha256 import sha256  # type: ignore[import-not-found]
+        from _sha256 import sha256  # type: ignore[import-not-found]  # typeshed does not know it
     digest, size = sha256(), 0
     for at in range(0, len(text), _CHUNK):  # encoding all of it at once would copy up to 32 MiB
         data = _utf8(text[at : at + _CHUNK])

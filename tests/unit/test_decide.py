@@ -136,7 +136,7 @@ def test_failure_that_a_containers_own_text_can_cause_is_refused_too(root_dir: P
 def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:
     for fields, refusal in (({}, "refused 0a1b: x"), ({"failurePolicy": "Ignore"}, "")):
         node = Node(root_dir / (refusal[:3] or "ignore"), CA, **fields)
-        case = Case("runtime", "0a1b", lambda node=node: load(node.source, node.store))  # type: ignore[misc]
+        case = Case("runtime", "0a1b", lambda node=node: load(node.source, node.store))  # type: ignore[misc]  # mypy cannot infer a default
         assert case.failed(Undecided("x")).refusal == refusal
 
 
@@ -156,7 +156,7 @@ def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_
 
 def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
     draft = {"timestamp": "then", "adapter": "runtime", "edits": [{"name": "CA"}]}
-    event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Done(CONFIG, draft=draft)))  # type: ignore[arg-type]
+    event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Done(CONFIG, draft=draft)))  # type: ignore[arg-type]  # a stand-in
     assert (event["timestamp"], event["adapter"], event["edits"]) == ("then", "runtime", [{"name": "CA"}])
     assert event["event"] == "container.edited"
 

@@ -125,7 +125,7 @@ def test_every_field_of_an_event_is_described() -> None:
     described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", EVENTS, re.MULTILINE))))
     written = {**event, "probe": True, "warning": "", "truncated": [], "omitted": {}}
     assert written.keys() - described == set()
-    for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]
+    for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]  # events are plain objects
         assert set(entry) - set(re.findall(r"`(\w+)`", EVENTS)) == set()
 
 

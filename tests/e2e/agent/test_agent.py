@@ -150,7 +150,7 @@ class Cold:
     def is_cold(self, *arguments: str, before: tuple[str, ...] = (), **options: object) -> bool:
         options = {"cwd": self.bundle, "stdin": subprocess.DEVNULL, **options}
         command = [*before, self.file, *(arguments or ("create", "0a"))]
-        done = subprocess.run(command, capture_output=True, timeout=60, **options)  # type: ignore[call-overload]
+        done = subprocess.run(command, capture_output=True, timeout=60, **options)  # type: ignore[call-overload]  # options of run
         assert done.returncode in (0, WENT_COLD), done.stderr
         return bool(done.returncode)
 

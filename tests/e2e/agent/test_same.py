@@ -214,7 +214,7 @@ def test_execs(both: Both, record: str, decided: str) -> None:
 
     for arguments in EXECS:
         raw = [os.fsencode(argument) for argument in arguments]
-        both.same(prepare, ["--root", str(both.bundle / "root"), "--log", "log.json", *raw])  # type: ignore[list-item]
+        both.same(prepare, ["--root", str(both.bundle / "root"), "--log", "log.json", *raw])  # type: ignore[list-item]  # bytes among them
 
 
 STATES = (

@@ -37,7 +37,7 @@ def main(pid: str, request: str) -> int:
                 probe(starter, handler.name)
             return 0
         # Of the engine only the title is asked for.
-        return verify(SimpleNamespace(title="engine"), handlers, policy, starter, "json")  # type: ignore[arg-type]
+        return verify(SimpleNamespace(title="engine"), handlers, policy, starter, "json")  # type: ignore[arg-type]  # only the title is used
     except (ReassertError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ def read(path: Path, cache: Kept[str], calls: list[int]) -> str:
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
-    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]
+    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]  # a list of anything
     path.write_text("one")
     time.sleep(kept._SETTLED_NS / 1e9 + 0.05)
     assert [read(path, cache, calls) for _ in range(3)] == ["one"] * 3
@@ -32,7 +32,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
 
 def test_a_file_that_has_just_changed_is_not_kept(tmp_path: Path) -> None:
     """Within one tick of the clock another change of the same length would have the same key."""
-    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]
+    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]  # a list of anything
     for number in range(300):
         text = f"{number:03}"
         with path.open("r+" if number else "w") as file:

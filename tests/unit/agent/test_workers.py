@@ -19,7 +19,7 @@ def threads() -> int:
 
 def until(condition: object) -> None:
     deadline = time.monotonic() + 20
-    while not condition():  # type: ignore[operator]
+    while not condition():  # type: ignore[operator]  # any callable
         assert time.monotonic() < deadline
         time.sleep(0.005)
 

@@ -117,7 +117,7 @@ def decided(node: Node, **fields: Any) -> Plan:
 
 def written(root: Path, name: str = "gpu.json", **more: Any) -> None:
     """A CDI spec of two devices, each with a library, and one for both."""
-    edits = lambda library: {"mounts": [{"hostPath": f"/lib/{library}", "containerPath": f"/usr/{library}"}]}  # noqa: E731
+    edits = lambda library: {"mounts": [{"hostPath": f"/lib/{library}", "containerPath": f"/usr/{library}"}]}  # noqa: E731  # one line is clearer
     devices = [{"name": n, "containerEdits": edits(n)} for n in ("0", "1")]
     text = json.dumps({"kind": "example.com/gpu", "containerEdits": edits("all"), "devices": devices, **more}, indent=1)
     (root / "cdi" / name).write_text(text)

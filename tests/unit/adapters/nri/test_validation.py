@@ -444,7 +444,7 @@ def _decider(version: str, report: Report) -> Validator:
     }
     made = policy(rules)
     decider = Validator(Resident("/nowhere/policy.yaml", "/nowhere"), report)
-    decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]
+    decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]  # a policy without a file
     decider.removes_mounts = removes_mounts("containerd", version)
     return decider
 
