@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.agent.support import FRONT, Agent
+from e2e.agent.support import FRONT, Agent, Cold
 from e2e.support import Node, need, scratch
 
 
@@ -27,3 +27,8 @@ def agent() -> Iterator[Agent]:
         agent.process.send_signal(signal.SIGCONT)
         agent.stop(signal.SIGKILL)
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def start(agent: Agent) -> Cold:
+    return Cold(agent)

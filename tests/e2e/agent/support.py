@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,8 @@ printf '%s\\n' "$0" "$PWD" "umask $(umask)"
 printf '%s\\0' "$@"
 exit ${STATUS:-0}
 """
+
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 
 
 class Agent:
@@ -88,6 +91,13 @@ class Agent:
         where = self.where(hook=self.hook_file(), **where)
         return self._written(name, warm_dispatcher(real, str(REASSERT), str(FRONT), where, self.node.options()))
 
+    def before(self, script: str) -> str:
+        """The file of an engine whose runtime is this script."""
+        real = self.node.directory / "runc"
+        real.write_text(script)
+        real.chmod(0o755)
+        return self.dispatcher(str(real))
+
     def only_warm(self, file: str) -> str:
         """The same file, with nothing in it that could start cold."""
         header = Path(file).read_text().partition("\n\n")[0]
@@ -130,3 +140,32 @@ class Agent:
                 return b""
             finally:
                 os.close(here)
+
+
+class Cold:
+    """A dispatcher before a printer; the agent's answers are seen by the status of a file that cannot start cold."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.full = agent.before(PRINTER)
+        self.file = agent.only_warm(self.full)
+        self.bundle = agent.node.directory / "bundle"
+        self.bundle.mkdir()
+        self.reset()
+
+    def reset(self) -> None:
+        (self.bundle / "config.json").write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}}))
+
+    def is_cold(self, *arguments: str, before: tuple[str, ...] = (), **options: object) -> bool:
+        options = {"cwd": self.bundle, "stdin": subprocess.DEVNULL, **options}
+        command = [*before, self.file, *(arguments or ("create", "0a"))]
+        done = subprocess.run(command, capture_output=True, timeout=60, **options)  # type: ignore[call-overload]  # options of run
+        assert done.returncode in (0, WENT_COLD), done.stderr
+        return bool(done.returncode)
+
+    def assert_right(self) -> None:
+        """A start of the whole file gets a corrected config.json, whoever corrects it."""
+        self.reset()
+        done = subprocess.run([self.full, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert WANTED in (self.bundle / "config.json").read_text()

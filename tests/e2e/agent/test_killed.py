@@ -37,10 +37,7 @@ class Creation:
     def __init__(self, agent: Agent) -> None:
         need(shutil.which("strace") is not None, "strace")
         self.agent = agent
-        real = agent.node.directory / "runc"
-        real.write_text(READS)
-        real.chmod(0o755)
-        self.file = agent.dispatcher(str(real))
+        self.file = agent.before(READS)
         self.bundle = agent.node.directory / "bundle"
         self.config = self.bundle / "config.json"
         self.log = agent.node.directory / "strace.log"

@@ -31,10 +31,7 @@ class Start:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        real = agent.node.directory / "runc"
-        real.write_text(PRINTER)
-        real.chmod(0o755)
-        self.file = agent.dispatcher(str(real))
+        self.file = agent.before(PRINTER)
         self.bundle = agent.node.directory / "bundle"
         self.bundle.mkdir()
 

@@ -1,0 +1,160 @@
+"""Everything after which a start is cold, and right all the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.agent.support import Cold
+from e2e.support import POLICY, run
+
+pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
+
+
+def test_warm_where_nothing_is_wrong(start: Cold) -> None:
+    assert not start.is_cold()
+    start.assert_right()
+
+
+def test_cold_without_a_socket(start: Cold) -> None:
+    start.agent.stop()
+    assert not start.agent.socket.exists()
+    assert start.is_cold()
+    start.assert_right()
+
+
+def test_cold_before_a_socket_that_nobody_serves(start: Cold) -> None:
+    start.agent.stop(signal.SIGKILL)
+    assert start.agent.socket.exists()
+    assert start.is_cold()
+    start.assert_right()
+    start.agent.start()  # in the place of the dead one's
+    assert not start.is_cold()
+
+
+def test_cold_with_another_users_socket(start: Cold) -> None:
+    start.agent.stop()
+    command = (
+        "import socket, os, time; s = socket.socket(1, 5); os.setuid(65534); s.bind(PATH); s.listen(); "
+        "print(1, flush=True); time.sleep(60)"
+    )
+    directory = start.agent.node.directory / "theirs"
+    directory.mkdir(mode=0o777)
+    directory.chmod(0o777)
+    path = directory / "agent.sock"
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-c", command.replace("PATH", repr(str(path)))], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout and other.stdout.readline()
+        text = Path(start.file).read_text().replace(str(start.agent.socket), str(path))
+        Path(start.file).write_text(text)
+        assert start.is_cold()
+        other.kill()
+
+
+def test_cold_with_a_stopped_agent_after_a_second(start: Cold) -> None:
+    start.agent.stop(signal.SIGSTOP)
+    began = time.monotonic()
+    assert start.is_cold()
+    assert 0.9 < time.monotonic() - began < 2.5
+    start.assert_right()
+
+
+@pytest.mark.parametrize("before", [("unshare", "-m"), ("unshare", "-U"), ("unshare", "-pf")], ids=str)
+def test_cold_in_another_namespace(start: Cold, before: tuple[str, ...]) -> None:
+    assert start.is_cold(before=before)
+    assert not start.is_cold()
+
+
+def test_cold_with_another_root(start: Cold) -> None:
+    root = start.agent.node.directory / "root"
+    root.mkdir()
+    try:
+        run("mount", "--rbind", "/", str(root))
+        assert start.is_cold(before=("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x"))
+    finally:
+        run("umount", "-l", str(root))
+
+
+def test_cold_for_paths_that_mean_something_else_to_the_agent(start: Cold) -> None:
+    for arguments in (
+        ("create", "--bundle", "/proc/self/cwd", "0a"),
+        ("create", "--bundle", "/proc/thread-self/root" + str(start.bundle), "0a"),
+        ("--log", "/dev/stderr", "create", "0a"),
+        ("--log=/proc/self/fd/2", "create", "0a"),
+        ("exec", "--process", "/dev/stdin", "0a"),
+    ):
+        assert start.is_cold(*arguments), arguments
+    (start.bundle / "link").symlink_to("/proc/self/cwd")
+    assert start.is_cold("create", "--bundle", "link", "0a")
+
+
+def test_cold_while_a_changed_policy_is_not_compiled(start: Cold) -> None:
+    assert not start.is_cold()
+    start.agent.node.write_policy(POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"))
+    assert start.is_cold()
+    start.reset()
+    run(start.full, "create", "0a", cwd=str(start.bundle))
+    assert "REQUESTS_CA_BUNDLE=/new.pem" in (start.bundle / "config.json").read_text()
+    assert not start.is_cold()
+
+
+def test_cold_for_a_larger_frame_and_more_arguments_than_front_has_room_for(start: Cold) -> None:
+    assert start.is_cold("create", "0a", "x" * 70000)
+    assert start.is_cold("create", "0a", *["x"] * 40000)
+
+
+def test_cold_for_a_large_config(start: Cold) -> None:
+    (start.bundle / "config.json").write_text(json.dumps({"x": "y" * (5 << 20)}))
+    assert start.is_cold()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"x",
+        b"reassert-agent/1",
+        b"reassert-agent/1\0",
+        b"reassert-agent/2\0G",
+        b"reassert-agent/1\0Gx\0",
+        b"reassert-agent/1\0A",
+        b"reassert-agent/1\0Acreate",
+        b"reassert-agent/1\0A" + b"a\0" * 1025,
+        b"reassert-agent/1\0A" + b"a" * 65535 + b"\0",
+        b"reassert-agent/1\0R\0no\0",
+        b"reassert-agent/1\0T\0",
+        None,
+    ],
+    ids=lambda answer: repr(answer)[:40],
+)
+def test_cold_after_a_broken_answer(start: Cold, answer: bytes | None) -> None:
+    start.agent.stop()
+    start.agent.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(start.agent.socket))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1 << 17)
+            if answer is not None:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+                connection.send(answer)
+                time.sleep(0.05)
+            connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert start.is_cold()
+        thread.join()
+
+
+# -- clients that are no front
