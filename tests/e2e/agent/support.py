@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from e2e.support import REASSERT, Node
 from hook import __version__
-from hook.agent.protocol import Request
+from hook.agent.protocol import STATUS, Request
 from hook.emit.front import warm_dispatcher, warm_hook
 
 FRONT = REASSERT.parent / "front"
@@ -52,9 +53,13 @@ class Agent:
             self.wait()
 
     def wait(self) -> None:
+        """Until it answers. A connection without a request would be an event in its log."""
         for _ in range(400):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                if probe.connect_ex(str(self.socket)) == 0:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                probe.settimeout(10)
+                probe.connect(str(self.socket))
+                probe.send(STATUS)
+                if probe.recv(1 << 17):
                     return
             assert self.process and self.process.poll() is None, self.said()
             time.sleep(0.025)
