@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -15,11 +16,10 @@ from ruamel.yaml.error import YAMLError
 from hook import __version__, events
 from hook.base.errors import ReassertError, Usage, describe
 from hook.base.files import discard_output
-from hook.base.system import Untrusted, trusted
 from hook.base.text import printable
 from hook.policy import store
-from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
-from hook.policy.source import PolicyInvalid, Problem
+from hook.policy.command import add_policy_options
+from hook.policy.source import PolicyInvalid
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -28,7 +28,6 @@ NRI_SOCKET = "/var/run/nri/nri.sock"
 """The NRI socket of containerd and CRI-O unless the command line names another."""
 
 _DESCRIPTION = "Enforce the env and mounts that a node reserves, before a container starts."
-_NODE = "Configure this node's container engine to call reassert, verify it with probe containers, and undo it."
 _PROGRAM_HELP = "absolute path by which engines call reassert (default: the path of this program)"
 _ADAPTERS = """adapters (called by container engines, each with its own --help):
   runtime             OCI runtime wrapper
@@ -41,7 +40,7 @@ def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 success, 1 an error or a problem found, 2 wrong usage."""
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts the programs of its NRI plugin directory without arguments
-    parser = _parser(arguments)
+    parser = command_line(arguments[:1])
     try:
         options = parser.parse_args(arguments)
         if not hasattr(options, "run"):
@@ -74,7 +73,28 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def _parser(arguments: list[str]) -> argparse.ArgumentParser:
+def _policy(parser: argparse.ArgumentParser) -> None:
+    from hook.policy.command import add_commands
+
+    add_commands(parser)
+
+
+def _node(parser: argparse.ArgumentParser) -> None:
+    from hook.node.command import add_commands
+
+    add_commands(parser)
+
+
+GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "policy": ("check or show the node policy", _policy),
+    "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
+}
+"""Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
+given command is called: it imports what no other command needs, and a container start may wait for another command."""
+
+
+def command_line(words: Collection[str]) -> argparse.ArgumentParser:
+    """The parser of all commands. A group's own commands are in it if `words` has its name."""
     parser = argparse.ArgumentParser(
         "reassert",
         description=_DESCRIPTION,
@@ -85,29 +105,6 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"reassert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    policy = commands.add_parser("policy", help="check or show the node policy").add_subparsers(
-        title="commands", metavar="COMMAND", required=True
-    )
-    check = policy.add_parser("check", help="list all errors and warnings of a policy file, with line and column")
-    check.add_argument(
-        "file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, whose owner and mode are checked too"
-    )
-    check.add_argument(
-        "--node",
-        action="store_true",
-        help="also check that every hostPath and valueFrom.file exists on this node and that only root can change it",
-    )
-    check.set_defaults(run=_policy_check)
-    show = policy.add_parser("show", help="print the policy in force, and why a newer policy file is held back")
-    _add_policy_options(show)
-    show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
-    show.set_defaults(run=_policy_show)
-    compiling = policy.add_parser(
-        "compile", help="compile the policy file now; otherwise the next container start does it"
-    )
-    _add_policy_options(compiling)
-    compiling.set_defaults(run=_policy_compile)
-
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
@@ -115,7 +112,7 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
         "generate", help="print a CDI spec of the policy in force, for containers that request it"
     )
     generate.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
-    _add_policy_options(generate)
+    add_policy_options(generate)
     generate.set_defaults(run=_cdi_generate)
     convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; used by container starts")
     convert.add_argument("file", metavar="FILE")
@@ -138,13 +135,10 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
         )
     )
 
-    node = commands.add_parser(
-        "node", help="configure this node's container engine to call reassert, and undo it", description=_NODE
-    )
-    if arguments[:1] == ["node"]:  # slow imports, a TOML editor among them; a start may wait for another command
-        from hook.node.command import add_commands
-
-        add_commands(node)
+    for word, (text, add) in GROUPS.items():
+        group = commands.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if word in words:
+            add(group)
 
     agent = commands.add_parser(
         "agent", help="run as a service that answers container starts in place of new processes"
@@ -152,7 +146,7 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     agent.add_argument(
         "--socket", metavar="PATH", default=AGENT_SOCKET, help="socket to listen on (default: %(default)s)"
     )
-    _add_policy_options(agent)
+    add_policy_options(agent)
     agent.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
     agent.add_argument("--nri", action="store_true", help="run the NRI plugin in the same process")
     agent.add_argument(
@@ -167,58 +161,6 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     _nri_options(plugin)
     plugin.set_defaults(run=_nri)
     return parser
-
-
-def _add_policy_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"policy file (default: {store.SOURCE})")
-    parser.add_argument(
-        "--store", metavar="DIR", default=store.STORE, help=f"compiled policies (default: {store.STORE})"
-    )
-
-
-def _policy_check(options: argparse.Namespace) -> int:
-    """Returns 1 if there is an error.
-
-    A wrong owner or mode is an error for the node's policy file, a warning for another file. With --node, a missing
-    file that the policy needs is an error.
-    """
-    path = options.file or store.SOURCE
-    content, _ = read_source(path)
-    compiled = compile_bytes(path, content)
-    problems = [*compiled.warnings, *(_node_problems(compiled) if options.node else [])]
-    for problem in problems:
-        print(problem.at(path), file=sys.stderr)
-    try:
-        trusted(os.path.abspath(path))
-    except Untrusted as error:
-        if not options.file:
-            raise
-        print(printable(f"{path}: warning: on a node this file would be refused: {error}"), file=sys.stderr)
-    if any(problem.severity == "error" for problem in problems):
-        return 1
-    valid = "valid on this node" if options.node else "valid"
-    print(printable(f"{path}: {valid}, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
-    return 0
-
-
-def _node_problems(compiled: Compiled) -> list[Problem]:
-    """Problems of this node's files that the policy names, with their positions in the policy file."""
-    from hook.node.sources import look_at
-
-    source = compiled.source
-    return [source.problem(f.place, f.message, severity=f.severity) for f in look_at(compiled.policy())]
-
-
-def _policy_show(options: argparse.Namespace) -> int:
-    from hook.policy.show import show
-
-    return show(os.path.abspath(options.policy), options.store, options.output)
-
-
-def _policy_compile(options: argparse.Namespace) -> int:
-    """The start path reads the store's new text from standard output."""
-    sys.stdout.write(refresh(os.path.abspath(options.policy), options.store))
-    return 0
 
 
 def _cdi_generate(options: argparse.Namespace) -> int:
@@ -307,14 +249,14 @@ def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
     wrapper.add_argument("--socket", metavar="PATH", help="ask the agent at this socket first (see reassert agent)")
     wrapper.add_argument("--front", metavar="PATH", help="the program that asks the agent (default: beside reassert)")
     wrapper.add_argument("--hook-file", metavar="PATH", help="output of --hook that containers' hook entries execute")
-    _add_policy_options(wrapper)
+    add_policy_options(wrapper)
     wrapper.set_defaults(run=_dispatcher)
 
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:
     """The options of `reassert nri`. They are here because hook.adapters.nri imports protobuf."""
     parser.add_argument("--socket", metavar="PATH", default=NRI_SOCKET, help="NRI socket (default: %(default)s)")
-    _add_policy_options(parser)
+    add_policy_options(parser)
     parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
     _add_resident_options(parser)
 

@@ -26,7 +26,7 @@ import pytest  # noqa: E402  # after the path is set
 
 from hook.adapters import usage  # noqa: E402  # likewise
 from hook.adapters.nri.metrics import Metrics  # noqa: E402  # likewise
-from hook.cli import _parser  # noqa: E402  # likewise
+from hook.cli import GROUPS, command_line  # noqa: E402  # likewise
 from hook.policy.check import schema  # noqa: E402  # likewise
 
 ADAPTERS = ("runtime", "nri", "hook", "precreate")
@@ -44,7 +44,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parsers that print --help."""
-    sections = [*_commands(_parser(["node"]), "reassert")]
+    sections = [*_commands(command_line(GROUPS), "reassert")]
     for name, text in (("runtime", usage.RUNTIME), ("hook", usage.HOOK)):
         sections.append(f"## reassert {name}\n\n```\n{text.strip()}\n```\n")
     return "\n" + "\n".join(sections) + "\n"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from hook.adapters import usage
-from hook.cli import _parser
+from hook.cli import GROUPS, command_line
 from unit.support import ROOT
 
 PAGE = (ROOT / "packaging/deb/reassert.8").read_text()
@@ -27,7 +27,7 @@ def commands(parser: argparse.ArgumentParser, name: str = "") -> dict[str, set[s
     return found or {name: options}
 
 
-HELP = commands(_parser(["node"])) | {
+HELP = commands(command_line(GROUPS)) | {
     name: set(re.findall(r"--[a-z][a-z-]*", text)) - {"--help"}
     for name, text in (("runtime", usage.RUNTIME), ("hook", usage.HOOK))
 }
