@@ -11,8 +11,9 @@
 #                                     configuration is not changed
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman,
-# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --no-probe. If dist/ has no program, or one
-# that is older than its sources, it is built first; missing build tools are installed with apt.
+# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --no-probe. In a checkout, if dist/ has no
+# program or one that is older than its sources, it is built first; missing build tools are installed with apt. The archive
+# of a release has the program: nothing is built and nothing is downloaded.
 # Exit status: 0 success, 1 failed and everything was restored, 2 wrong usage, 3 (of --demo) containers cannot run here.
 set -eu
 cd "$(dirname "$0")"
@@ -22,6 +23,7 @@ usage() {
 }
 
 build() {
+  [ -e packaging/build.sh ] || return 0 # the archive of a release: the program is there, and nothing is installed
   if [ -x dist/reassert/reassert ] &&
     [ -z "$(find hook packaging config -type f ! -name '*.pyc' -newer dist/reassert/reassert -print -quit)" ]; then
     return 0
@@ -44,7 +46,7 @@ done
 case ${1-} in
 --demo)
   [ $# -eq 1 ] || { usage >&2; exit 2; }
-  packaging/apt.sh runc busybox-static
+  [ ! -e packaging/apt.sh ] || packaging/apt.sh runc busybox-static
   build
   exec packaging/demo.sh
   ;;

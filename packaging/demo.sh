@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 reassert=$PWD/dist/reassert/reassert
+command -v runc > /dev/null || { echo "packaging/demo.sh: runc is missing; install it (Debian: apt-get install runc)" >&2; exit 3; }
 runc=$(command -v runc)
 # Not /tmp: the policy's directory must be writable by root only. Not /run: Debian mounts it noexec.
 work=$(mktemp -d /var/lib/reassert-demo.XXXXXX)

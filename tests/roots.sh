@@ -7,9 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
-  sed -n 's/^URIs: *\([^ ]*\/debian\)\/* *$/\1/p; s/^deb  *\(\[[^]]*\] *\)\{0,1\}\([^ ]*\/debian\)\/*  *.*/\2/p' | head -n 1)
-[ -n "$mirror" ] || { echo "tests/roots.sh: no Debian mirror in /etc/apt" >&2; exit 1; }
+mirror=$(tests/mirror.sh)
 
 set_up() { # SUITE
   suite=$1

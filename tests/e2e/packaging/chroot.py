@@ -17,8 +17,10 @@ cd "$1"
 mount -t overlay overlay -o "lowerdir=$2,upperdir=upper,workdir=work" root
 mount -t proc proc root/proc
 shift 2
-exec chroot root /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+exec "$@"
 """
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_INSIDE = ("chroot", "root", "/usr/bin/env", "-i", _PATH, "sh", "-euc")
 
 ROOT = TOP / "build/roots/trixie"
 
@@ -39,12 +41,16 @@ class Chroot:
         """The directories below its own, topmost first."""
         return [str(self.below.directory / "upper"), *self.below.layers()] if self.below else [str(ROOT.resolve())]
 
-    def run(self, script: str, check: bool = True, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, check: bool = True, under: tuple[str, ...] = (), inside: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         """Run a sh script in it; standard error joins standard output. Fails the test with the output.
 
-        `under`: a command of this machine that runs all of it, a tracer say.
+        `under`: a command of this machine that runs all of it, a tracer say. Not `inside`: the script is this
+        machine's, and sees the Debian at `root`.
         """
-        arguments = [str(self.directory), ":".join(self.layers()), "sh", "-euc", script]
+        shell = _INSIDE if inside else ("sh", "-euc")
+        arguments = [str(self.directory), ":".join(self.layers()), *shell, script]
         done = subprocess.run(
             [*under, *ALONE, "sh", "-c", _ENTER, "enter", *arguments],
             stdin=subprocess.DEVNULL,

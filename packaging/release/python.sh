@@ -1,0 +1,37 @@
+#!/bin/sh
+# Build CPython from Debian's source package, in the root file system of a release (packaging/release.sh):
+#
+#   python.sh SUITE PACKAGE PREFIX
+#
+# PREFIX/version is then the version of Debian's package, PREFIX/abi the number that wheels are named after.
+# Profile-guided and link-time optimisation make it faster than Debian's own build, and with
+# -fno-semantic-interposition calls inside libpython are direct (https://docs.python.org/3/using/configure.html).
+set -eu
+suite=$1 package=$2 prefix=$3
+
+mirror=$(sed -n 's/^deb \([^ ]*\) .*/\1/p' /etc/apt/sources.list | head -n 1)
+echo "deb-src $mirror $suite main" > /etc/apt/sources.list.d/source.list
+apt-get -q update
+rm -rf /build/python
+mkdir -p /build/python
+cd /build/python
+apt-get -q source --download-only "$package"
+dpkg-source --no-check -x "$package"_*.dsc source
+dpkg-parsechangelog -l source/debian/changelog -S Version > version
+cd source
+# A security patch of Debian's lets pyexpat include CPython's internal headers.
+sed -i "s/Extension('pyexpat', sources=\['pyexpat.c'\])/Extension('pyexpat', sources=['pyexpat.c'], extra_compile_args=['-DPy_BUILD_CORE_MODULE'])/" setup.py
+if [ "${PGO:-yes}" = yes ]; then set -- --enable-optimizations --with-lto; else set --; fi
+# The tests of the profile are Python's own choice (Lib/test/libregrtest/pgo.py). Modules that need other libraries are
+# left out: reassert uses none of them.
+./configure --quiet --prefix="$prefix" --enable-shared --without-ensurepip --without-static-libpython \
+  --without-doc-strings --with-dbmliborder= "$@" \
+  CFLAGS=-fno-semantic-interposition LDFLAGS="-fno-semantic-interposition -Wl,-rpath,$prefix/lib"
+make -s -j "$(nproc)"
+rm -rf "$prefix"
+make -s install
+rm -rf "$prefix/lib/python3."*/test
+cd ..
+mv version "$prefix/version"
+"$prefix/bin/python3" -c 'import sys; print("%d.%d" % sys.version_info[:2])' > "$prefix/abi"
+rm -rf source

@@ -1,0 +1,242 @@
+"""The files of a release, made of this checkout's frozen program: reproducible, complete, and they install.
+
+packaging/release.sh builds the program on Debian 11, which takes too long for every run. tests/release.sh tries its files
+on each Debian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.packaging.chroot import Chroot
+from e2e.packaging.conftest import EPOCH, FAST
+from e2e.support import REASSERT, TOP, need, run, scratch
+from hook import __version__
+
+LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
+"""podman's own are above this machine's, if the tests run in a container."""
+QUICK = os.environ | FAST | EPOCH | {"RPM_PAYLOAD": "w1.gzdio"}
+MACHINE = os.uname().machine
+ARCHIVE = f"reassert-{__version__}-linux-{MACHINE}"
+RPM = f"reassert-{__version__}-1.{MACHINE}.rpm"
+
+
+def pack(checkout: Path, output: Path, base: Path) -> dict[str, str]:
+    """Makes all files of a release with the scripts of a checkout; their digests by name."""
+    output.mkdir(exist_ok=True)
+    for command in (["pack.sh", str(output)], ["image.sh", str(base), str(output)]):
+        done = subprocess.run(
+            [str(checkout / "packaging/release" / command[0]), *command[1:]], env=QUICK, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    return {path.name: digest(path) for path in output.iterdir()}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    """A base for the image: busybox and the C library."""
+    directory = scratch()
+    (directory / "bin").mkdir()
+    shutil.copy("/bin/busybox", directory / "bin")
+    (directory / "bin/sh").symlink_to("busybox")
+    for line in run("ldd", str(REASSERT)).stdout.splitlines():
+        for word in line.split():
+            if word.startswith("/lib"):
+                (directory / word[1:]).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(word, directory / word[1:])
+                for name in ("libm.so.6", "librt.so.1", "libutil.so.1"):
+                    if Path(word).with_name(name).exists():
+                        shutil.copy(Path(word).with_name(name), (directory / word[1:]).with_name(name))
+    subprocess.run(["tar", "-C", directory, "-cf", directory / "base.tar", "bin", "lib", "lib64"], check=True)
+    yield directory / "base.tar"
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def release(base: Path) -> Iterator[Path]:
+    """A directory with the files of a release."""
+    for tool in ("rpmbuild", "umoci", "rpmlint", "dpkg-deb"):
+        need(shutil.which(tool) is not None, tool)
+    directory = scratch()
+    pack(TOP, directory, base)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def test_two_directories_give_the_same_bytes(release: Path, base: Path, directory: Path) -> None:
+    other, output = directory / "another" / "checkout", directory / "output"
+    for name in ("hook", "config", "packaging", "docs", "dist"):
+        shutil.copytree(TOP / name, other / name, symlinks=True)
+    for name in ("install.sh", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"):
+        shutil.copy(TOP / name, other)
+    (other / "build").mkdir()
+    (other / "build/venv").symlink_to((TOP / "build/venv").resolve())
+    first = {path.name: digest(path) for path in release.iterdir()}
+    assert len(first) == 5
+    assert pack(other, output, base) == first
+
+
+def test_the_archive_installs_without_network_python_or_compiler(release: Path, directory: Path) -> None:
+    node = Chroot(directory)
+    shutil.copy(release / f"{ARCHIVE}.tar.gz", directory / "upper")
+    node.run(f"tar -xzf /{ARCHIVE}.tar.gz")
+    under = ("unshare", "--net")
+    assert node.run("command -v python3 cc gcc pip || echo none").stdout == "none\n"
+    plan = node.run(f"cd {ARCHIVE}; ./install.sh --dry-run --engine containerd", under=under).stdout
+    assert "/etc/containerd/config.toml" in plan
+    unwired = node.run(f"cd {ARCHIVE}; ./install.sh --uninstall", under=under).stdout
+    assert "nothing" in unwired
+    demo = node.run(
+        f"cd {ARCHIVE}; PATH=/none ./install.sh --demo || echo status $?; ls -d /var/lib/reassert* || :", under=under
+    )
+    assert "status" in demo.stdout  # a chroot has no cgroups, so no container; the words are those of a user's terminal
+    assert "Traceback" not in demo.stdout
+
+
+def test_the_archive_has_only_files_of_root_that_only_root_can_write(release: Path) -> None:
+    with tarfile.open(release / f"{ARCHIVE}.tar.gz") as archive:
+        for member in archive:
+            assert (member.uid, member.gid, member.mtime) == (0, 0, int(EPOCH["SOURCE_DATE_EPOCH"])), member.name
+            assert member.issym() or not member.mode & 0o022, (member.name, oct(member.mode))
+            assert member.name.startswith(ARCHIVE)
+        names = {name.removeprefix(f"{ARCHIVE}/") for name in archive.getnames()}
+    assert {"install.sh", "README.md", "LICENSE", "dist/reassert/reassert", "dist/reassert/front"} <= names
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_the_rpm_has_the_files_of_the_deb(release: Path) -> None:
+    rpm = set(run("rpm", "-qlp", str(release / RPM)).stdout.split())
+    (deb,) = release.glob("*.deb")
+    listed = run("dpkg-deb", "--contents", str(deb)).stdout.splitlines()
+    theirs = {line.split()[5].removeprefix(".").rstrip("/") for line in listed}
+    only_deb = (
+        "/usr/share/lintian",
+        "/usr/share/doc/reassert/copyright",
+        "/usr/share/doc/reassert/changelog.Debian.gz",
+    )
+    shared = {"", "/etc", "/usr", "/usr/bin", "/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system", "/usr/share"}
+    shared |= {"/usr/share/doc", "/usr/share/man", "/usr/share/man/man8"}
+    assert {path for path in theirs - shared if not path.startswith(only_deb)} == rpm - {
+        "/usr/share/doc/reassert/LICENSES"
+    }
+    assert run("rpm", "-qcp", str(release / RPM)).stdout == "/etc/reassert/policy.yaml\n"
+    requires = run("rpm", "-qp", "--requires", str(release / RPM)).stdout
+    assert re.search(r"^glibc >= 2\.\d+$", requires, re.MULTILINE)
+
+
+def test_rpmlint_finds_no_error(release: Path) -> None:
+    done = subprocess.run(
+        ["rpmlint", "-c", str(TOP / "packaging/release/rpmlint.toml"), str(release / RPM)],
+        capture_output=True,
+        text=True,
+    )
+    assert " E: " not in done.stdout, done.stdout
+    assert "0 errors" in done.stdout
+
+
+def test_the_rpms_scripts_upgrade_and_remove(release: Path, directory: Path) -> None:
+    node = Chroot(directory)
+    shutil.copy(release / RPM, directory / "upper")
+    rpm = 'rpm --root "$PWD/root" --dbpath /var/lib/rpm --nodeps'
+    node.run(f"{rpm} -i root/{RPM}", inside=False)
+    assert node.run("reassert --version").stdout == f"reassert {__version__}\n"
+    assert "valid" in node.run("reassert policy check").stdout
+    node.put(
+        "/etc/reassert/policy.yaml", node.read("/etc/reassert/policy.yaml").replace("mode: Audit", "mode: Enforce")
+    )
+    node.run("mkdir -p /var/lib/reassert; reassert policy compile > /dev/null")
+    node.run(f"{rpm} -U --replacepkgs root/{RPM}", inside=False)
+    assert "mode: Enforce" in node.read("/etc/reassert/policy.yaml")
+    node.put("/usr/local/sbin/reassert-byhand", "#!/bin/sh\nexec /usr/lib/reassert/reassert runtime\n", 0o755)
+    kept = node.run(f"{rpm} -e reassert", inside=False, check=False)
+    assert kept.returncode != 0
+    assert "reassert-byhand still calls this program; the package stays installed" in kept.stdout
+    node.run("rm /usr/local/sbin/reassert-byhand")
+    node.run(f"{rpm} -e reassert", inside=False)
+    assert node.run("ls /usr/lib/reassert /usr/bin/reassert 2>&1 || :").stdout.count("No such file") == 2
+
+
+def test_the_image_is_loaded_and_runs(release: Path, directory: Path) -> None:
+    (image,) = release.glob("*-image-*.tar")
+    podman = [
+        "podman",
+        "--root",
+        str(directory / "storage"),
+        "--runroot",
+        str(directory / "run"),
+        "--storage-driver",
+        "vfs",
+    ]
+    loaded = run(*podman, "load", "--input", str(image)).stdout
+    name = f"localhost/reassert:{__version__}"
+    assert name in loaded
+    started = [*podman, "run", "--rm", "--network=none", "--cgroups=disabled", *LIMITS, name]
+    assert run(*started, "/opt/reassert/reassert", "--version").stdout == f"reassert {__version__}\n"
+    assert (
+        "readiness probe"
+        in subprocess.run([*started, "sh", "/usr/local/bin/node.sh"], capture_output=True, text=True).stderr
+    )
+    (shown,) = json.loads(run(*podman, "image", "inspect", name).stdout)
+    assert shown["Labels"]["org.opencontainers.image.version"] == __version__
+    assert shown["Created"].startswith("2023-11-14T")
+
+
+def test_the_sbom_names_every_part(release: Path) -> None:
+    bom = json.loads((release / f"{ARCHIVE}.cdx.json").read_text())
+    assert (bom["bomFormat"], bom["specVersion"], bom["metadata"]["component"]["version"]) == (
+        "CycloneDX",
+        "1.5",
+        __version__,
+    )
+    found = {part["name"]: part for part in bom["components"]}
+    pinned = re.findall(r"^([\w.-]+)==([\w.]+) \\$", (TOP / "packaging/requirements.txt").read_text(), re.MULTILINE)
+    assert dict(pinned) == {name: found[name]["version"] for name, _ in pinned}
+    assert {"cpython", "pyinstaller"} <= found.keys()
+    for part in found.values():
+        assert part["version"]
+        assert part["purl"].startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:generic/cpython@")), part
+    references = [part["bom-ref"] for part in bom["components"]]
+    assert len(references) == len(set(references))
+    libraries = [
+        path.name for path in (REASSERT.parent / "lib").glob("*.so.*") if not path.name.startswith("libpython")
+    ]
+    debian = [part for part in found.values() if part["purl"].startswith("pkg:deb")]
+    assert len(debian) >= len(libraries), (libraries, debian)
+
+
+def test_a_signature_is_checked_as_the_page_says(directory: Path) -> None:
+    """docs/verify-release.md's own commands."""
+    need(shutil.which("ssh-keygen") is not None, "ssh-keygen")
+    page = (TOP / "docs/verify-release.md").read_text()
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key"))
+    (directory / f"{ARCHIVE}.tar.gz").write_text("an archive")
+    subprocess.run(f"sha256sum {ARCHIVE}.tar.gz > SHA256SUMS", shell=True, cwd=directory, check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-Y", "sign", "-f", "key", "-n", "reassert-release", "SHA256SUMS"],
+        cwd=directory,
+        check=True,
+    )
+    key = " ".join((directory / "key.pub").read_text().split()[:2])
+    (directory / "allowed_signers").write_text(f"release@reassert.example {key}\n")
+    (commands,) = re.findall(r"```sh\n(ssh-keygen.*?)```", page, re.DOTALL)
+    done = subprocess.run(["sh", "-euc", commands], cwd=directory, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'Good "reassert-release" signature' in done.stdout
+    (directory / f"{ARCHIVE}.tar.gz").write_text("another archive")
+    assert subprocess.run(["sh", "-euc", commands], cwd=directory, capture_output=True).returncode != 0
+    (directory / "SHA256SUMS").write_text("")
+    assert subprocess.run(["sh", "-euc", commands], cwd=directory, capture_output=True).returncode != 0
