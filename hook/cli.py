@@ -85,8 +85,19 @@ def _node(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _audit(parser: argparse.ArgumentParser) -> None:
+    from hook.audit.command import add_commands
+
+    add_commands(parser)
+
+
 GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "policy": ("check or show the node policy", _policy),
+    "audit": (
+        "compare every running container with the policy in force; exit status 0: all are in policy, 1: one is not, "
+        "2: one could not be looked at",
+        _audit,
+    ),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
 }
 """Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
