@@ -135,6 +135,9 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     which = explain.add_mutually_exclusive_group(required=True)
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    which.add_argument(
+        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
+    )
     explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
     explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
@@ -192,8 +195,10 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from hook.explain import explain
+    from hook.explain import explain, explain_running
 
+    if options.container:
+        return explain_running(options.container, options.policy, options.store, options.output)
     config = options.config or str(Path(options.bundle) / "config.json")
     return explain(config, options.policy, options.store, options.output)
 

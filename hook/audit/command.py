@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from hook.audit.audit import Audit, audit
+from hook.audit.audit import EXEMPT, IN_POLICY, UNKNOWN, Audit, Finding, audit
 from hook.audit.inventory import chosen, running
-from hook.audit.judge import EXEMPT, IN_POLICY, UNKNOWN, Finding
 from hook.audit.why import look
 from hook.base.errors import Usage
 from hook.base.terminal import table

@@ -2,9 +2,9 @@
 
 | source | containers of |
 |---|---|
-| state directories of runc, crun and youki | containerd, CRI-O, docker, podman, k3s, RKE2, and runtimes called by hand |
+| state directories of runc, crun and youki | containerd, CRI-O, docker, podman, k3s, RKE2, runtimes called by hand |
 | bundles of containerd's shims with their `init.pid` | the same with another `--root` for the runtime, kata, gVisor |
-| first processes in /proc whose cgroup is a container's | whatever the first two do not show; nothing but their number is known |
+| first processes in /proc whose cgroup is a container's | others; nothing but the id is known of them |
 
 Not found: containers of kata inside their virtual machine, and those that a container starts itself (docker in
 docker), which are that container's own. Rootless containers of users are not looked for: a user owns their records.

@@ -45,7 +45,7 @@ class Round:
             return (
                 f"created at {_moment(container.created)}, before this policy, which came at {_moment(self.compiled)}"
             )
-        wired = self.adapters.get(container.engine, [])
+        wired = self.adapters.get(container.engine.replace("cri-o", "crio"), [])
         if "runtime" in wired:
             return "created without reassert: by a runtime or handler that is not wired (reassert node status)"
         if "nri" in wired:

@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.adapters.nri.support import create_request
 
 from e2e.conftest import RUNTIMES
 from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
+from hook.adapters.nri.creation import Decider
+from hook.adapters.nri.metrics import NoMetrics
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.resident import Resident
 from hook.audit.audit import Audit, audit
 from hook.audit.inventory import chosen, running
 from hook.audit.judge import STALE
+from hook.audit.stale import stale
 from hook.audit.why import look
+from hook.policy.store import load
 
 FILE = """\
 apiVersion: reassert/v1
@@ -52,7 +59,8 @@ def differences(finding: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def pod(bundle: Bundle) -> Bundle:
-    bundle.pod()
+    """A hostile one: it forges what the wrapper writes, too."""
+    bundle.pod(**{"reassert/decision": "{"})
     bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/mine")
     return bundle
 
@@ -75,7 +83,6 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert all(why.startswith("created without reassert") for why in differences(finding).values())
         assert done.returncode == 1
         assert "/tmp/mine" not in done.stdout, "no value is shown"
-        os.utime(compiled_node.policy)
         compiled_node.compile()
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
 
@@ -118,6 +125,8 @@ def test_a_file_that_the_node_replaced_is_stale(compiled_node: Node, bundle: Bun
         assert container.exec("/bin/cat", "/etc/company.crt") == "company\n", "the old one, truly"
         assert difference["kind"] == (STALE if how == "replaced" else "mount")
         assert "/etc/company.crt" in difference["message"]
+        old = stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id]))
+        assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))] * (how == "replaced")
         file.with_name("old").unlink(missing_ok=True)
 
 
@@ -192,3 +201,37 @@ def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real:
         assert audit(look(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
     finally:
         run(real, "delete", "--force", container.id, check=False)
+
+
+def test_explain_finds_a_running_container(compiled_node: Node, pod: Bundle, real: str) -> None:
+    pod.pod(name="p-" + pod.directory.parent.parent.name)
+    pod.save()
+    explain = (str(REASSERT), "explain", "--store", str(compiled_node.store))
+    with guarded("wrapper", real, compiled_node, pod) as container:
+        for word in (container.id, container.id[:-1], f"{chosen(container.id, running()).pod}/c"):
+            done = run(*explain, "--policy", str(compiled_node.policy), "--container", word)
+            assert "corrected by reassert at create" in done.stdout
+            assert f"config     {pod.config}" in done.stdout
+    with Running(real, pod) as container:
+        again = run(*explain, "--policy", str(compiled_node.policy), "--container", container.id).stdout
+        assert "corrected by reassert at create" in again, "the same bundle"
+    missing = run(*explain, "--container", container.id, check=False)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "no running container has the id or name" in missing.stderr
+
+
+def test_the_nri_plugin_counts_no_drift_that_the_wrapper_put_right(compiled_node: Node, pod: Bundle, real: str) -> None:
+    """Its runtime's record of a container is older than the wrapper's edits."""
+    pod.save()
+    for adapter, count in (("wrapper", 0), ("none", 1)):
+        container = guarded("wrapper", real, compiled_node, pod) if count == 0 else Running(real, pod)
+        with container:
+            seen(compiled_node, container)
+            record = create_request(["REQUESTS_CA_BUNDLE=/tmp/mine"], id=container.id, state=3)
+            report = Report(str(compiled_node.events), NoMetrics())
+            decider = Decider(Resident(str(compiled_node.policy), str(compiled_node.store)), report)
+            assert decider.look_at_running([record.pod], [record.container]) == count, adapter
+            report.close()
+        pod.save()
+    (event,) = [event for event in compiled_node.logged() if event["event"] == "container.drifted"]
+    assert {edit["name"] for edit in event["edits"]} == {"REQUESTS_CA_BUNDLE", "/etc/ssl"}
