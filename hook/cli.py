@@ -85,6 +85,12 @@ def _node(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    from hook.doctor.command import add_commands
+
+    add_commands(parser)
+
+
 def _audit(parser: argparse.ArgumentParser) -> None:
     from hook.audit.command import add_commands
 
@@ -98,6 +104,7 @@ GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
         "2: one could not be looked at",
         _audit,
     ),
+    "doctor": ("say on one page whether this node is well, and which command mends what is not", _doctor),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
 }
 """Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
