@@ -85,8 +85,26 @@ def _node(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    from hook.doctor.command import add_commands
+
+    add_commands(parser)
+
+
+def _audit(parser: argparse.ArgumentParser) -> None:
+    from hook.audit.command import add_commands
+
+    add_commands(parser)
+
+
 GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "policy": ("check or show the node policy", _policy),
+    "audit": (
+        "compare every running container with the policy in force; exit status 0: all are in policy, 1: one is not, "
+        "2: one could not be looked at",
+        _audit,
+    ),
+    "doctor": ("say on one page whether this node is well, and which command mends what is not", _doctor),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
 }
 """Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
@@ -124,6 +142,9 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     which = explain.add_mutually_exclusive_group(required=True)
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    which.add_argument(
+        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
+    )
     explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
     explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
@@ -181,8 +202,10 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from hook.explain import explain
+    from hook.explain import explain, explain_running
 
+    if options.container:
+        return explain_running(options.container, options.policy, options.store, options.output)
     config = options.config or str(Path(options.bundle) / "config.json")
     return explain(config, options.policy, options.store, options.output)
 

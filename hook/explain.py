@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from hook.adapters.handover import ANNOTATION, stamp
+from hook.base.errors import ReassertError
 from hook.base.system import Untrusted, read_file, trusted
 from hook.base.terminal import table
 from hook.base.text import printable
@@ -24,20 +25,34 @@ from hook.reserve.env import Reserved
 from hook.reserve.outcome import Edit
 
 
-def explain(config: str, policy_file: str | None, store_directory: str, output: str) -> int:
-    """Print the decision. Returns 0 also for a container that is refused. Raises ReassertError, OSError."""
+def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:
+    """Print the decision. Returns 0 also for a container that is refused. Raises ReassertError, OSError.
+
+    `runs`: it is the config.json of a container that runs, in the bundle that its engine made.
+    """
     policy = _policy(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
     case = Case("explain", "", lambda: policy)
-    decided = case.decide(identify(spec, copied=True), spec)
+    decided = case.decide(identify(spec, copied=not runs), spec)
     container = case.container
+    outcome = _outcome_of_running(decided, container) if runs else _outcome(decided, container)
     if output == "json":
-        print(json.dumps(as_json(decided, container, config), indent=2))
+        print(json.dumps({**as_json(decided, container, config), "outcome": outcome}, indent=2))
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
-        print(_table(decided, container, config))
+        print(_table(decided, container, config, outcome))
     return 0
+
+
+def explain_running(word: str, policy_file: str | None, store_directory: str, output: str) -> int:
+    """The same for a container that runs, by its id, the beginning of its id, or its name."""
+    from hook.audit.inventory import chosen, running
+
+    found = chosen(word, running())
+    if found.spec is None:
+        raise ReassertError(f"{found.id} runs (process {found.pid}), but its config.json is unknown: {found.problem}")
+    return explain(found.spec.where, policy_file, store_directory, output, runs=True)
 
 
 def _policy(policy_file: str | None, store_directory: str) -> Policy:
@@ -98,7 +113,7 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
     }
 
 
-_CORRECTED = "started corrected: the wrapper already corrected this config.json when the container was created"
+_CORRECTED = "corrected by reassert at create: this config.json is already what the policy wants"
 
 
 def _outcome(decided: Plan, container: Container) -> str:
@@ -113,7 +128,20 @@ def _outcome(decided: Plan, container: Container) -> str:
     return "started corrected" if decided.edits else "started unchanged"
 
 
-def _table(decided: Plan, container: Container, config: str) -> str:
+def _outcome_of_running(decided: Plan, container: Container) -> str:
+    if decided.excluded:
+        return f"left alone: excluded by {decided.excluded}"
+    if decided.is_empty():
+        return (
+            _CORRECTED if ANNOTATION in container.annotations else "created as the policy wants it: nothing to correct"
+        )
+    would = "refused" if decided.refusal() else "corrected"
+    if decided.audit_only():
+        return "runs as it was created: mode is Audit"
+    return f"its config.json is not what the policy wants: a new container would be {would}. See `reassert audit`"
+
+
+def _table(decided: Plan, container: Container, config: str, outcome: str) -> str:
     parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
         parts.append(_line("WARNING", decided.policy.warning))
@@ -131,7 +159,7 @@ def _table(decided: Plan, container: Container, config: str) -> str:
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
-    return "\n".join([*parts, "", _line("result", _outcome(decided, container))])
+    return "\n".join([*parts, "", _line("result", outcome)])
 
 
 def _line(label: str, text: str) -> str:

@@ -20,6 +20,7 @@ from hook.container.spec import ENTRIES, LIMIT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 STATE_JSON, STATUS = "/state.json", "/status"
 _NAMES = ("runc", "crun", "youki")
@@ -28,6 +29,18 @@ _NAMES = ("runc", "crun", "youki")
 def bundle_in(base: str) -> str:
     """The bundle in a container's state directory, of any runtime; "" if there is none."""
     return from_state_json(base) or from_status(base)
+
+
+def record_in(base: str) -> "tuple[dict[str, Any], str]":
+    """A container's record in its state directory, of any runtime, and its bundle; empty if there is none.
+
+    Raises Undecided, OSError.
+    """
+    state = _read_json(base + STATE_JSON)
+    if isinstance(state, dict):
+        return state, _bundle_of_state(state)
+    status = _read_json(base + STATUS)
+    return (status, _bundle_of_status(status, base)) if isinstance(status, dict) else ({}, "")
 
 
 def bundle_of(
@@ -73,8 +86,10 @@ def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> 
 def from_state_json(base: str) -> str:
     """The bundle in state.json of runc or youki; "" if there is none."""
     state = _read_json(base + STATE_JSON)
-    if not isinstance(state, dict):
-        return ""
+    return _bundle_of_state(state) if isinstance(state, dict) else ""
+
+
+def _bundle_of_state(state: "dict[str, Any]") -> str:
     config = state.get("config")
     labels = config.get("labels") if isinstance(config, dict) else None
     # runc appends its own label after the labels that it makes of annotations (libcontainer/specconv): the last counts.
@@ -91,7 +106,11 @@ def from_status(base: str) -> str:
     outside the bundle (`--config`). crun's own copy of config.json is next to the status.
     """
     status = _read_json(base + STATUS)
-    bundle = _bundle_member(status) if isinstance(status, dict) else ""
+    return _bundle_of_status(status, base) if isinstance(status, dict) else ""
+
+
+def _bundle_of_status(status: "dict[str, Any]", base: str) -> str:
+    bundle = _bundle_member(status)
     if bundle == "/" or (bundle and not _has_config(bundle) and _has_config(base)):
         return base
     return bundle

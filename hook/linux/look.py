@@ -87,7 +87,7 @@ def _looked(
     with mount_namespace_of(pid):
         root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
-            return _View(root, mount_table(pid), spec, sources).problems(reserved)
+            return View(root, mount_table(pid), spec, sources).problems(reserved)
         finally:
             posix.close(root)
 
@@ -96,12 +96,12 @@ def _still(edit: PlaceMount, problem: NotSo) -> str:
     return f"{named(edit.name)} in the image {_ASTRAY}" if problem.can_place else str(problem)
 
 
-class _View:
+class View:
     """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor in its mount namespace.
 
     `sources`: what the node has where a reserved mount comes from, and, if that is known, as its root ("/"). The
     namespace is a copy of the node's, so the node's own mounts are in its table too: everywhere but at the container's
-    root or below.
+    root or below. `nodes_table`: the node's mounts. `own_tree`: the container's root among them.
     """
 
     def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, posix.stat_result]) -> None:
@@ -110,7 +110,8 @@ class _View:
         self.spec = spec
         self.sources = sources
         self.own = mount_id(root)
-        self.prefix = self._row(self.own).point.rstrip("/")
+        self.prefix = self.own_tree = self._row(self.own).point.rstrip("/")
+        self.nodes_table = table
         self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
         self.ours: dict[int, PlaceMount] = {}
         self.places: dict[str, Place] = {}
@@ -122,7 +123,7 @@ class _View:
             raise Misled("leads through a mount that came meanwhile")
         return row
 
-    def _at(self, row: Row) -> str:
+    def at(self, row: Row) -> str:
         """The place of a mount, as the container will see it."""
         return row.point.removeprefix(self.prefix)
 
@@ -140,13 +141,13 @@ class _View:
                 found.append((edit, problem))
             except (Misled, OSError) as error:
                 found.append((edit, NotSo(f"{named(edit.name)} in the image {_cannot(error)}")))
-        return found or self._late(reserved)
+        return found or self.late(reserved)
 
     def _is_the_images(self) -> bool:
         """Whether the root is what the engine made for the container; a link to "/" can lead a volume over it."""
         if "/" in self.sources:
             return same_file(posix.fstat(self.root), self.sources["/"])
-        stacked = {(row.device, row.root) for row in self.table.values() if row.point == self.prefix}
+        stacked = {(row.device, row.root) for row in self.table.values() if row.point.rstrip("/") == self.prefix}
         return len(stacked) == 1
 
     def _hold(self, edit: PlaceMount, reserved: "Sequence[PlaceMount]") -> None:
@@ -163,14 +164,13 @@ class _View:
             row = self._row(mount_id(place.fd))
             same = same_file(posix.fstat(place.fd), self.sources[edit.name])
             if row.point != self.prefix + place.path or not same:
-                raise NotSo(
-                    f"{named(edit.name)} in the container is not {named(edit.source())} of the node", can_place=True
-                )
+                problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
+                raise NotSo(problem, True, row if row.point == self.prefix + place.path else None)
             under = self._row(row.parent)
             while under.point == row.point and (under.device, under.root) == (row.device, row.root):
                 under = self._row(under.parent)  # an earlier copy, on which `look` placed this one
             if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
-                raise NotSo(volume_above(self._at(under), edit.name))  # of a subPath its directory can be removed
+                raise NotSo(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
             self.ours[row.id] = edit
             self._check_subtree(edit, row, self._companions(edit, place.path, reserved))
         finally:
@@ -183,13 +183,13 @@ class _View:
             if row.filesystem in _NOBODYS:
                 raise Misled(f"leads through {named(path)}, a {row.filesystem} file system")
             if edit.mount and number != self.own and number not in self.ours and not edit.volumes_above:
-                raise NotSo(volume_above(self._at(row), edit.name))
+                raise NotSo(volume_above(self.at(row), edit.name))
         if edit.mount and place.path == "/":
             raise Misled("leads to the container's root")
 
     def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
         for row in self.inside:
-            at = self._at(row)
+            at = self.at(row)
             if (at == path or is_below(at, path)) and not any(at == ok or is_below(at, ok) for ok in companions):
                 raise NotSo(f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below")
 
@@ -200,7 +200,7 @@ class _View:
         below = self._below(mount.id, mount.point, self.inside)
         self._check_complete(edit, mount, below, companions)
         for row in below:
-            at = self._at(row)
+            at = self.at(row)
             if any(at == ok or is_below(at, ok) for ok in companions):
                 continue
             if not self._came_with(edit, row.point[len(mount.point) :], row):
@@ -210,21 +210,17 @@ class _View:
             if not all(option in row.options for option in wanted):
                 tree.append(row)
         for row in tree:
-            self._set_options(row, wanted)
+            self.set_options(row, wanted)
 
     def _check_complete(self, edit: PlaceMount, mount: Row, below: "list[Row]", companions: "set[str]") -> None:
         """Checks that mounts of the node below the source are there: crun 1.8.1 omits them in a user namespace."""
         if "rbind" not in edit.options():
             return
-        fd = posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC)
-        try:
-            number, source = mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
-        finally:
-            posix.close(fd)
+        number, source = self.tree(edit)
         there = {(row.point, row.device, row.root) for row in below}
         left_out: set[int] = set()  # rbind skips what is unbindable; the container's own tree came later
-        for row in self._below(number, source, self.table.values()):
-            if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.prefix}/"):
+        for row in self._below(number, source, self.nodes_table.values()):
+            if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.own_tree}/"):
                 left_out.add(row.id)
                 continue
             point = mount.point + row.point[len(source) :]
@@ -236,16 +232,19 @@ class _View:
                     can_place=True,
                 )
 
+    def tree(self, edit: PlaceMount) -> tuple[int, str]:
+        """The mount of the node that holds an edit's source, and the source's path without symbolic links."""
+        return tree_of(edit.source())
+
     def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
-        import os  # hardly a node mounts something below such a source
+        point = self.tree(edit)[1] + path
+        rows = self.nodes_table.values()
+        return any(r.point == point and r.device == row.device and r.root == row.root for r in rows)
 
-        point = os.path.realpath(edit.source()).rstrip("/") + path
-        return any(r.point == point and r.device == row.device and r.root == row.root for r in self.table.values())
-
-    def _set_options(self, row: Row, wanted: list[str]) -> None:
+    def set_options(self, row: Row, wanted: list[str]) -> None:
         """`ro` of a bind mount is not recursive in any runtime; the kernel makes it so for each mount."""
-        at = self._at(row)
+        at = self.at(row)
         fd = open_in_root(self.root, at)
         try:
             if mount_id(fd) == row.id:  # else another one hides it
@@ -284,7 +283,7 @@ class _View:
                     found.add(place.path)
         return found
 
-    def _late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+    def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
 
         Directories in which it made devices must not have led into one. With a link in a volume that another mount was
@@ -338,8 +337,17 @@ class _View:
             nodes, dev = self._of_the_node()
             for row in volumes:
                 if row.device in nodes and (row.device, row.root) not in dev:
-                    return f"is in the volume {named(self._at(row))}, in which others can lead it to a reserved mount"
+                    return f"is in the volume {named(self.at(row))}, in which others can lead it to a reserved mount"
         return ""
+
+
+def tree_of(source: str) -> tuple[int, str]:
+    """The id of the mount that holds a path of this namespace, and the path without symbolic links; "" for `/`."""
+    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC)
+    try:
+        return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
+    finally:
+        posix.close(fd)
 
 
 def _cannot(error: Exception) -> str:

@@ -16,6 +16,7 @@ from hook.reserve.outcome import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.linux.walk import Row
     from hook.reserve.exclusive import Closed
 
 ENTRIES = 100_000
@@ -35,20 +36,25 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
     root as that namespace has it.
     """
-    found: dict[str, Reason] = {}
     with mount_namespace_of(pid):
         root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
             table = mount_table(pid)
             own = table.get(mount_id(root))
             prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
-            for row in table.values():
-                path = row.point.removeprefix(prefix)
-                if row.point.startswith(prefix + "/") and not closed.is_ours(path):
-                    _look_at_mount(root, path, closed, found)
-            _look_into(root, "/dev", closed, found)
+            return devices_below(root, prefix, table, closed)
         finally:
             posix.close(root)
+
+
+def devices_below(root: int, prefix: str, table: "dict[int, Row]", closed: "Closed") -> "list[Reason]":
+    """The same for a root that is opened in this mount namespace. `prefix`: its path there. `table`: the mounts."""
+    found: dict[str, Reason] = {}
+    for row in table.values():
+        path = row.point.removeprefix(prefix)
+        if row.point.startswith(prefix + "/") and not closed.is_ours(path):
+            _look_at_mount(root, path, closed, found)
+    _look_into(root, "/dev", closed, found)
     return list(found.values())[:_FOUND]
 
 

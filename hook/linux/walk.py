@@ -8,7 +8,7 @@ import posix
 
 from hook.base.compare import clean, is_below
 from hook.base.errors import named
-from hook.base.system import SYMLINK_LIMIT, read_file
+from hook.base.system import SYMLINK_LIMIT, read_fd, read_file
 from hook.linux.mountns import mount_id
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
@@ -25,11 +25,15 @@ class Misled(Exception):
 
 
 class NotSo(Exception):
-    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that."""
+    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
 
-    def __init__(self, message: str, can_place: bool = False) -> None:
+    `row`: the mount that is at its path instead, if there is one.
+    """
+
+    def __init__(self, message: str, can_place: bool = False, row: "Row | None" = None) -> None:
         super().__init__(message)
         self.can_place = can_place
+        self.row = row
 
 
 class Place:
@@ -165,12 +169,22 @@ class Row:
 
 
 def mount_table(pid: int) -> dict[int, Row]:
-    """The mounts of a process's mount namespace by id; 0: of this process. Raises OSError.
+    """The mounts of a process's mount namespace by id; 0: of this process. Raises OSError."""
+    return _table(read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT))
 
-    Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines.
-    """
-    text = read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT).decode("utf-8", "surrogateescape")
-    rows = [Row(line) for line in text.split("\n") if line]
+
+def mount_table_in(process: int) -> dict[int, Row]:
+    """The mounts of the process whose directory of /proc a descriptor is. Raises OSError."""
+    fd = posix.open("mountinfo", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=process)
+    try:
+        return _table(read_fd(fd, _TABLE_LIMIT, "mountinfo"))
+    finally:
+        posix.close(fd)
+
+
+def _table(data: bytes) -> dict[int, Row]:
+    """Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines."""
+    rows = [Row(line) for line in data.decode("utf-8", "surrogateescape").split("\n") if line]
     return {row.id: row for row in rows}
 
 

@@ -7,6 +7,7 @@ import stat
 from dataclasses import dataclass, field
 from functools import cache
 
+from hook.audit import stale
 from hook.base.errors import ReassertError
 from hook.events import EVENTS
 from hook.node import agent, systemd
@@ -107,9 +108,11 @@ def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRec
 
 
 def _named_files() -> tuple[list[str], list[str]]:
-    """Returns problems and hints about the files of this node that the policy names."""
+    """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
     try:
-        return problems_and_hints(policy(seeded=False))
+        in_force = policy(seeded=False)
+        problems, hints = problems_and_hints(in_force)
+        return problems, hints + stale.hints(in_force)
     except ReassertError:  # `out_of_date` reports a missing policy for each engine
         return [], []
 

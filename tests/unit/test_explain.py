@@ -131,7 +131,7 @@ def test_container_that_was_corrected_is_said_to_be(root_dir: Path, capsys: pyte
     arguments = [f"--policy={files.policy}", f"--store={root_dir}/s", f"--events={root_dir}/e", "--", "create"]
     assert reassert("runtime", "--real=/bin/true", *arguments, "--bundle", str(root_dir), "0a").returncode == 0
     files.explain("table")
-    assert capsys.readouterr().out.splitlines()[-1].startswith("result     started corrected: the wrapper already ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("result     corrected by reassert at create")
 
 
 def test_draft_that_a_node_would_refuse_is_explained_with_a_warning(

@@ -18,6 +18,7 @@ from hook.container.spec import ENTRIES
 from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import Plan
 from hook.policy.model import Policy
+from hook.reserve.outcome import Edit
 
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 """Prefixes of labels that kubelet and containerd add to the pod's own."""
@@ -180,8 +181,10 @@ class Decider:
             case = self._case(container.id)
             try:
                 who = identify(by_id[container.pod_sandbox_id], container, self.engine)
-                decided = case.decide(who, Asked(by_id[container.pod_sandbox_id], container))
+                asked = Asked(by_id[container.pod_sandbox_id], container)
+                decided = case.decide(who, asked)
                 wrong = still_wrong(decided, case.container)
+                wrong = _really(wrong, case, who, asked) if wrong else wrong
                 event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
             except Exception as error:  # one unreadable container must not hide the others
                 self.report.metrics.error("decision")
@@ -196,6 +199,25 @@ class Decider:
             self.report.container(event)
         self.report.metrics.drifted(drifted)
         return drifted
+
+
+def _really(wrong: list[Edit], case: Case, who: Identity, asked: Asked) -> list[Edit]:
+    """Those edits that the running container needs in fact: the runtime wrapper may have made some after the record.
+
+    All of them if this process cannot look at the container.
+    """
+    from hook.audit.drift import really_wrong  # few nodes have containers that differ
+    from hook.audit.judge import STALE, Actual
+
+    def decide(actual: Actual) -> Plan:
+        actual.pod_annotations = asked.pod_annotations
+        return case.decide(who, actual)
+
+    differences = really_wrong(case.container_id, decide)
+    if differences is None:
+        return wrong
+    found = {("mount" if different.kind == STALE else different.kind, different.name) for different in differences}
+    return [edit for edit in wrong if (edit.kind, edit.name) in found]
 
 
 class Asked:

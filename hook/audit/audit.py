@@ -1,0 +1,157 @@
+"""One round: every running container of the node, judged by the policy in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from hook.audit import workers
+from hook.audit.inventory import Running
+from hook.audit.judge import STALE, Actual, Difference, Judge
+from hook.audit.process import Gone, Process
+from hook.audit.why import Round
+from hook.base.errors import ReassertError, describe
+from hook.base.system import read_file
+from hook.container.identity import Identity
+from hook.container.spec import Spec
+from hook.decide import Case
+
+IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
+STATES = (DRIFTED, UNKNOWN, EXEMPT, IN_POLICY)
+
+ALL_IN_POLICY, DRIFT, NOT_ALL_SEEN = 0, 1, 2
+"""Exit statuses."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one container.
+
+    `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
+    """
+
+    id: str
+    title: str
+    namespace: str
+    pod: str
+    engine: str
+    pid: int
+    state: str
+    because: str = ""
+    line: str = ""
+    differences: tuple[Difference, ...] = ()
+    rules: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass
+class Auditor:
+    """Judges containers by one policy. `round`: what is known of the node."""
+
+    round: Round
+    judge: Judge = field(init=False)
+    read: Callable[[str, int], bytes] = field(default_factory=lambda: lru_cache(64)(read_file))
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.round)
+
+    def finding(self, container: Running) -> Finding | None:
+        """The finding; None if the container has ended meanwhile. Never raises for what a container can cause."""
+        try:
+            if container.spec is None or container.identity is None:
+                _check_runs(container)
+                return _found(container, UNKNOWN, because=container.problem)
+            with Process(container.pid, container.started) as process:
+                return self._judged(container, container.spec, container.identity, process)
+        except Gone:
+            return None
+        except (ReassertError, OSError, ValueError, MemoryError) as error:
+            return _found(container, UNKNOWN, because=describe(error))
+
+    def _judged(self, container: Running, spec: Spec, who: Identity, process: Process) -> Finding:
+        case = Case("audit", container.id, lambda: self.round.policy, self.read)
+        decided = case.decide(who, Actual(spec, process.environ()))
+        if decided.excluded:
+            because, line = self.round.exemption(who)
+            return _found(container, EXEMPT, because=because or decided.excluded, line=line)
+        differences = self.judge.differences(container, spec, decided, process)
+        said = {(difference.rule, difference.message) for difference in differences}
+        denied = self.judge.denied(container, spec, decided)
+        differences += [difference for difference in denied if (difference.rule, difference.message) not in said]
+        rules = tuple(match.rule.name for match in decided.matches if match.applies)
+        if decided.errors and not differences:
+            because = "; ".join(str(reason) for reason in decided.errors)
+            return _found(container, UNKNOWN, because=because, rules=rules)
+        state = DRIFTED if differences else IN_POLICY
+        return _found(container, state, differences=tuple(differences), rules=rules)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The findings of one round, drifted containers first."""
+
+    round: Round
+    findings: list[Finding]
+
+    def counts(self) -> dict[str, int]:
+        """The number of containers by state."""
+        return {state: sum(finding.state == state for finding in self.findings) for state in STATES}
+
+    def exit_status(self) -> int:
+        """DRIFT if one differs, even if others could not be seen; NOT_ALL_SEEN if that is all."""
+        counts = self.counts()
+        return DRIFT if counts[DRIFTED] else NOT_ALL_SEEN if counts[UNKNOWN] else ALL_IN_POLICY
+
+    def stale(self) -> list[Finding]:
+        """Containers with a mount of a file that the node has replaced since."""
+        return [f for f in self.findings if any(difference.kind == STALE for difference in f.differences)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        policy = self.round.policy
+        return {
+            "policy": {"path": policy.path, "sha256": policy.fingerprint, "mode": policy.mode},
+            "counts": {state.replace(" ", "-"): count for state, count in self.counts().items()},
+            "containers": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def audit(known: Round, there: list[Running], progress: Callable[[int, int], None] = lambda done, count: None) -> Audit:
+    """Look at these containers. `progress`: called with the number of those that are done and of all."""
+    auditor = Auditor(known)
+
+    def work(number: int) -> dict[str, Any] | None:
+        finding = auditor.finding(there[number])
+        return finding.as_dict() if finding else {}
+
+    findings = []
+    for done, (number, result) in enumerate(workers.each(len(there), work), 1):
+        progress(done, len(there))
+        if result:
+            findings.append(_finding(result))
+        elif result is None:
+            because = f"looking at it took longer than {workers.SECONDS:.0f} s, or could not be done"
+            findings.append(_found(there[number], UNKNOWN, because=because))
+    findings.sort(key=lambda f: (STATES.index(f.state), f.namespace, f.pod, f.title, f.id))
+    return Audit(known, findings)
+
+
+def _finding(data: dict[str, Any]) -> Finding:
+    differences = tuple(Difference(**difference) for difference in data["differences"])
+    return Finding(**{**data, "differences": differences, "rules": tuple(data["rules"])})
+
+
+def _found(container: Running, state: str, **more: Any) -> Finding:
+    about = (container.id, container.title, container.namespace, container.pod, container.engine, container.pid)
+    return Finding(*about, state, **more)
+
+
+def _check_runs(container: Running) -> None:
+    """Raises Gone for a container whose process ended since its record was read."""
+    if container.pid:
+        Process(container.pid, container.started).close()

@@ -1,0 +1,279 @@
+"""The containers that run on this node, found without asking any engine.
+
+| source | containers of |
+|---|---|
+| state directories of runc, crun and youki | containerd, CRI-O, docker, podman, k3s, RKE2, runtimes called by hand |
+| bundles of containerd's shims with their `init.pid` | the same with another `--root` for the runtime, kata, gVisor |
+| first processes in /proc whose cgroup is a container's | others; nothing but the id is known of them |
+
+Not found: containers of kata inside their virtual machine, and those that a container starts itself (docker in
+docker), which are that container's own. Rootless containers of users are not looked for: a user owns their records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from glob import glob
+from typing import Any
+
+from hook.adapters.state import record_in
+from hook.audit.names import names_of
+from hook.audit.process import Gone, Process, when
+from hook.base.errors import ReassertError, describe
+from hook.base.system import read_file
+from hook.container.identity import Identity, identify
+from hook.container.spec import LIMIT, Spec
+
+STATES = (
+    *("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),
+    *("/run/containers/runc", "/run/containers/crun", "/run/k3s/containerd/runc/*"),
+)
+"""Directories with a directory for each container of a runtime."""
+
+BUNDLES = (
+    "/run/containerd/io.containerd.runtime.v2.task/*/*/init.pid",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/*/*/init.pid",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/init.pid",
+)
+"""Files of containerd's shims with the number of a container's first process, in its bundle."""
+
+_CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+"""The part of a cgroup's path that engines make of a container's id."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A container that runs. `pid`, `started`: of its first process; `started` in clock ticks since the boot.
+
+    `bundle`: "" if it is not known. `state`: the runtime's directory for it, "" if unknown. `created`: seconds since
+    the epoch. `spec`, `identity`: of its config.json, None if that cannot be read, which `problem` says.
+    """
+
+    id: str
+    pid: int
+    started: int
+    bundle: str
+    state: str
+    created: float
+    name: str = ""
+    spec: Spec | None = field(default=None, repr=False, compare=False)
+    identity: Identity | None = field(default=None, repr=False, compare=False)
+    problem: str = ""
+
+    @property
+    def engine(self) -> str:
+        """The engine, "" if nothing shows it."""
+        engine = self.identity.engine if self.identity else ""
+        return engine if engine not in ("", "ambiguous") else "docker" if f"/moby/{self.id}" in self.bundle else ""
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace, "" if it is none of a pod or unknown."""
+        return (self.identity.namespace if self.identity else "") or ""
+
+    @property
+    def pod(self) -> str:
+        """The pod's name, "" if it is none of a pod or unknown."""
+        return (self.identity.pod if self.identity else "") or ""
+
+    @property
+    def title(self) -> str:
+        """Its name in Kubernetes' form, else the engine's name for it, else its id."""
+        who = self.identity
+        if who and who.kubernetes and (who.namespace or who.pod or who.container):
+            return str(who)
+        return self.name or self.id
+
+
+def running(ids: Iterable[str] | None = None) -> list[Running]:
+    """Every container that runs, in the order of their ids; only those with one of `ids`, if given.
+
+    Needs root: raises ReassertError without.
+    """
+    if os.geteuid() != 0:
+        raise ReassertError("only root can look into containers: run this with sudo")
+    wanted = None if ids is None else set(ids)
+    found: dict[tuple[str, int], Running] = {}
+    names = names_of()
+    for directory in _states(wanted):
+        container = from_state(directory, names)
+        if container:
+            found[container.id, container.pid] = container
+    pids = {container.pid for container in found.values()}
+    for container in [*_of_bundles(wanted, pids, names), *(_of_processes(pids, names) if wanted is None else [])]:
+        found.setdefault((container.id, container.pid), container)
+    return sorted(
+        found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
+    )
+
+
+def _states(wanted: set[str] | None) -> Iterator[str]:
+    for pattern in STATES:
+        for root in sorted(glob(pattern)):
+            try:
+                inside = os.listdir(root)
+            except OSError:
+                continue
+            yield from (f"{root}/{name}" for name in inside if wanted is None or name in wanted)
+
+
+def from_state(directory: str, names: dict[str, str] | None = None) -> Running | None:
+    """The container of a runtime's state directory; None if it does not run, or is not started yet."""
+    container_id = directory.rpartition("/")[2]
+    try:
+        record, bundle = record_in(directory)
+        pid, started = _process(record)
+        if pid <= 0 or os.path.lexists(f"{directory}/exec.fifo"):  # stopped, or created and not started
+            return None
+        with Process(pid, started) as process:
+            created = _time(record.get("created")) or when(process.started)
+            return _described(container_id, process, bundle, directory, created, names or {})
+    except Gone:
+        return None
+    except (ReassertError, OSError) as error:
+        return Running(container_id, 0, 0, "", directory, 0.0, problem=f"{directory}: {describe(error)}")
+
+
+def _described(
+    container_id: str, process: Process, bundle: str, state: str, created: float, names: dict[str, str]
+) -> Running:
+    """The container with what its config.json says."""
+    spec = identity = None
+    path, problem = f"{bundle.rstrip('/')}/config.json", ""
+    try:
+        spec = Spec(read_file(path, LIMIT), path)
+        identity = identify(spec)
+    except (ReassertError, OSError) as error:
+        problem = describe(error)
+    name = names.get(container_id, "")
+    return Running(container_id, process.pid, process.started, bundle, state, created, name, spec, identity, problem)
+
+
+def _process(record: dict[str, Any]) -> tuple[int, int]:
+    """The first process and its start time, 0 if unknown, of runc's state.json or crun's status."""
+    pid = record.get("init_process_pid", record.get("pid"))
+    started = record.get("init_process_start", record.get("process-start-time"))
+    return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
+
+
+def _time(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _of_bundles(wanted: set[str] | None, known: set[int], names: dict[str, str]) -> Iterator[Running]:
+    """Containers whose bundle has the number of their process, and that no known state directory has."""
+    for pattern in BUNDLES:
+        for path in sorted(glob(pattern)):
+            bundle = path.rpartition("/")[0]
+            container_id = bundle.rpartition("/")[2]
+            if wanted is not None and container_id not in wanted:
+                continue
+            try:
+                pid = int(read_file(path, 64))
+                if pid in known:
+                    continue
+                with Process(pid) as process:
+                    if not any(container_id in group for group in process.cgroups()):
+                        continue  # an old file, whose number is another process's by now
+                    known.add(pid)
+                    yield _described(container_id, process, bundle, "", when(process.started), names)
+            except (ReassertError, OSError, ValueError):
+                continue
+
+
+def _of_processes(known: set[int], names: dict[str, str]) -> Iterator[Running]:
+    """First processes in /proc whose cgroup has a container's id, and that belong to no known container.
+
+    A process whose parent is in the same mount namespace is not the first one. The cgroup's first such part counts:
+    a container can make cgroups below its own and name them as it likes, and what it starts there is its own.
+    """
+    namespaces, containers = _of_known(known)
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in known:
+            continue
+        try:
+            with Process(int(name)) as process:
+                namespace = process.mount_namespace()
+                if namespace in namespaces:
+                    continue
+                container_id = _id_in(process.cgroups())
+                if not container_id or container_id in containers:
+                    continue
+                with Process(process.parent()) as parent:
+                    if parent.mount_namespace() == namespace or _id_in(parent.cgroups()) == container_id:
+                        continue
+                containers.add(container_id)
+                where = "no state directory of a runtime has it"
+                yield Running(
+                    container_id,
+                    process.pid,
+                    process.started,
+                    "",
+                    "",
+                    when(process.started),
+                    names.get(container_id, ""),
+                    problem=where,
+                )
+        except (Gone, OSError, ValueError):
+            continue
+
+
+def _of_known(pids: set[int]) -> tuple[set[str], set[str]]:
+    """The mount namespaces of the node and of known containers, and the ids of these."""
+    namespaces, ids = {os.readlink("/proc/self/ns/mnt")}, set()
+    for pid in pids:
+        try:
+            with Process(pid) as process:
+                namespaces.add(process.mount_namespace())
+                ids.add(_id_in(process.cgroups()))
+        except (Gone, OSError):
+            continue
+    return namespaces, ids
+
+
+def _id_in(cgroups: list[str]) -> str:
+    """The outermost container's id in cgroup paths, "" without one; not in a user's cgroup."""
+    for path in cgroups:
+        match = None if path.startswith("/user.slice/") else _CGROUP.search(path)
+        if match:
+            return match[1]
+    return ""
+
+
+def chosen(word: str, containers: list[Running]) -> Running:
+    """The container that a user means: by id, else by the beginning of an id, else by a name.
+
+    A name is only ever a name: one that equals another container's id does not hide that one. Raises ReassertError if
+    it is none, or more than one.
+    """
+    exact = [container for container in containers if container.id == word]
+    if exact:
+        return _only(word, exact)
+    found = [container for container in containers if len(word) >= 4 and container.id.startswith(word)]
+    found += [container for container in containers if container not in found and word in _names(container)]
+    return _only(word, found)
+
+
+def _only(word: str, found: list[Running]) -> Running:
+    if not found:
+        raise ReassertError(f"no running container has the id or name {word}; `reassert audit` lists them")
+    if len(found) > 1:
+        listed = ", ".join(f"{container.id} ({container.title})" for container in found[:8])
+        raise ReassertError(f"{len(found)} running containers have the id or name {word}: {listed}; give the id")
+    return found[0]
+
+
+def _names(container: Running) -> set[str]:
+    who = container.identity
+    names = {container.name, container.title}
+    if who and who.pod:
+        names |= {who.pod, f"{who.namespace}/{who.pod}"}
+        names |= {who.container, f"{who.pod}/{who.container}"} if who.container else set()
+    return names - {"", None}

@@ -1,0 +1,102 @@
+"""Checks the reserved mounts and devices of a container that runs. It changes nothing.
+
+It is the check of hook.linux.look in the mount namespace of a container whose root is `/` by now. That root is the
+namespace's: the container's process can change its own root (chroot(2)), and with it what /proc/PID/mountinfo shows.
+"""
+
+from __future__ import annotations
+
+import posix
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from hook.base.errors import named
+from hook.container.spec import Spec
+from hook.linux.look import View, tree_of
+from hook.linux.lookdevices import devices_below
+from hook.linux.mountns import mount_namespace_of
+from hook.linux.walk import NotSo, Row, mount_table, mount_table_in
+from hook.plan import Plan
+from hook.reserve.mounts import PlaceMount
+from hook.reserve.outcome import Reason
+
+DELETED = "//deleted"
+"""What mountinfo has behind the root of a mount whose file was removed or replaced on the node (proc(5))."""
+
+Problems = tuple[list[tuple[PlaceMount, NotSo]], list[Reason]]
+
+
+class Node:
+    """The node's mounts, and what it has at hostPaths now. Each path is looked at once."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.table = mount_table(0)
+        self.status = lru_cache(4096)(posix.stat)
+        self.tree = lru_cache(4096)(tree_of)
+
+    def origin(self, source: str) -> tuple[str, str]:
+        """Device and root that mountinfo has for a bind mount of a hostPath. Raises OSError, KeyError."""
+        number, path = self.tree(source)
+        row = self.table[number]
+        return row.device, (row.root.rstrip("/") + path.removeprefix(row.point.rstrip("/"))) or "/"
+
+    def is_stale(self, row: Row, source: str) -> bool:
+        """Whether a mount is of the file that a hostPath was, before it was replaced or removed."""
+        if not row.root.endswith(DELETED):
+            return False
+        try:
+            return (row.device, row.root.removesuffix(DELETED)) == self.origin(source)
+        except (OSError, KeyError):  # it is missing, or in a mount that came meanwhile
+            return row.root.removesuffix(DELETED).rpartition("/")[2] == source.rpartition("/")[2]
+
+
+class _View(View):
+    """The root and mounts of a running container."""
+
+    def __init__(self, root: int, table: dict[int, Row], spec: Spec, node: Node, plan: Plan, rootfs: str) -> None:
+        sources = {edit.name: node.status(edit.source()) for edit in plan.mounts if edit.mount}
+        super().__init__(root, table, spec, sources)
+        self.node = node
+        self.nodes_table = node.table
+        self.own_tree = rootfs
+
+    def tree(self, edit: PlaceMount) -> tuple[int, str]:
+        """As the node has it: looked up before this namespace was entered."""
+        return self.node.tree(edit.source())
+
+    def set_options(self, row: Row, wanted: list[str]) -> None:
+        """The container runs: nothing is set, and a missing option is a problem."""
+        missing = [option for option in wanted if option not in row.options]
+        raise NotSo(f"{named(self.at(row))} is not mounted {','.join(missing)}")
+
+    def late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
+        """The runtime makes nothing more of any path: its mounts are in the table."""
+        return []
+
+
+def look(pid: int, plan: Plan, spec: Spec, node: Node, rootfs: str, check: Callable[[], None]) -> Problems:
+    """The reserved mounts that the container does not have, and the devices that it must not have.
+
+    `rootfs`: the container's root on the node, without symbolic links. `check`: called in its mount namespace; raises
+    if `pid` is not its process any more. The calling thread must share its working directory with no other
+    (hook.linux.mountns.own_directories). Raises Undecided, OSError.
+    """
+    for edit in plan.mounts:
+        if edit.mount:
+            node.status(edit.source())
+            node.tree(edit.source())
+    this = posix.open("/proc/thread-self", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    try:
+        with mount_namespace_of(pid):
+            check()
+            root = posix.open("/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+            try:
+                table = mount_table_in(this)
+                devices = devices_below(root, "", table, plan.closed) if plan.closed is not None else []
+                mounts = _View(root, table, spec, node, plan, rootfs).problems(plan.mounts) if plan.mounts else []
+                return mounts, devices
+            finally:
+                posix.close(root)
+    finally:
+        posix.close(this)

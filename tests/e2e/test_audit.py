@@ -1,0 +1,237 @@
+"""`reassert audit` under the real runc and crun: what a container really has, whatever its records say."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.adapters.nri.support import create_request
+
+from e2e.conftest import RUNTIMES
+from e2e.runtimes import guarded
+from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
+from hook.adapters.nri.creation import Decider
+from hook.adapters.nri.metrics import NoMetrics
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.resident import Resident
+from hook.audit.audit import Audit, audit
+from hook.audit.inventory import chosen, running
+from hook.audit.judge import STALE
+from hook.audit.stale import stale
+from hook.audit.why import look
+from hook.policy.store import load
+
+FILE = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: one-file
+    mounts:
+    - {hostPath: CA/certs/company.crt, mountPath: /etc/company.crt}
+"""
+
+
+def seen(node: Node, container: Running) -> dict[str, Any]:
+    """What one round says of one container, by the program's own code in this process."""
+    for _ in range(50):  # `runc start` can return before `runc init` executes the container's process
+        there = running([container.id])
+        if there and Path(f"/proc/{there[0].pid}/cmdline").read_bytes().split(b"\0")[0] in (b"/bin/sleep", b"sleep"):
+            break
+        time.sleep(0.05)
+    (found,) = round_of(node, container).findings
+    return found.as_dict()
+
+
+def round_of(node: Node, container: Running) -> Audit:
+    return audit(look(str(node.policy), str(node.store)), running([container.id]))
+
+
+def differences(finding: dict[str, Any]) -> dict[str, str]:
+    """Why, by kind and name."""
+    return {f"{d['kind']} {d['name']}": d["why"] for d in finding["differences"]}
+
+
+@pytest.fixture
+def pod(bundle: Bundle) -> Bundle:
+    """A hostile one: it forges what the wrapper writes, too."""
+    bundle.pod(**{"reassert/decision": "{"})
+    bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/mine")
+    return bundle
+
+
+@pytest.mark.parametrize("adapter", ["wrapper", "none"])
+def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
+    compiled_node: Node, pod: Bundle, real: str, adapter: str
+) -> None:
+    pod.save()
+    with guarded("wrapper", real, compiled_node, pod) if adapter == "wrapper" else Running(real, pod) as container:
+        finding = seen(compiled_node, container)
+        assert (finding["title"], finding["engine"], finding["pod"]) == ("default/p/c", "containerd", "p")
+        done = run(str(REASSERT), "audit", *compiled_node.options()[:4], container.id, check=False)
+        if adapter == "wrapper":
+            assert (finding["state"], finding["differences"], finding["rules"]) == ("in policy", (), ("company-ca",))
+            assert (done.returncode, "1 containers: 1 in policy." in done.stdout) == (0, True), done.stdout
+            return
+        assert finding["state"] == "drifted"
+        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
+        assert all(why.startswith("created without reassert") for why in differences(finding).values())
+        assert done.returncode == 1
+        assert "/tmp/mine" not in done.stdout, "no value is shown"
+        compiled_node.compile()
+        assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
+
+
+def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    pod.spec["process"]["env"] = ["PATH=/bin", "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"]
+    with guarded("createRuntime", real, compiled_node, pod) as container:
+        assert not any(mount["destination"] == "/etc/ssl" for mount in pod.saved()["mounts"])
+        assert seen(compiled_node, container)["state"] == "in policy"
+
+
+def test_a_change_from_inside_is_named_as_that(compiled_node: Node, pod: Bundle, real: str) -> None:
+    script = "export REQUESTS_CA_BUNDLE=/tmp/mine; exec /bin/sleep 600"
+    pod.spec["process"]["args"] = ["/bin/sh", "-c", script]
+    with guarded("wrapper", real, compiled_node, pod) as container:
+        finding = seen(compiled_node, container)
+        pid = finding["pid"]
+        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE"}
+        run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "umount", "/etc/ssl")
+        finding = seen(compiled_node, container)
+        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
+        assert all(why.startswith("changed from inside") for why in differences(finding).values())
+
+
+@pytest.mark.parametrize("how", ["replaced", "moved away"])
+def test_a_file_that_the_node_replaced_is_stale(compiled_node: Node, bundle: Bundle, real: str, how: str) -> None:
+    bundle.pod()
+    compiled_node.compile(FILE.replace("CA/", f"{compiled_node.ca}/"))
+    file = compiled_node.ca / "certs/company.crt"
+    file.write_text("company\n")
+    with guarded("wrapper", real, compiled_node, bundle) as container:
+        assert seen(compiled_node, container)["state"] == "in policy"
+        if how == "moved away":
+            file.rename(file.with_name("old"))
+        file.with_name("new").write_text("company 2\n")
+        file.with_name("new").rename(file)
+        (difference,) = seen(compiled_node, container)["differences"]
+        assert container.exec("/bin/cat", "/etc/company.crt") == "company\n", "the old one, truly"
+        assert difference["kind"] == (STALE if how == "replaced" else "mount")
+        assert "/etc/company.crt" in difference["message"]
+        old = stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id]))
+        assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))] * (how == "replaced")
+        file.with_name("old").unlink(missing_ok=True)
+
+
+def test_an_exempt_container_names_the_line(compiled_node: Node, bundle: Bundle) -> None:
+    bundle.pod(namespace="kube-system")
+    with guarded("wrapper", RUNTIMES["runc"], compiled_node, bundle) as container:
+        finding = seen(compiled_node, container)
+        assert (finding["state"], finding["because"]) == ("exempt", "namespace kube-system is excluded")
+        assert finding["line"] == f"{compiled_node.policy}:5"
+
+
+def test_no_container_hides_from_it(compiled_node: Node, pod: Bundle, real: str) -> None:
+    """Paused, in a user namespace, with 1 MB of env, in a root of its own making, with hostile mount points."""
+    big = [f"FILLER{number}={'x' * 100_000}" for number in range(10)]
+    pod.spec["process"]["env"] += big
+    pod.spec["process"]["args"] = ["/bin/busybox", "chroot", "/tmp/jail", "/bin/sleep", "600"]
+    jail = pod.rootfs / "tmp/jail"
+    (jail / "bin").mkdir(parents=True)
+    (jail / "bin/sleep").write_bytes(Path(BUSYBOX).read_bytes())
+    (jail / "bin/sleep").chmod(0o755)
+    odd = pod.rootfs / "tmp/a\n36 1 0:1 / \\040/etc/ssl rw - x"
+    odd.mkdir(parents=True)
+    capabilities = pod.spec["process"]["capabilities"]
+    for kind in capabilities:
+        capabilities[kind] = [*capabilities[kind], "CAP_SYS_CHROOT"]
+    pod.bind("/etc", "/" + str(odd.relative_to(pod.rootfs)))
+    pod.save()
+    with Running(real, pod) as container:
+        assert set(differences(seen(compiled_node, container))) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
+        run(real, "pause", container.id)
+        assert set(differences(seen(compiled_node, container))) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
+        run(real, "resume", container.id)
+
+
+def test_a_container_in_a_user_namespace(compiled_node: Node, pod: Bundle, real: str) -> None:
+    linux = pod.spec["linux"]
+    linux["namespaces"].append({"type": "user"})
+    linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    pod.spec["mounts"] = [m for m in pod.spec["mounts"] if m["destination"] != "/sys/fs/cgroup"]
+    for path in [pod.rootfs, *pod.rootfs.rglob("*")]:
+        os.chown(path, 100000, 100000, follow_symlinks=False)
+    for path in (pod.directory, pod.directory.parent, pod.directory.parent.parent):
+        path.chmod(0o755)
+    with guarded("wrapper", real, compiled_node, pod) as container:
+        assert seen(compiled_node, container)["state"] == "in policy"
+        run("nsenter", "-t", str(running([container.id])[0].pid), "-m", "/bin/busybox", "umount", "/etc/ssl")
+        assert set(differences(seen(compiled_node, container))) == {"mount /etc/ssl"}
+
+
+def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real: str) -> None:
+    """A container that is created and not started, a zombie's, and one whose number is another process's by now."""
+    pod.save()
+    container = Running(real, pod)
+    assert container.create() == 0
+    try:
+        assert running([container.id]) == []
+        run(real, "start", container.id)
+        (found,) = running([container.id])
+        state = Path(found.state) / ("state.json" if "runc" in real else "status")
+        record = json.loads(state.read_text())
+        key = "init_process_start" if "runc" in real else "process-start-time"
+        state.write_text(json.dumps({**record, key: record[key] + 1}))
+        assert running([container.id]) == [], "another process has its number"
+        state.write_text(json.dumps(record))
+        assert chosen(container.id, running()).pid == found.pid
+        run(real, "kill", container.id, "KILL")
+        for _ in range(50):
+            if not running([container.id]):
+                break
+            time.sleep(0.05)
+        assert round_of(compiled_node, container).findings == []
+        assert audit(look(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
+    finally:
+        run(real, "delete", "--force", container.id, check=False)
+
+
+def test_explain_finds_a_running_container(compiled_node: Node, pod: Bundle, real: str) -> None:
+    pod.pod(name="p-" + pod.directory.parent.parent.name)
+    pod.save()
+    explain = (str(REASSERT), "explain", "--store", str(compiled_node.store))
+    with guarded("wrapper", real, compiled_node, pod) as container:
+        for word in (container.id, container.id[:-1], f"{chosen(container.id, running()).pod}/c"):
+            done = run(*explain, "--policy", str(compiled_node.policy), "--container", word)
+            assert "corrected by reassert at create" in done.stdout
+            assert f"config     {pod.config}" in done.stdout
+    with Running(real, pod) as container:
+        again = run(*explain, "--policy", str(compiled_node.policy), "--container", container.id).stdout
+        assert "corrected by reassert at create" in again, "the same bundle"
+    missing = run(*explain, "--container", container.id, check=False)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "no running container has the id or name" in missing.stderr
+
+
+def test_the_nri_plugin_counts_no_drift_that_the_wrapper_put_right(compiled_node: Node, pod: Bundle, real: str) -> None:
+    """Its runtime's record of a container is older than the wrapper's edits."""
+    pod.save()
+    for adapter, count in (("wrapper", 0), ("none", 1)):
+        container = guarded("wrapper", real, compiled_node, pod) if count == 0 else Running(real, pod)
+        with container:
+            seen(compiled_node, container)
+            record = create_request(["REQUESTS_CA_BUNDLE=/tmp/mine"], id=container.id, state=3)
+            report = Report(str(compiled_node.events), NoMetrics())
+            decider = Decider(Resident(str(compiled_node.policy), str(compiled_node.store)), report)
+            assert decider.look_at_running([record.pod], [record.container]) == count, adapter
+            report.close()
+        pod.save()
+    (event,) = [event for event in compiled_node.logged() if event["event"] == "container.drifted"]
+    assert {edit["name"] for edit in event["edits"]} == {"REQUESTS_CA_BUNDLE", "/etc/ssl"}

@@ -1,0 +1,108 @@
+"""`reassert doctor`: every part has a line with what mends it, and a bundle has no value of a container."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.audit.audit import Audit, Finding
+from hook.audit.inventory import Running
+from hook.audit.why import Round
+from hook.base.errors import ReassertError
+from hook.container.identity import Identity
+from hook.container.spec import Spec
+from hook.doctor import bundle
+from hook.doctor.checks import BAD, OK, Seen, checks, remedy
+from hook.doctor.hide import HIDDEN, Hider
+from hook.node.change.record import Record
+from hook.node.status import Status
+from hook.policy.compiler import compile_bytes
+from unit.support import document
+
+OWNED = "/etc/ssl/certs/ca-certificates.crt"
+SECRETS = ("s3cr3t-plain", "two words of s3cr3t", 's3cr3t "quoted" \\ é', "s3cr3t\nline", "s3cr3t;=,\"}'")
+POLICY = document(
+    {"name": "ca", "env": [{"name": "CA", "value": OWNED}, {"name": "TOKEN_*", "absent": True}]},
+    {"name": "gpu", "env": [{"name": "GPU", "valueFrom": {"deviceAllocation": {"default": "void"}}}]},
+)
+
+
+def seen(policy_file: Path, *events: dict[str, Any], **status: Any) -> Seen:
+    policy_file.write_text(POLICY)
+    policy = compile_bytes(str(policy_file), POLICY.encode()).policy()
+    known = Round(policy)
+    audited = Audit(known, [Finding("0a", "a/b/c", "a", "b", "containerd", 7, "drifted")])
+    return Seen(Status(Record("/nowhere", {}), **status), known, audited, list(events))
+
+
+def edit(before: Any, after: str | None, **more: Any) -> dict[str, Any]:
+    described = {"rule": "ca", "kind": "env", "name": "CA", "before": before, "after": after, **more}
+    return {"event": "container.edited", "id": "0a", "edits": [described], "denials": [], "errors": []}
+
+
+def test_every_part_has_a_line_and_what_is_bad_a_command(tmp_path: Path) -> None:
+    found = checks(seen(tmp_path / "p", problems=["containerd: x out of date: run `reassert node install`, which y"]))
+    parts = ("engines", "adapters", "warm path", "policy", "permissions", "containers", "checkpoint", "clock", "disk")
+    assert list(dict.fromkeys(check.part for check in found)) == [*parts, "last errors"]
+    assert all(check.remedy for check in found if check.state == BAD)
+    assert next(check.remedy for check in found if "out of date" in check.text) == "reassert node install"
+    assert next(check.state for check in found if check.part == "policy") == OK
+    assert next(check for check in found if check.part == "containers").remedy == "reassert audit"
+
+
+def test_the_command_of_a_problem_is_found() -> None:
+    assert remedy("the agent is old: systemctl restart reassert-agent.service") == (
+        "systemctl restart reassert-agent.service"
+    )
+    assert remedy("nothing named") == "reassert node status"
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_secret_of_a_container_gets_into_a_bundle(
+    root_dir: Path, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of config.json, events, process files and lines of a journal, also of a container that is gone."""
+    env = [f"TOKEN={secret}", f"CA={OWNED}"]
+    config = json.dumps({"process": {"env": env, "args": ["x", secret]}, "annotations": {"a": secret}, "mounts": []})
+    spec = Spec(config.encode(), "/b/config.json")
+    running = Running("0a" * 32, 0, 0, "/b", "", 0.0, spec=spec, identity=Identity("containerd", True, "a", "b"))
+    events = [
+        edit([secret, None, OWNED], OWNED, truncated=[{"at": "/edits/0/before/0", "sha256": "ab"}]),
+        edit([secret], secret, **{"from": secret}),
+        {**edit([], None), "event": "container.denied", "unknown": secret, "warning": f"A={secret}"},
+        {"event": "container.error", "errors": [{"rule": "x", "message": f"process file: TOKEN={secret} is odd"}]},
+        {"event": "x", "edits": secret, "denials": {"a": secret}, "truncated": [{"at": secret}]},
+    ]
+    lines = [json.dumps(event) for event in events]
+    lines += [f"TOKEN={secret}".replace("\n", " "), *f'env ["TOKEN={secret}"] of x'.split("\n")]
+    lines += [json.dumps(f"TOKEN={secret}"), json.dumps({"process": {"env": env}}), f"a {{'TOKEN': '{secret}'}}"]
+    said = subprocess.CompletedProcess([], 0, "\n".join(lines), "")
+    monkeypatch.setattr("hook.node.systemd.available", lambda: True)
+    monkeypatch.setattr("hook.node.systemd.command", lambda *_: said)
+    for number, containers in enumerate(([running], [])):
+        path = root_dir / f"{number}.tar.gz"
+        names = bundle.write(str(path), "page\n", {}, seen(root_dir / "p", *events), containers)
+        assert path.stat().st_mode & 0o777 == 0o600
+        with tarfile.open(path) as found:
+            texts = {member.name: found.extractfile(member).read().decode() for member in found}  # type: ignore[union-attr]  # all are files
+        assert len(texts) == len(names)
+        for name, text in texts.items():
+            assert "s3cr3t" not in text, (name, text)
+        assert OWNED in texts["reassert-doctor/events.jsonl"]
+        assert '"ab"' not in texts["reassert-doctor/events.jsonl"], "a hash lets a short value be guessed"
+        assert HIDDEN in texts["reassert-doctor/journal/reassert-agent.service.txt"]
+        with pytest.raises(ReassertError, match="File exists"):
+            bundle.write(str(path), "", {}, seen(root_dir / "p"), [])
+
+
+def test_the_policys_own_values_stay(tmp_path: Path) -> None:
+    hider = Hider(seen(tmp_path / "p").known.policy, [OWNED, "void", "value-of-a-pod"])
+    assert hider.text(f"CA={OWNED} is not value-of-a-pod") == f"CA={OWNED} is not {HIDDEN}"
+    assert hider.event(edit(["x", OWNED], OWNED))["edits"][0] == {
+        "rule": "ca", "kind": "env", "name": "CA", "before": [HIDDEN, OWNED], "after": OWNED
+    }
