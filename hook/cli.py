@@ -282,6 +282,11 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics", metavar="ADDRESS", help="serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
     )
+    parser.add_argument(
+        "--textfile",
+        metavar="DIR",
+        help="write the metrics to DIR/reassert.prom, for node_exporter's textfile collector",
+    )
 
 
 def _nri(options: argparse.Namespace) -> int:
