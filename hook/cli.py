@@ -97,6 +97,18 @@ def _audit(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _events(parser: argparse.ArgumentParser) -> None:
+    from hook.eventlog.command import add_arguments
+
+    add_arguments(parser)
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    from hook.eventlog.report import add_arguments
+
+    add_arguments(parser)
+
+
 GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "policy": ("check or show the node policy", _policy),
     "audit": (
@@ -106,9 +118,11 @@ GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     ),
     "doctor": ("say on one page whether this node is well, and which command mends what is not", _doctor),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
+    "events": ("print the event log with its rotated files, and follow it", _events),
+    "report": ("summarise the event log by workload: what the policy changes or refuses, and what to ask for", _report),
 }
-"""Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
-given command is called: it imports what no other command needs, and a container start may wait for another command."""
+"""Commands with commands or options of their own, with the function that adds those to a parser. Only the function of
+the given command is called: it imports what no other one needs, and a container start may wait for another command."""
 
 
 def command_line(words: Collection[str]) -> argparse.ArgumentParser:
@@ -290,6 +304,11 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics", metavar="ADDRESS", help="serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
+    )
+    parser.add_argument(
+        "--textfile",
+        metavar="DIR",
+        help="write the metrics to DIR/reassert.prom, for node_exporter's textfile collector",
     )
 
 

@@ -41,6 +41,9 @@ PROBES = "/run/reassert/probes"
 """Directory that only root can write to. `node verify` and `node install` keep a file in it for each of their running
 probe containers, named by the container's id; with CRI another one, named by the pod's UID."""
 
+SETTINGS: "list[Any]" = []
+"""Arguments of hook.base.logfile.try_to_append, from the last policy that an event of this process names."""
+
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 WOULD_DENY = "container.would-deny"
 """The container started because the mode is Audit; Enforce mode would have refused it."""
@@ -64,6 +67,7 @@ def container_event(
     clock: Clock, adapter: str, container_id: str, identity: "Identity | None", policy: "Policy | None"
 ) -> "dict[str, object]":
     """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
+    SETTINGS[:] = policy.event_log if policy else ()
     event: dict[str, object] = {
         "timestamp": timestamp(clock.started),
         "adapter": adapter,
@@ -168,4 +172,4 @@ def write(path: str, event: "dict[str, object]") -> None:
     """Append an event to the log. A log that cannot be written never stops a container."""
     from hook.base.logfile import try_to_append  # not for an event that is left to the hook
 
-    try_to_append(path, line(event))
+    try_to_append(path, line(event), *SETTINGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from e2e.support import REASSERT
 from hypothesis import settings
 
+BROWSER = "chromium-headless-shell"
 ENGINES = ("/usr/sbin/runc", "/usr/bin/crun", "/bin/busybox")
 
 
@@ -26,6 +28,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "root": ("to be root; root of a user namespace is enough", lambda: os.geteuid() == 0),
     "users": ("files and processes of several users: the machine's own root", several_users),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
+    "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),
     "engine": ("real runtimes and engines", lambda: all(os.access(tool, os.X_OK) for tool in ENGINES)),
 }
 """Markers: what a test needs of the machine, in words, and the probe for it."""

@@ -78,7 +78,7 @@ took() { # NAME
 
 began=$SECONDS
 packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc umoci rpmlint rpm \
-  kubernetes-client libc6-dev
+  kubernetes-client libc6-dev chromium-headless-shell
 took "packages"
 case $* in
 *tests/unit*) ;;

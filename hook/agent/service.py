@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from hook import __version__, events
-from hook.adapters.nri.metrics import Metrics, NoMetrics
+from hook.adapters.nri.metrics import NoMetrics
 from hook.agent import protocol
 from hook.agent.listener import listener_at
 from hook.agent.protocol import Malformed, Request
@@ -78,7 +78,7 @@ def main(chosen: argparse.Namespace) -> int:
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     try:
         listener, own = listener_at(chosen.socket)
-        metrics = _metrics(chosen.metrics)
+        metrics = _metrics(chosen)
         agent = Agent(listener, Memory(chosen.policy, chosen.store, chosen.events), notifier, Tally(metrics))
         if chosen.nri:
             agent.plugin = _plugin(chosen, metrics)
@@ -98,15 +98,13 @@ def main(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _metrics(address: str | None) -> NoMetrics:
+def _metrics(chosen: argparse.Namespace) -> NoMetrics:
     """What counts for Prometheus. Raises Usage."""
-    if not address:
+    if not chosen.metrics and not chosen.textfile:
         return NoMetrics()
-    from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
+    from hook.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
-    metrics = Metrics()
-    serve(metrics, address)
-    return metrics
+    return start(chosen, chosen.nri, all_adapters=True)
 
 
 class Plugin:

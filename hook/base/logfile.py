@@ -32,12 +32,22 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
         posix.close(fd)
 
 
-def try_to_append(path: str, text: str) -> None:
-    """Append a line of ASCII text. A file that cannot be written is no error."""
+def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, journal: bool = False) -> None:
+    """Append a line of ASCII text. A file or journal that cannot be written is no error.
+
+    `journal`: send it to systemd's journal too. The last three are hook.events.SETTINGS.
+    """
     try:
-        append(path, text.encode("ascii"))
+        append(path, text.encode("ascii"), limit, kept)
     except OSError:
         pass
+    if journal:
+        try:
+            from hook.base.journal import send
+
+            send(text)
+        except Exception:  # noqa: S110  # nothing about a log stops a container
+            pass
 
 
 def _open(path: str) -> "tuple[int, posix.stat_result]":

@@ -13,6 +13,7 @@ from types import FrameType
 from hook.base.errors import ReassertError, Usage
 from hook.base.files import discard_output
 from hook.base.text import printable
+from hook.metrics import verified
 from hook.node import status, systemd
 from hook.node.change import journal, tree
 from hook.node.change.files import Disk
@@ -262,7 +263,9 @@ def _verify(options: argparse.Namespace) -> int:
     with closing(engine.starter(now)) as starter:
         agent = bool(part.adapters) and systemd.is_active(agent_unit.SOCKET)
         in_force = policy(seeded=not part.adapters)
-        return verify(engine, handlers, in_force, starter, options.output, accepted, agent)
+        found = verify(engine, handlers, in_force, starter, options.output, accepted, agent)
+    verified.record(engine.name, found)
+    return found
 
 
 def _beside(name: str, record: Record) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hook import __version__
+from hook.base import logfile
 from hook.base.compare import clean
 from hook.base.errors import ReassertError, describe
 from hook.base.files import make_directory
@@ -41,6 +42,7 @@ class Compiled:
             "excludedNamespaces": list(exclude.get("namespaces") or []),
             "excludedTypes": list(exclude.get("containerTypes") or []),
             "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
+            "eventLog": _event_log(spec.get("eventLog") or {}),
             "rules": len(rules),
             "index": index,
             "patterns": patterns,
@@ -178,6 +180,14 @@ def clear(store: str = STORE) -> None:
         path.unlink(missing_ok=True)
     with suppress(OSError):
         os.rmdir(store)
+
+
+def _event_log(given: dict[str, Any]) -> list[Any]:
+    """Size limit in bytes, number of kept files, and whether events go to the journal too; [] for the defaults."""
+    if not given:
+        return []
+    limit = int(given["maxSizeMiB"]) << 20 if "maxSizeMiB" in given else logfile.LIMIT
+    return [limit, int(given.get("keep", logfile.KEPT)), bool(given.get("journal"))]
 
 
 def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

@@ -24,6 +24,7 @@ NO_RULES: "dict[str, Any]" = {
     "excludedNamespaces": ["kube-system"],
     "excludedTypes": [],
     "kubeletRoot": KUBELET_ROOT,
+    "eventLog": [],
     "rules": 0,
     "index": {},
     "patterns": {},

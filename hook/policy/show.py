@@ -99,9 +99,15 @@ def effective(policy: Policy) -> dict[str, Any]:
             "failurePolicy": policy.failure_policy,
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
+            **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
             "rules": [_rule(rule) for rule in policy.candidates(None)],
         },
     }
+
+
+def _event_log(settings: list[Any]) -> dict[str, Any]:
+    limit, kept, journal = settings
+    return {"maxSizeMiB": limit >> 20, "keep": kept, "journal": journal}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -65,6 +65,7 @@ LATE = {
     "hook.adapters.state",
     "hook.allocated",
     "hook.base.files",
+    "hook.base.journal",
     "hook.base.jsonerror",
     "hook.base.logfile",
     "hook.base.text",

@@ -1,13 +1,20 @@
-"""The plugin's metrics for Prometheus (`hook.adapters.nri.scrape` serves them)."""
+"""The metrics of a resident process for Prometheus (`hook.metrics.service` serves them)."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from hook import __version__
 from hook.policy.model import Policy
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
 """Buckets of the histogram of decision times, in seconds. The runtime waits 2 seconds."""
+
+
+NRI = "nri"
+"""The adapter that counts by calls. The others are counted by their events (hook.metrics.log)."""
 
 
 class NoMetrics:
@@ -16,13 +23,16 @@ class NoMetrics:
     def container(self, outcome: str, seconds: float) -> None:
         """Count a container that a runtime asked about. `outcome`: adjusted, unchanged, refused, audited or failed."""
 
-    def probe(self, outcome: str) -> None:
+    def started(self, adapter: str, outcome: str, start: str, cold: str) -> None:
+        """Count a container of another adapter, by its event. `start`: warm or cold; `cold`: why."""
+
+    def probe(self, outcome: str, adapter: str = NRI) -> None:
         """Count a container that `node verify` or `node install` started; no other metric counts it."""
 
-    def edit(self, rule: str, kind: str) -> None:
-        """Count an edit that the runtime was asked for or that Audit mode logged."""
+    def edit(self, rule: str, kind: str, adapter: str = NRI) -> None:
+        """Count an edit that was made, that the runtime was asked for, or that Audit mode logged."""
 
-    def refusal(self, rule: str) -> None:
+    def refusal(self, rule: str, adapter: str = NRI) -> None:
         """Count a reason to refuse a container, in Audit mode too. `rule`: "" if no rule caused it."""
 
     def drift(self, rule: str, kind: str) -> None:
@@ -32,7 +42,7 @@ class NoMetrics:
         """Set how many running containers differed from the policy when they were last compared."""
 
     def error(self, kind: str) -> None:
-        """Count a failure of reassert itself. `kind`: decision, deadline, violation, connection or log."""
+        """Count a failure of reassert itself. `kind`: decision, deadline, violation, connection, log or metrics."""
 
     def connected(self, yes: bool) -> None:
         """Set whether a runtime is connected; counts the connection if it is."""
@@ -63,25 +73,32 @@ class Metrics(NoMetrics):
 
         self._containers = counter(
             "containers",
-            "Containers that a runtime asked about, by outcome: adjusted (the runtime was asked for edits), "
-            "unchanged, refused, audited or failed.",
+            "Container starts by adapter and outcome: adjusted (edits were made or asked for), unchanged, refused, "
+            "audited or failed; start is warm or cold, and cold the reason. Except with nri, a start without edits "
+            "leaves no event and is not counted.",
+            "adapter",
             "outcome",
+            "start",
+            "cold",
         )
         self._probes = counter(
             "probes",
             "Containers that node verify or node install started, by the same outcomes; no other metric counts them.",
+            "adapter",
             "outcome",
         )
         self._edits = counter(
             "edits",
-            "Edits that the runtime was asked for or, in Audit mode, that were logged; kind: env, mount, device or "
+            "Edits that were made or asked for or, in Audit mode, that were logged; kind: env, mount, device or "
             "annotation.",
+            "adapter",
             "rule",
             "kind",
         )
         self._refusals = counter(
             "refusals",
             "Reasons to refuse a container, in Audit mode too; rule is empty where no rule caused it.",
+            "adapter",
             "rule",
         )
         self._drift = counter(
@@ -94,7 +111,9 @@ class Metrics(NoMetrics):
             "drifted_containers", "Running containers that differ from the policy, when they were last compared."
         )
         self._errors = counter(
-            "errors", "Failures of reassert itself, by kind: decision, deadline, violation, connection or log.", "kind"
+            "errors",
+            "Failures of reassert itself, by kind: decision, deadline, violation, connection, log or metrics.",
+            "kind",
         )
         self._seconds = Histogram(
             "reassert_decision_seconds", "Seconds from a request to its decision.", buckets=_BUCKETS, registry=registry
@@ -107,6 +126,24 @@ class Metrics(NoMetrics):
             "policy_held_back", "1 while the policy file is not in force, because it is broken or missing."
         )
         self._last: tuple[object, ...] = ()
+        self._compiled = gauge(
+            "policy_compiled_timestamp_seconds", "When the policy in force was compiled; 0 if there is none."
+        )
+        self._build = gauge("build_info", "The version of the process.", "version")
+        self._build.labels(__version__).set(1)
+        self._verify = gauge(
+            "verify_exit_status",
+            "Exit status of the last node verify: 0 protected, 1 not, 3 nothing to verify.",
+            "engine",
+        )
+        self._verify_time = gauge("verify_timestamp_seconds", "When node verify last ended.", "engine")
+        self._authorities = gauge("ca_certificates", "Certificates in a file that the policy mounts.", "path")
+        self._expired = gauge("ca_expired_certificates", "Those of them that have expired.", "path")
+        self._expiry = gauge(
+            "ca_next_expiry_timestamp_seconds", "When the next of them expires that has not expired yet.", "path"
+        )
+        self.lock = threading.Lock()
+        self.refresh: Callable[[], None] = lambda: None
         self._answers = counter(
             "agent_answers",
             "Container starts and hooks that the agent was asked about, by answer: go (unchanged), changed, refused or "
@@ -124,20 +161,24 @@ class Metrics(NoMetrics):
 
     def container(self, outcome: str, seconds: float) -> None:
         """See NoMetrics."""
-        self._containers.labels(outcome).inc()
+        self._containers.labels(NRI, outcome, "", "").inc()
         self._seconds.observe(seconds)
 
-    def probe(self, outcome: str) -> None:
+    def started(self, adapter: str, outcome: str, start: str, cold: str) -> None:
         """See NoMetrics."""
-        self._probes.labels(outcome).inc()
+        self._containers.labels(adapter, outcome, start, cold).inc()
 
-    def edit(self, rule: str, kind: str) -> None:
+    def probe(self, outcome: str, adapter: str = NRI) -> None:
         """See NoMetrics."""
-        self._edits.labels(rule, kind).inc()
+        self._probes.labels(adapter, outcome).inc()
 
-    def refusal(self, rule: str) -> None:
+    def edit(self, rule: str, kind: str, adapter: str = NRI) -> None:
         """See NoMetrics."""
-        self._refusals.labels(rule).inc()
+        self._edits.labels(adapter, rule, kind).inc()
+
+    def refusal(self, rule: str, adapter: str = NRI) -> None:
+        """See NoMetrics."""
+        self._refusals.labels(adapter, rule).inc()
 
     def drift(self, rule: str, kind: str) -> None:
         """See NoMetrics."""
@@ -177,8 +218,31 @@ class Metrics(NoMetrics):
         """See NoMetrics."""
         self._dropped.inc()
 
+    def compiled(self, when: float) -> None:
+        """Set when the policy in force was compiled."""
+        self._compiled.set(when)
+
+    def verified(self, results: Mapping[str, tuple[int, int]]) -> None:
+        """Set time and exit status of the last `node verify`, by engine."""
+        for engine, (when, status) in results.items():
+            self._verify.labels(engine).set(status)
+            self._verify_time.labels(engine).set(when)
+
+    def authorities(self, files: Mapping[str, list[float]], now: float) -> None:
+        """Set when the certificates of CA bundles expire, by path."""
+        for gauge in (self._authorities, self._expired, self._expiry):
+            gauge.clear()
+        for path, expiries in files.items():
+            if expiries:
+                valid = [when for when in expiries if when > now]
+                self._authorities.labels(path).set(len(expiries))
+                self._expired.labels(path).set(len(expiries) - len(valid))
+                self._expiry.labels(path).set(min(valid, default=max(expiries)))
+
     def text(self) -> tuple[str, bytes]:
-        """Content type and body in Prometheus' text format."""
+        """Content type and body in Prometheus' text format, with what `refresh` sets."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+        with self.lock:
+            self.refresh()
         return CONTENT_TYPE_LATEST, generate_latest(self._registry)

@@ -13,7 +13,7 @@ import structlog
 from hook.adapters.nri.metrics import NoMetrics
 from hook.base.logfile import try_to_append
 from hook.base.system import timestamp
-from hook.events import line
+from hook.events import SETTINGS, line
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
@@ -57,7 +57,7 @@ class Report:
 
     def line(self, text: str) -> None:
         """Write one line to the event log and, in the background, to standard output."""
-        try_to_append(self.events, text)
+        try_to_append(self.events, text, *SETTINGS)
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")
         else:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from hook.adapters.nri.metrics import Metrics, NoMetrics
+from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
 from hook.adapters.nri.resident import Resident
@@ -53,12 +53,10 @@ def main(chosen: argparse.Namespace) -> int:
     os.chdir("/")
     sys.setswitchinterval(0.0005)  # the printing thread yields sooner; Python's default is 5 ms
     metrics: NoMetrics = NoMetrics()
-    if chosen.metrics:
-        from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
+    if chosen.metrics or chosen.textfile:
+        from hook.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
-        counting = Metrics()
-        serve(counting, chosen.metrics)
-        metrics = counting
+        metrics = start(chosen, has_plugin=True, all_adapters=False)
     service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)

@@ -13,6 +13,9 @@ from hook.node.change import tree
 from hook.node.change.record import Record
 from hook.policy import compiler, store
 
+_STATE = {"last-verify.json": "the last result of node verify", "events-position.json": "the position of --metrics"}
+"""Other files in the directory of compiled policies (hook.metrics)."""
+
 
 @dataclass(frozen=True)
 class Leftover:
@@ -31,7 +34,10 @@ def leftovers(record: Record) -> list[Leftover]:
         for path in _files_below(os.path.dirname(store.SOURCE))
         if path != store.SOURCE and record.owned(path) is None
     ]
-    found += [Leftover(path, "a compiled policy", True) for path in sorted(glob(f"{store.STORE}/*.json"))]
+    found += [
+        Leftover(path, _STATE.get(os.path.basename(path), "a compiled policy"), True)
+        for path in sorted(glob(f"{store.STORE}/*.json"))
+    ]
     found += [Leftover(path, "the event log", True) for path in sorted(glob(f"{events.EVENTS}*"))]
     for owner, part in sorted(record.parts.items()):
         found += [Leftover(path, _still_needed(owner), False) for path in sorted(part.files)]

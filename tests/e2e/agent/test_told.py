@@ -196,7 +196,7 @@ def test_the_nri_plugin_in_the_agent(start: Start) -> None:
         assert status(agent)["nri"] is True
         text = scraped(scrape)
         assert 'reassert_agent_answers_total{answer="go",cold=""} 1.0' in text
-        assert 'reassert_containers_total{outcome="adjusted"} 1.0' in text
+        assert 'reassert_containers_total{adapter="nri",cold="",outcome="adjusted",start=""} 1.0' in text
         peer.socket.close()
         again = Peer(runtime.accept()[0])  # it connects again
         again.take_in()

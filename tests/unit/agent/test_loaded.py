@@ -16,8 +16,12 @@ import pytest
 from unit.support import ROOT
 
 LATER = {
-    "hook.agent.service": {"hook.adapters.nri", "hook.agent.status"},  # at the start, as the command line says
-    "hook.adapters.nri.service": {"hook.adapters.nri.scrape"},  # with --metrics, at the start
+    "hook.agent.service": {
+        "hook.adapters.nri",
+        "hook.agent.status",
+        "hook.metrics",
+    },  # at the start, as the command line says
+    "hook.adapters.nri.service": {"hook.metrics"},  # with --metrics, at the start
     "hook.adapters.nri.metrics": {"prometheus_client"},  # likewise
     "hook.base.child": {"subprocess"},
     "hook.adapters.hook": {"hook.adapters.usage"},  # with --help

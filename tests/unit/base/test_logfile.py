@@ -116,8 +116,7 @@ def test_threads_of_one_process_exclude_each_other(root_dir: Path) -> None:
 START = """
 import sys
 from hook import events
-from hook.base import logfile
-logfile.append.__defaults__ = (int(sys.argv[3]), 50)
+events.SETTINGS[:] = [int(sys.argv[3]), 50]
 events.write(sys.argv[1], {"start": int(sys.argv[2]), "filling": "x" * 200})
 """
 

@@ -56,7 +56,8 @@ def test_every_value_survives_being_shown(values: list[str], skip: bool, read_on
         "deviceAllocations": {"devices": read_only, "exclusive": ["/dev/gpu*", "v/gpu"]},
         "onConflict": "Deny",
     }
-    original = policy(rule, exclude={"containerTypes": ["sandbox"]})
+    log = {"maxSizeMiB": 8, "keep": 2, "journal": read_only}
+    original = policy(rule, exclude={"containerTypes": ["sandbox"]}, **({"eventLog": log} if skip else {}))
     again = compile_bytes("p", json.dumps(effective(original)).encode()).policy()
     assert [rule_to_line(one) for one in again.candidates(None)] == [
         rule_to_line(one) for one in original.candidates(None)

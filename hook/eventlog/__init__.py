@@ -1,0 +1,1 @@
+"""The event log for people: `reassert events` and `reassert report`."""

@@ -1,0 +1,91 @@
+"""Counts the containers of every adapter from the event log: the resident process sees no cold start itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from hook import events
+from hook.adapters.nri.metrics import NoMetrics
+from hook.adapters.nri.report import DRIFTED
+from hook.base.files import make_directory
+from hook.base.system import replace_file
+from hook.eventlog import select
+from hook.eventlog.reader import Event, Tail
+
+NAME = "events-position.json"
+"""In the directory of compiled policies: where the counting ended. What is logged while no agent runs counts too."""
+
+_ADAPTERS = ("runtime", "hook", "precreate", "nri")
+_OUTCOMES = {
+    events.EDITED: "adjusted",
+    events.DENIED: "refused",
+    events.WOULD_DENY: "audited",
+    events.ERROR: "failed",
+    events.HELD: "unchanged",
+}
+
+
+class LogCounter:
+    """Counts what is appended to the event log. `own`: adapters of this process, which count for themselves."""
+
+    def __init__(self, log: str, store: str, metrics: NoMetrics, own: tuple[str, ...] = ()) -> None:
+        self._metrics = metrics
+        self._own = own
+        self._store = store
+        self._place = _read(store)
+        self._tail = Tail(log, start=self._place)
+        if self._place is None:
+            self._tail.to_the_end()
+
+    def count(self) -> None:
+        """Count the events since the last call."""
+        for event in self._tail.new():
+            self._event(event)
+        place = self._tail.place()
+        if place is not None and place != self._place:
+            self._place = place
+            with contextlib.suppress(OSError):
+                make_directory(self._store, 0o700)
+                replace_file(f"{self._store}/{NAME}", json.dumps(place).encode())
+
+    def _event(self, event: Event) -> None:
+        adapter = event.get("adapter")
+        if adapter not in _ADAPTERS or adapter in self._own:
+            return
+        edits = [(_text(edit, "rule"), _text(edit, "kind")) for edit in select.entries(event, "edits")]
+        if event["event"] == DRIFTED:
+            for rule, kind in edits:
+                self._metrics.drift(rule, kind)
+            return
+        outcome = _OUTCOMES.get(event["event"])
+        if outcome is None:
+            return
+        if outcome == "adjusted" and event.get("mode") == "Audit":
+            outcome = "audited"
+        if event.get("probe") is True:
+            self._metrics.probe(outcome, adapter)
+            return
+        self._metrics.started(adapter, outcome, _text(event, "start"), _text(event, "cold"))
+        for rule, kind in edits:
+            self._metrics.edit(rule, kind, adapter)
+        refused = event["event"] in (events.DENIED, events.WOULD_DENY)
+        for reason in (entry for key in ("denials", "errors") for entry in select.entries(event, key)):
+            if refused:
+                self._metrics.refusal(_text(reason, "rule"), adapter)
+        if outcome == "failed":
+            self._metrics.error("decision")
+
+
+def _text(entry: Event, key: str) -> str:
+    value = entry.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _read(store: str) -> tuple[int, int, int] | None:
+    try:
+        device, inode, offset = json.loads(Path(store, NAME).read_bytes())
+        return int(device), int(inode), int(offset)
+    except (OSError, ValueError, TypeError):
+        return None

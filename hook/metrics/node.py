@@ -1,0 +1,80 @@
+"""What a scrape reads of the node at that moment: the policy in force, its CA bundles, the last `node verify`."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import NamedTuple
+
+from hook.adapters.nri.metrics import Metrics
+from hook.agent.kept import Kept
+from hook.base.errors import ReassertError
+from hook.base.system import read_file
+from hook.metrics import verified
+from hook.metrics.certificates import expiries
+from hook.policy import store
+from hook.policy.compiler import stored_header
+from hook.policy.missing import NoPolicy
+from hook.policy.model import Policy
+
+_LARGEST = 16 << 20
+_BUNDLES = 64
+"""How many files are looked at for certificates."""
+
+
+class _Stored(NamedTuple):
+    """The compiled policy, when it was compiled, and the files that it mounts."""
+
+    stored: store.Stored | None
+    compiled: float
+    bundles: list[str]
+
+
+class NodeState:
+    """Sets the gauges. `has_plugin`: the NRI plugin in this process says which policy it uses."""
+
+    def __init__(self, metrics: Metrics, source: str, directory: str, has_plugin: bool) -> None:
+        self._metrics = metrics
+        self._source = source
+        self._directory = directory
+        self._has_plugin = has_plugin
+        self._stored: Kept[_Stored] = Kept(1)
+        self._bundles: Kept[list[float]] = Kept(_BUNDLES)
+
+    def refresh(self) -> None:
+        """Read the node. Nothing is compiled for a scrape: an edit counts when a start has compiled it."""
+        problem, key = store.source_key(self._source)
+        known = self._stored.get(store.store_path(self._source, self._directory), self._read)
+        if not self._has_plugin:
+            missing = NoPolicy(self._source, problem or "it was never compiled")
+            policy = known.stored.policy(self._source, key, problem) if known.stored else missing
+            self._metrics.policy(policy, known.compiled)
+        self._metrics.compiled(known.compiled)
+        self._metrics.verified(verified.last(self._directory))
+        self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
+
+    def _read(self) -> _Stored:
+        stored = store.read_store(self._source, self._directory)
+        header = stored_header(self._source, self._directory)[0] or {}
+        bundles = bundle_files(stored.policy(self._source, [], "")) if stored else []
+        return _Stored(stored, _seconds(header.get("compiledAt")), bundles)
+
+    def _expiries(self, path: str) -> list[float]:
+        try:
+            return self._bundles.get(path, lambda: expiries(read_file(path, _LARGEST)))
+        except (OSError, ReassertError):
+            return []
+
+
+def bundle_files(policy: Policy) -> list[str]:
+    """The files that the policy mounts; those that hold certificates are CA bundles. Directories are not searched."""
+    rules = policy.candidates(None)
+    sources = [mount.source for rule in rules for mount in rule.mounts if mount.source]
+    return list(dict.fromkeys(sources))[:_BUNDLES]
+
+
+def _seconds(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0

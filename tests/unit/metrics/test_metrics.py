@@ -1,0 +1,237 @@
+"""The metrics of every adapter, from the event log, the node's files and the processes' own counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pip._vendor.certifi import where
+
+from hook.adapters.nri.metrics import Metrics, NoMetrics
+from hook.base.errors import Usage
+from hook.base.logfile import append
+from hook.metrics import service, verified
+from hook.metrics.certificates import expiries
+from hook.metrics.log import LogCounter
+from hook.metrics.node import NodeState
+from hook.policy.compiler import refresh
+from unit.eventlog.support import CA, DENIED, NVIDIA, event
+from unit.support import document
+
+BUNDLE = Path(where())
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Every sample of a scrape, but those of `_created`."""
+    lines = metrics.text()[1].decode().splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in found.items() if "_created" not in name}
+
+
+def log(path: Path, *found: dict[str, Any]) -> None:
+    for each in found:
+        append(str(path), json.dumps(each).encode())
+
+
+# -- from the event log
+
+
+def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) -> None:
+    metrics, path = Metrics(), root_dir / "events.jsonl"
+    log(path, event("edited", "old", edits=[NVIDIA]))
+    counter = LogCounter(str(path), str(root_dir), metrics)
+    log(
+        path,
+        event("edited", "a", 1, edits=[NVIDIA, CA]),
+        event("edited", "a", 2, edits=[CA], start="cold", cold="absent"),
+        event("denied", "a", 3, adapter="hook", denials=[DENIED]),
+        event("would-deny", "a", 4, mode="Audit", denials=[DENIED], edits=[NVIDIA]),
+        event("edited", "a", 5, mode="Audit", applied=False),
+        event("error", "a", 6, errors=[{"rule": "", "message": "x"}]),
+        event("edited", "a", 7, adapter="nri", start=""),
+        event("drifted", "a", 8, adapter="nri", edits=[NVIDIA]),
+        event("denied", "a", 9, probe=True, denials=[DENIED]),
+        {"event": "policy.held", "adapter": "precreate", "start": "cold"},
+        {"event": "agent.ended", "adapter": "agent"},
+        {"event": "container.edited", "adapter": "evil", "edits": 7},
+    )
+    counter.count()
+    found = samples(metrics)
+
+    def starts(adapter: str, outcome: str, start: str, cold: str = "") -> float:
+        labels = f'adapter="{adapter}",cold="{cold}",outcome="{outcome}",start="{start}"'
+        return found.get(f"reassert_containers_total{{{labels}}}", 0)
+
+    assert starts("runtime", "adjusted", "warm") == 1
+    assert starts("runtime", "adjusted", "cold", "absent") == 1
+    assert starts("hook", "refused", "warm") == 1
+    assert starts("runtime", "audited", "warm") == 2
+    assert starts("runtime", "failed", "warm") == 1
+    assert starts("nri", "adjusted", "") == 1
+    assert starts("precreate", "unchanged", "cold") == 1
+    assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 8
+    assert found['reassert_edits_total{adapter="runtime",kind="env",rule="company-ca"}'] == 2
+    assert found['reassert_refusals_total{adapter="hook",rule="gpu"}'] == 1
+    assert found['reassert_refusals_total{adapter="runtime",rule="gpu"}'] == 1
+    assert found['reassert_drift_total{kind="env",rule="gpu"}'] == 1
+    assert found['reassert_probes_total{adapter="runtime",outcome="refused"}'] == 1
+    assert found['reassert_errors_total{kind="decision"}'] == 1
+
+
+def test_what_this_process_counts_itself_is_not_counted_twice(root_dir: Path) -> None:
+    metrics, path = Metrics(), root_dir / "events.jsonl"
+    counter = LogCounter(str(path), str(root_dir), metrics, own=("nri",))
+    log(path, event("edited", "a", 1, adapter="nri", edits=[NVIDIA]), event("drifted", "a", 2, adapter="nri"))
+    counter.count()
+    assert not [name for name in samples(metrics) if name.startswith(("reassert_containers", "reassert_edits"))]
+
+
+def test_starts_while_no_agent_ran_are_counted_by_the_next_one(root_dir: Path) -> None:
+    path = root_dir / "events.jsonl"
+    log(path, event("edited", "a", 1))
+    first = LogCounter(str(path), str(root_dir), NoMetrics())
+    log(path, event("edited", "a", 2))
+    first.count()
+    log(path, event("edited", "a", 3, start="cold", cold="absent"))
+    metrics = Metrics()
+    LogCounter(str(path), str(root_dir), metrics).count()
+    found = {name: value for name, value in samples(metrics).items() if name.startswith("reassert_containers_total")}
+    assert found == {'reassert_containers_total{adapter="runtime",cold="absent",outcome="adjusted",start="cold"}': 1}
+
+
+# -- the node
+
+
+@pytest.fixture
+def policy(root_dir: Path) -> Path:
+    source = root_dir / "policy.yaml"
+    mounts = [
+        {"hostPath": str(root_dir / "ca.pem"), "mountPath": "/ca.pem"},
+        {"hostPath": str(root_dir), "mountPath": "/directory"},
+        {"hostPath": "/none", "mountPath": "/none", "onMissingSource": "Skip"},
+    ]
+    source.write_text(document({"name": "ca", "mounts": mounts}, mode="Audit"))
+    return source
+
+
+def authorities() -> list[float]:
+    """When the certificates of BUNDLE expire, as OpenSSL reads them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(BUNDLE)
+    return sorted(ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs())
+
+
+def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> None:
+    metrics = Metrics()
+    state = NodeState(metrics, str(policy), str(root_dir / "store"), has_plugin=False)
+    state.refresh()
+    assert samples(metrics)["reassert_policy_held_back"] == 1, "never compiled"
+    refresh(str(policy), str(root_dir / "store"))
+    verified.record("containerd", 1, str(root_dir / "store"))
+    verified.record("docker", 0, str(root_dir / "store"))
+    state.refresh()
+    found = samples(metrics)
+    (info,) = [name for name in found if name.startswith("reassert_policy_info")]
+    assert 'mode="Audit"' in info
+    assert abs(found["reassert_policy_compiled_timestamp_seconds"] - time.time()) < 60
+    assert found["reassert_policy_held_back"] == 0
+    assert found['reassert_verify_exit_status{engine="containerd"}'] == 1
+    assert abs(found['reassert_verify_timestamp_seconds{engine="docker"}'] - time.time()) < 60
+    policy.write_text("spec: [")
+    refresh(str(policy), str(root_dir / "store"))
+    state.refresh()
+    assert samples(metrics)["reassert_policy_held_back"] == 1
+
+
+def test_the_version_is_there() -> None:
+    assert any(name.startswith("reassert_build_info{version=") for name in samples(Metrics()))
+
+
+def test_expiring_authorities_of_the_files_that_the_policy_mounts(policy: Path, root_dir: Path) -> None:
+    wanted, bad = authorities(), b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+    (root_dir / "ca.pem").write_bytes(BUNDLE.read_bytes() + bad)
+    refresh(str(policy), str(root_dir))
+    metrics = Metrics()
+    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
+    state.refresh()
+    path = f'{{path="{root_dir}/ca.pem"}}'
+    found = samples(metrics)
+    valid = [when for when in wanted if when > time.time()]
+    assert found["reassert_ca_certificates" + path] == len(wanted)
+    assert found["reassert_ca_expired_certificates" + path] == len(wanted) - len(valid)
+    assert found["reassert_ca_next_expiry_timestamp_seconds" + path] == valid[0]
+    assert len([name for name in found if name.startswith("reassert_ca_certificates")]) == 1, "no other file"
+    metrics.authorities({"x": [1.0, 2.0, 9.0]}, 3.0)
+    found = samples(metrics)
+    assert found['reassert_ca_expired_certificates{path="x"}'] == 2
+    assert found['reassert_ca_next_expiry_timestamp_seconds{path="x"}'] == 9
+
+
+def test_expiry_is_read_as_openssl_reads_it() -> None:
+    assert len(authorities()) > 50
+    assert sorted(expiries(BUNDLE.read_bytes())) == authorities()
+
+
+def test_bytes_that_are_no_certificate_are_left_out() -> None:
+    begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+    for body in (b"", b"MA==", b"!!!!", b"MIIB", b"MIL/////", b"MAOgAQA=", b"A" * 4000):
+        assert expiries(begin + body + b"\n" + end) == []
+    assert expiries(begin * 1000) == []
+
+
+# -- how they are served
+
+
+def options(directory: Path, **more: Any) -> argparse.Namespace:
+    given = {"metrics": None, "textfile": None, "policy": "/none", "store": str(directory)}
+    return argparse.Namespace(**{**given, "events": str(directory / "events.jsonl"), **more})
+
+
+def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
+    assert type(service.start(options(tmp_path), False, True)) is NoMetrics
+
+
+def test_textfile_must_be_a_directory(tmp_path: Path) -> None:
+    for path in ("relative", str(tmp_path / "none")):
+        with pytest.raises(Usage, match="--textfile takes the directory"):
+            service.check_directory(path)
+
+
+def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None:
+    """node_exporter reads while it is written."""
+    metrics = Metrics()
+    for number in range(300):
+        metrics.edit(f"rule-{number}", "env", "runtime")
+    work = service._Work(metrics, str(tmp_path), None)
+    work.write()
+    path, stop, bad = tmp_path / service.FILE, threading.Event(), list[str]()
+
+    def read() -> None:
+        while not stop.is_set():
+            text = path.read_text()
+            if "rule-299" not in text or not text.endswith("\n"):
+                bad.append(text)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(30):
+        work.write()
+    stop.set()
+    reader.join()
+    assert bad == []
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == [service.FILE], "no other file that node_exporter could read"
+
+
+def test_a_textfile_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = service._Work(Metrics(), str(tmp_path / "none"), None)
+    work.write()
+    work.write()
+    assert capsys.readouterr().err.count("--textfile") == 1
