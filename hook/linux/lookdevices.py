@@ -36,10 +36,10 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     root as that namespace has it.
     """
     found: dict[str, Reason] = {}
+    table = mount_table(pid)  # of a running container, /proc there does not have this pid
     with mount_namespace_of(pid):
         root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
-            table = mount_table(pid)
             own = table.get(mount_id(root))
             prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
             for row in table.values():
