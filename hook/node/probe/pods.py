@@ -29,7 +29,6 @@ from hook.node.probe.starter import (
     MARKER,
     NAME,
     NOTHING_MORE,
-    UP_SECONDS,
     Extra,
     Gone,
     Lacking,
@@ -275,15 +274,17 @@ def connected(url: str) -> Iterator[None]:
     where = urlsplit(url)
     if where.scheme != "http" or not where.hostname:
         raise NodeError(f"the engine's streaming server is reached by {where.scheme}, and only http is tried")
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=UP_SECONDS)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=EXEC_SECONDS)
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     headers |= {"Sec-WebSocket-Key": "cmVhc3NlcnQgcHJvYmUgIQ==", "Sec-WebSocket-Protocol": "v4.channel.k8s.io"}
     try:
         connection.request("GET", where.path, headers=headers)
-        status = connection.getresponse().status
-        if status != http.client.SWITCHING_PROTOCOLS:
-            raise NodeError(f"the engine's streaming server answers with HTTP status {status}")
+        answer = connection.getresponse()  # it keeps the connection open
+        if answer.status != http.client.SWITCHING_PROTOCOLS:
+            raise NodeError(f"the engine's streaming server answers with HTTP status {answer.status}")
         yield
+        with suppress(OSError):  # until the engine has seen the end: containerd may else be slow to stop the pod
+            answer.fp.read()
     except (OSError, http.client.HTTPException) as error:
         raise NodeError(f"the engine's streaming server does not answer: {error}") from None
     finally:

@@ -32,6 +32,8 @@ ATTEMPTS = 3
 _ASKED_FOR = 4
 """How many devices one test container asks for."""
 
+_NRI_SOCKET = "/var/run/nri/nri.sock"
+
 _TARGET = "/reassert-verify"
 
 
@@ -119,6 +121,8 @@ def try_way(
     if way.why:
         return Tried(way.name, ABSENT if way.absent else UNTRIED, way.why)
     if way.extra.pod_annotations and NRI not in handler.wired:
+        if not os.path.exists(_NRI_SOCKET):
+            return Tried(way.name, ABSENT, f"there is no {_NRI_SOCKET}: no NRI plugin acts on a pod's annotations")
         return Tried(way.name, UNTRIED, "only `--adapter nri` sees annotations of a pod")
     why = ""
     for _ in range(ATTEMPTS):

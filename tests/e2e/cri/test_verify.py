@@ -103,7 +103,9 @@ def test_every_way_to_a_device_is_tried(containerd: Containerd, node: Node, gpu_
     assert ways["crun-plain"] == {**lacking, **dict.fromkeys(by_device, "not protected")}
     said = "\n".join(verified.saw("crun-plain"))
     number = f"{gpu_node} (c 1:11)"
-    assert f"device: /dev/reassert-verify-0 in the container is {number}; its cgroup gives rw access to {number}" in said
+    assert (
+        f"device: /dev/reassert-verify-0 in the container is {number}; its cgroup gives rw access to {number}" in said
+    )
     assert f"directory: /reassert-verify in the container is a directory of the node that holds {gpu_node}" in said
     assert f"privileged: /dev/kmsg in the container is {number}" in said
 

@@ -18,6 +18,7 @@ from hook import events
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
+from hook.node.probe import ways
 from hook.node.probe.report import Accepted, Report
 from hook.node.probe.starter import (
     MARKER,
@@ -188,7 +189,10 @@ def test_a_node_without_such_devices_has_nothing_to_try(local: Make, root_dir: P
     assert (report["notTried"], status) == ([], 0)
 
 
-def test_annotations_of_a_pod_are_tried_where_something_sees_them(local: Make) -> None:
+def test_annotations_of_a_pod_are_tried_where_something_sees_them(
+    local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ways, "_NRI_SOCKET", str(tmp_path))
     closed = {"name": "nvidia.cdi.k8s.io/*", "absent": True, "of": "Pod"}
     given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}], "annotations": [closed]})
     report, status = reported(local(protect), given)
