@@ -36,10 +36,10 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
     root as that namespace has it.
     """
+    table = mount_table(pid)  # of a running container, /proc there does not have this pid
     with mount_namespace_of(pid):
         root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
-            table = mount_table(pid)
             own = table.get(mount_id(root))
             prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
             return devices_below(root, prefix, table, closed)

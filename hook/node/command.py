@@ -79,8 +79,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PART",
-        help="accept that a part was not tried: handler/NAME, exec/NAME or rule/NAME, as verify names it; * and ? are "
-        "wildcards; may be repeated",
+        help="accept that a part was not tried: handler/NAME, exec/NAME, rule/NAME or way/NAME, as verify names it; * "
+        "and ? are wildcards; may be repeated",
     )
     _engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")

@@ -13,7 +13,10 @@ from hook.node.probe.starter import (
     EXEC_SECONDS,
     MARKER,
     NAME,
+    NOTHING_MORE,
+    Extra,
     Gone,
+    Lacking,
     Marks,
     NotStarted,
     Pairs,
@@ -66,16 +69,22 @@ class ContainerStarter:
             self.call("rmi", "--force", self._image)
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> OneContainer:
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> OneContainer:
         """Starts a container without network. If a name has two values, both engines pass on the last.
 
-        Raises NotStarted, NodeError.
+        Raises NotStarted, Lacking, NodeError.
         """
+        if extra.pod_annotations:
+            raise Lacking("no plugin acts on a pod's annotations here")
         self.prepare()
         token = new_token()
         name = f"{NAME}-{token}"
         asked = [f"--env={key}={value}" for key, value in (*env, (MARKER, token))]
         asked += [f"--mount=type=bind,{_field('source', host)},{_field('target', path)}" for host, path in mounts]
+        asked += [f"--device={host}:{path}:rwm" for host, path in extra.devices]
+        asked += [f"--device={name}" for name in extra.cdi]
+        asked += [f"--annotation={key}={value}" for key, value in extra.annotations]
+        asked += ["--privileged"] if extra.privileged else []
         fixed = ["--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
         runtime = [f"--runtime={handler}"]  # a global option of podman
         line = [*runtime, "create", *fixed] if self._podman else ["create", *runtime, *fixed]
@@ -98,9 +107,10 @@ class ContainerStarter:
             raise NotStarted(" ".join(done.stderr.split()) or f"{arguments[0]} ended with {done.returncode}")
         return done.stdout
 
-    def sleep_in(self, name: str) -> None:
+    def sleep_in(self, name: str, env: Pairs = ()) -> None:
         """Executes a second sleep in a container, in the background. Raises NodeError."""
-        self.call("exec", "--detach", name, *self._sleep, str(int(EXEC_SECONDS)))
+        asked = [f"--env={key}={value}" for key, value in env]
+        self.call("exec", "--detach", *asked, name, *self._sleep, str(int(EXEC_SECONDS)))
 
     def remove(self, name: str) -> None:
         """Removes a container. Raises NodeError."""
@@ -156,10 +166,10 @@ class OneContainer:
         """Returns the environment of its first process. Raises Gone, NodeError."""
         return Process(self.pid, self._token).environ()
 
-    def exec_environ(self) -> list[str]:
+    def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
         before = processes()
-        self._starter.sleep_in(self._name)
+        self._starter.sleep_in(self._name, env)
         deadline = time.monotonic() + EXEC_SECONDS
         while time.monotonic() < deadline:
             found = Process(self.pid, self._token).executed(before)
@@ -167,6 +177,10 @@ class OneContainer:
                 return found[1]
             time.sleep(0.01)
         raise NodeError("a program that was executed in the container did not start")
+
+    def annotations(self) -> dict[str, str]:
+        """Neither engine tells where the bundle is. Raises Lacking."""
+        raise Lacking("the container's config.json was not found")
 
     def remove(self) -> None:
         """Stops and removes it. Raises NodeError."""

@@ -7,15 +7,20 @@ only sleeps. kubelet ends pods that it does not know within seconds, so a test p
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import shutil
 import signal
+import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from hook.container.identity import APP_TYPES, Identity
+from hook.container.identity import APP_TYPES, CONTAINERD, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.cri import CONTAINER as OWN
 from hook.node.probe.cri import NODE, CallFailed, Cri, information, parsed, uninterrupted
@@ -23,7 +28,10 @@ from hook.node.probe.starter import (
     EXEC_SECONDS,
     MARKER,
     NAME,
+    NOTHING_MORE,
+    Extra,
     Gone,
+    Lacking,
     Marks,
     NotStarted,
     Pairs,
@@ -37,6 +45,9 @@ from hook.node.probe.starter import (
 
 LABEL = "reassert.probe"
 """The label of test pods. Its value is the token of the pod."""
+
+_ASKED = "REASSERT_PROBE_EXEC"
+"""An env name that only an exec asks for: a process that does not have it shows that the engine ignores such env."""
 
 _NAMESPACES = {"network": NODE, "pid": OWN}
 """The network namespace is the node's, so no CNI plugin and no address is needed."""
@@ -79,20 +90,24 @@ class PodStarter:
             self.marks.clear()
             self._cri.close()
 
-    def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Pod:
-        """Starts a pod with one container. Raises NotStarted, NodeError."""
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> Pod:
+        """Starts a pod with one container. Raises NotStarted, Lacking, NodeError."""
         self.prepare()
+        if extra.cdi and not self._has_cdi():
+            raise Lacking(f"{self.identity.engine} does not give containers CDI devices that CRI asks for")
         self._attempt += 1  # an engine reserves the names of a pod until it is completely removed
         token = new_token()
         logs = scratch()
         who = self.identity
+        security = {"namespace_options": _NAMESPACES, "privileged": extra.privileged}
         config = {
             "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
             "log_directory": logs,
             "labels": {LABEL: token},
+            "annotations": dict(extra.pod_annotations),
             "linux": {
                 "cgroup_parent": self._cgroup_parent(handler),
-                "security_context": {"namespace_options": _NAMESPACES},
+                "security_context": security,
             },
         }
         container = {
@@ -100,8 +115,11 @@ class PodStarter:
             "image": {"image": self._image},
             "envs": [{"key": name, "value": value} for name, value in (*env, (MARKER, token))],
             "mounts": [{"host_path": host, "container_path": path} for host, path in mounts],
+            "devices": [{"host_path": h, "container_path": path, "permissions": "rwm"} for h, path in extra.devices],
+            "CDI_devices": [{"name": name} for name in extra.cdi],
+            "annotations": dict(extra.annotations),
             "log_path": "probe.log",
-            "linux": {"security_context": {"namespace_options": _NAMESPACES}},
+            "linux": {"security_context": security},
         }
         pod = Pod(self._cri, token, logs, self._command, self.marks)
         try:
@@ -135,6 +153,12 @@ class PodStarter:
     def clean(self) -> None:
         """Removes test pods of interrupted commands. Raises NodeError."""
         _remove_pods(self._cri, abandoned)
+
+    def _has_cdi(self) -> bool:
+        """Whether the engine acts on CRI's CDI devices: containerd says so from 1.7 on, and CRI-O always does."""
+        if self.identity.engine != CONTAINERD:
+            return True
+        return bool(parsed(self._cri.call("Status", verbose=True), "config").get("enableCDI"))
 
     def _cgroup_parent(self, handler: str) -> str:
         """Returns a cgroup that exists already, so that none is left behind: system.slice or the root."""
@@ -179,11 +203,39 @@ class Pod:
         """Returns the environment of its first process. Raises Gone, NodeError."""
         return Process(self.pid, self._token).environ()
 
-    def exec_environ(self) -> list[str]:
-        """Returns the environment of the image's command, executed in it once more. Raises NodeError."""
+    def exec_environ(self, env: Pairs = ()) -> list[str]:
+        """Returns the environment of the image's command, executed in it once more. Raises Lacking, NodeError."""
         if not self._command:
             raise NodeError("the image has no command that could be executed in the container")
+        if env:
+            return self._executed_with(self._command, env)
         return self._cri.run(self._executed(self._command))
+
+    def _executed_with(self, command: list[str], env: Pairs) -> list[str]:
+        """As `kubectl exec --env` does: the engine executes it when somebody connects to the address of its answer."""
+        before = processes()
+        envs = [{"key": key, "value": value} for key, value in (*env, (_ASKED, self._token))]
+        answer = self._cri.call("Exec", container_id=self._container, cmd=command, stdout=True, envs=envs)
+        with connected(answer.url):
+            deadline = time.monotonic() + EXEC_SECONDS
+            while (found := Process(self.pid, self._token).executed(before)) is None:
+                if time.monotonic() > deadline:
+                    raise NodeError(f"{command[0]}, executed in the container, did not start")
+                time.sleep(0.01)
+            with suppress(ProcessLookupError):
+                os.kill(found[0], signal.SIGKILL)
+        if f"{_ASKED}={self._token}" not in found[1]:
+            raise Lacking("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
+        return found[1]
+
+    def annotations(self) -> dict[str, str]:
+        """Returns the annotations of its config.json: the shim's, or conmon's, working directory is a bundle."""
+        parent = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()[1]
+        bundle = os.path.realpath(f"/proc/{parent}/cwd")
+        for path in (f"{bundle}/config.json", f"{os.path.dirname(bundle)}/{self._container}/config.json"):
+            if self._container in path and os.path.exists(path):
+                return dict(json.loads(Path(path).read_bytes()).get("annotations") or {})
+        raise Lacking("the container's config.json was not found")
 
     async def _executed(self, command: list[str]) -> list[str]:
         before = processes()
@@ -214,6 +266,29 @@ class Pod:
         """Stops and removes the pod with its containers. Raises NodeError."""
         _remove_pods(self._cri, lambda token: token == self._token)
         shutil.rmtree(self._logs, ignore_errors=True)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[None]:
+    """Connects to an address of CRI's streaming server, as a client of WebSocket (RFC 6455). Raises NodeError."""
+    where = urlsplit(url)
+    if where.scheme != "http" or not where.hostname:
+        raise NodeError(f"the engine's streaming server is reached by {where.scheme}, and only http is tried")
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=EXEC_SECONDS)
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    headers |= {"Sec-WebSocket-Key": "cmVhc3NlcnQgcHJvYmUgIQ==", "Sec-WebSocket-Protocol": "v4.channel.k8s.io"}
+    try:
+        connection.request("GET", where.path, headers=headers)
+        answer = connection.getresponse()  # it keeps the connection open
+        if answer.status != http.client.SWITCHING_PROTOCOLS:
+            raise NodeError(f"the engine's streaming server answers with HTTP status {answer.status}")
+        yield
+        with suppress(OSError):  # until the engine has seen the end: containerd may else be slow to stop the pod
+            answer.fp.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise NodeError(f"the engine's streaming server does not answer: {error}") from None
+    finally:
+        connection.close()
 
 
 def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:

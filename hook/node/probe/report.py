@@ -20,13 +20,27 @@ NOTHING = 3
 """The exit status if the policy reserves nothing for a test container: neither protected nor exposed."""
 
 
+ABSENT = "not there"
+"""The result of a way that this engine or this node does not have, so that no pod can take it."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The result of a way to ask for more: PROTECTED, EXPOSED, UNTRIED or ABSENT. `saw`: what was seen, or why not."""
+
+    name: str
+    result: str
+    saw: str = ""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result for the containers under one handler.
 
     `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: the observations, as text. `executed`: the result for a
     process that was executed in the hostile container; "" if no such container ran. `started`: the result for its
-    first process alone. `ways`: the result by the way of the start, WARM or COLD, if the node has an agent.
+    first process alone. `ways`: the result by the way of the start, WARM or COLD, if the node has an agent. `asked`:
+    each way to ask for devices, and env that the caller of an exec sets.
     """
 
     handler: Handler
@@ -35,13 +49,15 @@ class Finding:
     executed: str = ""
     started: str = ""
     ways: dict[str, str] = field(default_factory=dict)
+    asked: tuple[Tried, ...] = ()
 
 
 @dataclass(frozen=True)
 class Accepted:
     """The parts that the operator accepts as not tried, and the other engines that run on this node.
 
-    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `rule/NAME`). `beside`: a line for each other engine.
+    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `rule/NAME`, `way/NAME`). `beside`: a line for each other
+    engine.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -80,7 +96,13 @@ class Report:
                 found[f"handler/{finding.handler.name}"] = finding.saw[0]
             elif finding.executed == UNTRIED:
                 found[f"exec/{finding.handler.name}"] = finding.saw[-1]
+            found |= {f"way/{way.name}": way.saw for way in finding.asked if way.result == UNTRIED}
         return {**found, **{f"rule/{name}": reason for name, reason in self.rules.items()}}
+
+    def absent(self) -> dict[str, str]:
+        """Returns every way that this engine or node does not have, with the reason."""
+        ways = [way for finding in self.findings for way in finding.asked]
+        return {f"way/{way.name}": way.saw for way in ways if way.result == ABSENT}
 
     def _missing(self) -> list[str]:
         """Returns the parts that were not tried and are not accepted."""
@@ -111,6 +133,7 @@ class Report:
                     "saw": finding.saw,
                     "exec": finding.executed or None,
                     "starts": finding.ways or None,
+                    "ways": {way.name: way.result for way in finding.asked} or None,
                 }
                 for finding in self.findings
             ],
@@ -119,6 +142,7 @@ class Report:
                 {"part": part, "because": reason, "accepted": self.accepted.covers(part)}
                 for part, reason in self.untried().items()
             ],
+            "notThere": [{"part": part, "because": reason} for part, reason in self.absent().items()],
             "protected": not self.nothing and self._is_good(),
             "nothingToVerify": self.nothing or None,
         }
@@ -144,6 +168,7 @@ class Report:
         for part, reason in self.untried().items():
             accepted = " (accepted by --except)" if self.accepted.covers(part) else ""
             parts.append(printable(f"not tried  {part}: {reason}{accepted}"))
+        parts += [printable(f"not there  {part}: {reason}") for part, reason in self.absent().items()]
         return "\n".join([*parts, printable(f"result     {self._verdict()}")])
 
     def _verdict(self) -> str:

@@ -109,6 +109,28 @@ class Gone(NodeError):
     """The container ended before it was examined. kubelet ends pods that it does not know."""
 
 
+class Lacking(NodeError):
+    """The engine does not have a way that was to be tried."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a test container asks for besides env and mounts.
+
+    `devices`: (path on the node, path in the container). `cdi`: fully qualified CDI devices. `annotations`: of the
+    container. `pod_annotations`: of its pod.
+    """
+
+    devices: Pairs = ()
+    cdi: tuple[str, ...] = ()
+    privileged: bool = False
+    annotations: Pairs = ()
+    pod_annotations: Pairs = ()
+
+
+NOTHING_MORE = Extra()
+
+
 class Running(Protocol):
     """A running test container. `pid`: its first process, in the pid namespace of this process."""
 
@@ -117,8 +139,14 @@ class Running(Protocol):
     def environ(self) -> list[str]:
         """Returns the environment of its first process. Raises Gone, NodeError."""
 
-    def exec_environ(self) -> list[str]:
-        """Returns the environment of a process that is executed in it. Raises NodeError if none can be executed."""
+    def exec_environ(self, env: Pairs = ()) -> list[str]:
+        """Returns the environment of a process that is executed in it. Raises NodeError if none can be executed.
+
+        `env`: what the caller of that exec sets; raises Lacking if this engine's callers cannot.
+        """
+
+    def annotations(self) -> dict[str, str]:
+        """Returns the annotations in its config.json. Raises Lacking if it is not found."""
 
     def remove(self) -> None:
         """Removes the container and everything that was made for it. Raises NodeError if something stays."""
@@ -139,11 +167,11 @@ class Starter(Protocol):
     def prepare(self) -> None:
         """Prepares the image; otherwise `start` does it. Raises NodeError if this engine cannot start a container."""
 
-    def start(self, handler: str, env: Pairs = (), mounts: Pairs = ()) -> Running:
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> Running:
         """Starts a container under a handler. After a failure, nothing is left.
 
         `env`: (name, value); a name may occur twice. `mounts`: (path on the node, path in the container), bound
-        read-write. Raises NotStarted, NodeError.
+        read-write. Raises NotStarted, Lacking for an `extra` that this engine does not have, NodeError.
         """
 
     def close(self) -> None:

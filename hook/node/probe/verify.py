@@ -15,11 +15,26 @@ from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
-from hook.node.probe.report import BLOCKED, COLD, EXPOSED, PROTECTED, UNTRIED, WARM, Accepted, Finding, Report
-from hook.node.probe.starter import Gone, NotStarted, Pairs, Running, Starter, scratch
-from hook.plan import Container, plan
+from hook.node.probe import ways as device_ways
+from hook.node.probe.report import (
+    ABSENT,
+    BLOCKED,
+    COLD,
+    EXPOSED,
+    PROTECTED,
+    UNTRIED,
+    WARM,
+    Accepted,
+    Finding,
+    Report,
+    Tried,
+)
+from hook.node.probe.starter import Gone, Lacking, NotStarted, Pairs, Running, Starter, scratch
+from hook.node.probe.ways import Way
+from hook.plan import Container, Plan, plan
 from hook.policy.model import AUDIT, Match, Policy, excluded
 from hook.reserve.env import SetEnv
+from hook.reserve.exclusive import Closed
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit
 
@@ -92,9 +107,11 @@ def examine(
     facts = gather(policy, starter.identity, matches)
     volumes = scratch(directory)
     try:
-        attempt = Attempt(policy, starter, matches, facts, volumes)
+        rules = [match.rule for match in matches]
+        closed = device_ways.closed_world(rules, facts, starter.identity)
+        attempt = Attempt(policy, starter, matches, facts, volumes, closed, device_ways.ways(rules, closed))
         starter.prepare()
-        if not (attempt.env(False) or attempt.mounts(False)):
+        if not (attempt.env(False) or attempt.mounts(False) or any(not way.absent for way in attempt.ways)):
             raise NothingToVerify(f"no rule of {policy.path} reserves anything for a container without devices")
         tried = both_ways if agent else Attempt.finding
         return [tried(attempt, handler) for handler in handlers], others
@@ -155,13 +172,18 @@ def _why_none_was_warm(since: str) -> list[str]:
 
 @dataclass
 class Attempt:
-    """The test containers for one policy. `volumes`: a directory for their volumes."""
+    """The test containers for one policy. `volumes`: a directory for their volumes.
+
+    `closed`: the devices that a test container must not have. `ways`: how one asks for devices.
+    """
 
     policy: Policy
     starter: Starter
     matches: list[Match]
     facts: Facts
     volumes: str
+    closed: Closed | None
+    ways: list[Way]
 
     def env(self, gentle: bool) -> list[tuple[str, str]]:
         """Returns the hostile env of these rules (`hostile.env`)."""
@@ -182,11 +204,22 @@ class Attempt:
         innocent = self._once(handler, [], [])
         if innocent.result in (BLOCKED, UNTRIED):
             return innocent
-        hostile = self._hostile(handler)
+        hostile = self._with_ways(self._hostile(handler), handler)
         if innocent.result == EXPOSED and hostile.result != EXPOSED:
             saw = [f"in a container that overrides nothing: {text}" for text in innocent.saw]
             return replace(hostile, result=EXPOSED, saw=[*saw, *hostile.saw], started=EXPOSED)
         return hostile
+
+    def _with_ways(self, finding: Finding, handler: Handler) -> Finding:
+        """Returns the finding with what became of each way to ask for devices."""
+        tried = [device_ways.try_way(way, handler, self.starter, self.closed, _refused) for way in self.ways]
+        if not tried:
+            return finding
+        saw = [f"{each.name}: {each.saw}" for each in tried if each.result == EXPOSED]
+        held = [each.name for each in tried if each.result == PROTECTED]
+        held = [f"of no use: {', '.join(held)}"] if held else []
+        result = EXPOSED if saw else finding.result
+        return replace(finding, result=result, saw=[*saw, *finding.saw, *held], asked=(*finding.asked, *tried))
 
     def _hostile(self, handler: Handler) -> Finding:
         """Starts a container with every override; if it is refused, one without those that are always refused."""
@@ -240,12 +273,34 @@ class Attempt:
             said = [f"executed in it: {text}" for text in left if text not in wrong]
         except NodeError as error:
             executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
+        asked = [self._exec_env(running, decided)] if env and executed == PROTECTED else []
+        if asked and asked[0].result == EXPOSED:
+            executed, said = EXPOSED, [asked[0].saw]
         if wrong or executed == EXPOSED:
             around = [] if handler.wired else ["it is not wired: every pod that may use it bypasses reassert"]
-            return Finding(handler, EXPOSED, wrong + said + around, executed, EXPOSED if wrong else PROTECTED)
+            started = EXPOSED if wrong else PROTECTED
+            return Finding(handler, EXPOSED, wrong + said + around, executed, started, asked=tuple(asked))
         counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
         also = "; in exec too" if executed == PROTECTED else ""
-        return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed)
+        return Finding(
+            handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed, asked=tuple(asked)
+        )
+
+    def _exec_env(self, running: Running, decided: Plan) -> Tried:
+        """What a process gets whose caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
+        name = "exec-env"
+        try:
+            left = [_say(edit) for edit in decided.env.differences(running.exec_environ(self.env(True)))]
+        except Lacking as error:
+            return Tried(name, ABSENT, str(error))
+        except NodeError as error:
+            return Tried(name, UNTRIED, str(error))
+        return Tried(name, EXPOSED, f"executed with env of its caller: {left[0]}") if left else Tried(name, PROTECTED)
+
+
+def _refused(message: str) -> str:
+    """Returns reassert's part of an engine's message, "" if reassert did not refuse the container."""
+    return _refusal(message) if _OURS.search(message) else ""
 
 
 def _refusal(message: str) -> str:

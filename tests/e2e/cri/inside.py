@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import encodings.ascii  # opening a file as ASCII would load it there
+import encodings.idna  # and connecting to an address this
 import json
 import os
 import sys
 from types import SimpleNamespace
 
+from hook import late
 from hook.base.errors import ReassertError
 from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
@@ -19,7 +21,7 @@ from hook.node.probe.pods import PodStarter
 from hook.node.probe.verify import probe, verify
 from hook.policy import store
 
-assert encodings.ascii
+assert all((encodings.ascii, encodings.idna, late.LOADED))
 
 
 def main(pid: str, request: str) -> int:

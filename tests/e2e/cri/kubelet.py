@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.cri.client import Container, Pairs, Pod
+from e2e.cri.node import Containerd
 from e2e.support import TOP, Node
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -96,6 +98,19 @@ def assert_nothing_but_the_allocated_opens(container: Container) -> None:
     container.exec("/bin/busybox", "mknod", "/tmp/gpu0", "c", "1", "11")
     with pytest.raises(AssertionError, match="not permitted"):
         container.exec("/bin/sh", "-c", ": > /tmp/gpu0")
+
+
+KIND = "vendor.example/gpu"
+
+
+def cdi_spec(containerd: Containerd, gpu_node: Path, *env: str) -> str:
+    """A CDI device, with a device node, and its fully qualified name."""
+    directory = containerd.view("etc/cdi")
+    directory.mkdir(exist_ok=True)
+    edits = {"deviceNodes": [{"path": "/dev/gpu0", "hostPath": str(gpu_node)}], "env": list(env)}
+    spec = {"cdiVersion": "0.6.0", "kind": KIND, "devices": [{"name": "0", "containerEdits": edits}]}
+    (directory / "vendor.json").write_text(json.dumps(spec))
+    return f"{KIND}=0"
 
 
 def exclusive(gpu_node: Path) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.conftest import CRI_POLICY, later
+from e2e.cri.kubelet import exclusive
 from e2e.cri.node import Containerd
 from e2e.cri.verify import verify
 from e2e.support import Node
@@ -86,6 +89,25 @@ def test_where_no_pod_starts_nothing_is_called_protected(containerd: Containerd,
     assert (verified.status, verified.report["protected"]) == (1, False)
     assert verified.results() == dict.fromkeys(RUNTIMES, ("starts nothing", None))
     assert "hostPath /no/such for mount /etc/ssl does not exist on this node" in verified.saw("runc")[0]
+
+
+def test_every_way_to_a_device_is_tried(containerd: Containerd, node: Node, gpu_node: Path) -> None:
+    """containerd 1.6 has no CDI by CRI, and nobody can set env of an exec there."""
+    node.write_policy(CRI_POLICY + exclusive(gpu_node))
+    verified = verify(containerd, {"runc": ["runtime"], "crun-plain": []})
+    ways = {found["name"]: found["ways"] for found in verified.report["handlers"]}
+    by_device = dict.fromkeys(("device", "mount", "directory", "privileged"), "protected")
+    lacking = dict.fromkeys(("cdi", "cdi-annotation"), "not there")
+    assert ways["runc"] == {**by_device, **lacking, "exec-env": "not there"}
+    assert "of no use: device, mount, directory, privileged" in verified.saw("runc")
+    assert ways["crun-plain"] == {**lacking, **dict.fromkeys(by_device, "not protected")}
+    said = "\n".join(verified.saw("crun-plain"))
+    number = f"{gpu_node} (c 1:11)"
+    assert (
+        f"device: /dev/reassert-verify-0 in the container is {number}; its cgroup gives rw access to {number}" in said
+    )
+    assert f"directory: /reassert-verify in the container is a directory of the node that holds {gpu_node}" in said
+    assert f"privileged: /dev/kmsg in the container is {number}" in said
 
 
 def test_events_of_a_probe_are_marked_and_no_pods_are(containerd: Containerd, node: Node) -> None:

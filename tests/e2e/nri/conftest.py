@@ -63,7 +63,8 @@ def second_line(node: Node) -> Callable[[dict[str, Any]], None]:
 def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     """A scratch node with a containerd that knows, for each real runtime X, the handlers
 
-    X (with the second line), X-bare (NRI alone) and X-open (like X; pods' annotations reach the OCI spec).
+    X (with the second line), X-bare (NRI alone), X-open (like X; pods' annotations reach the OCI spec) and X-wrapped
+    (with the wrapper, for tests that start no plugin).
     """
     generation = NRI_GENERATIONS[request.param]
     need(bool(generation.root and (generation.root / ".complete").exists()), f"{generation.root} (tests/roots.sh)")
@@ -74,6 +75,7 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
             Handler(name, real, base_spec=second_line(node)),
             Handler(f"{name}-bare", real),
             Handler(f"{name}-open", real, open_to_pods=True, base_spec=second_line(node)),
+            Handler(f"{name}-wrapped", node.dispatcher(real)),
         ]
     with running(node, generation, handlers) as containerd:
         yield containerd

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from e2e.conftest import RUNTIMES
+from e2e.cri.kubelet import cdi_spec, exclusive
 from e2e.cri.node import Containerd
 from e2e.cri.verify import verify
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.support import Node
 
+CLOSED = "  - {name: closed, annotations: [{name: 'gpu.example/*', absent: true}]}\n"
 WIRED = {name: ["nri", "hook"] for name in RUNTIMES}
 
 
@@ -43,6 +49,29 @@ def test_without_the_plugin_the_second_line_refuses_and_puts_mounts_back(contain
     assert verified.status == 0
     assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", None))
     assert "a hook cannot set env" in verified.saw("runc")[-1]
+
+
+@pytest.mark.parametrize("handler", ["runc", "crun-wrapped"], ids=["NRI", "wrapper"])
+def test_every_way_to_a_device_is_tried(
+    containerd: Containerd, start_plugin: StartPlugin, node: Node, gpu_node: Path, handler: str
+) -> None:
+    """containerd 1.7 as shipped has no CDI. CRI has env of an exec in no release of containerd yet."""
+    node.write_policy(NRI_POLICY + exclusive(gpu_node) + CLOSED)
+    cdi_spec(containerd, gpu_node)
+    if handler == "runc":
+        start_plugin()
+    has_cdi = "1.7" not in containerd.cri.version()
+    adapters = ["nri", "hook"] if handler == "runc" else ["runtime"]
+    bare: dict[str, list[str]] = {"crun-bare": []} if handler == "crun-wrapped" and has_cdi else {}
+    verified = verify(containerd, {handler: adapters, **bare})
+    assert not verified.error
+    ways = {found["name"]: found["ways"] for found in verified.report["handlers"]}
+    devices = ["device", "mount", "directory", "privileged", *(["cdi", "cdi-annotation"] if has_cdi else [])]
+    by_annotation = {"annotation": "protected", "pod-annotation": "protected" if handler == "runc" else "not there"}
+    none = {} if has_cdi else {"cdi": "not there", "cdi-annotation": "protected"}
+    assert ways[handler] == {"exec-env": "not there", **dict.fromkeys(devices, "protected"), **none, **by_annotation}
+    if bare:
+        assert {name for name, result in ways["crun-bare"].items() if result == "not protected"} == {*devices}
 
 
 def test_without_plugin_and_hook_nothing_is_protected(containerd: Containerd, node: Node) -> None:

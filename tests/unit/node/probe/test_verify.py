@@ -18,9 +18,13 @@ from hook import events
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
-from hook.node.probe.report import Accepted
+from hook.node.probe import ways
+from hook.node.probe.report import Accepted, Report
 from hook.node.probe.starter import (
     MARKER,
+    NOTHING_MORE,
+    Extra,
+    Lacking,
     Marks,
     NotStarted,
     Pairs,
@@ -54,6 +58,7 @@ class Local:
         self.marks = Marks()
         self.change, self.exec_change = change, exec_change or change
         self.short_lived = 0
+        self.hole = False
         self.alive: list[subprocess.Popen[bytes]] = []
         self.started = 0
 
@@ -66,7 +71,9 @@ class Local:
     def close(self) -> None:
         """Nothing is held."""
 
-    def start(self, _handler: str, env: Pairs = (), _mounts: Pairs = ()) -> LocalProcess:
+    def start(self, _handler: str, env: Pairs = (), _mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> LocalProcess:
+        if extra.pod_annotations or extra.cdi:
+            raise Lacking("it has none")
         self.started += 1
         token = new_token()
         asked = {**dict(env), MARKER: token}
@@ -87,8 +94,12 @@ class LocalProcess:
     def environ(self) -> list[str]:
         return Process(self.pid, self.token).environ()
 
-    def exec_environ(self) -> list[str]:
-        return [f"{name}={value}" for name, value in self.starter.exec_change(self.asked).items()]
+    def exec_environ(self, env: Pairs = ()) -> list[str]:
+        changed = self.starter.exec_change({**self.asked, **dict(env)})
+        return [f"{name}={value}" for name, value in {**changed, **dict(env if self.starter.hole else ())}.items()]
+
+    def annotations(self) -> dict[str, str]:
+        return {}
 
     def remove(self) -> None:
         if self.process in self.starter.alive:
@@ -148,12 +159,48 @@ def test_what_was_put_back_is_protected(local: Make) -> None:
 
 
 @pytest.mark.users
-def test_devices_are_not_looked_at(local: Make, root_dir: Path) -> None:
-    """A rule with `exclusive` names a device of the node. The test container is not said to be able to use it."""
+def test_devices_that_cannot_be_looked_at_are_not_called_protected(local: Make, root_dir: Path) -> None:
+    """These containers are in the node's own mount namespace."""
     os.mknod(root_dir / "gpu0", stat.S_IFCHR | 0o600, os.makedev(240, 0))
     ca = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
     given = policy({**ca, "deviceAllocations": {"exclusive": [f"{root_dir}/gpu*"]}})
-    assert found(local(protect), given=given) == ("protected", ["put back: 1 env; in exec too"], "protected")
+    starter = local(protect)
+    assert found(starter, given=given) == ("protected", ["put back: 1 env; in exec too"], "protected")
+    report, status = reported(starter, given)
+    untried = {entry["part"]: entry["because"] for entry in report["notTried"]}
+    assert untried.keys() == {"way/device", "way/mount", "way/directory", "way/privileged"}
+    assert "no mount namespace of its own" in untried["way/device"]
+    assert [entry["part"] for entry in report["notThere"]] == ["way/cdi", "way/cdi-annotation"]
+    assert status == 1
+
+
+def reported(starter: Local, given: Policy, handler: Handler = RUNC) -> tuple[dict[str, Any], int]:
+    [finding], _ = examine([handler], given, starter)
+    report = Report(ENGINE, given, [finding], {}, Accepted())
+    return json.loads(report.as_json()), report.status()
+
+
+@pytest.mark.users
+def test_a_node_without_such_devices_has_nothing_to_try(local: Make, root_dir: Path) -> None:
+    """That is no reason to call it unprotected: one policy is for nodes with and without GPUs."""
+    ca = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+    report, status = reported(local(protect), policy({**ca, "deviceAllocations": {"exclusive": [f"{root_dir}/gpu*"]}}))
+    assert report["notThere"][0] == {"part": "way/device", "because": f"this node has no device of {root_dir}/gpu*"}
+    assert (report["notTried"], status) == ([], 0)
+
+
+def test_annotations_of_a_pod_are_tried_where_something_sees_them(
+    local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ways, "_NRI_SOCKET", str(tmp_path))
+    closed = {"name": "nvidia.cdi.k8s.io/*", "absent": True, "of": "Pod"}
+    given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}], "annotations": [closed]})
+    report, status = reported(local(protect), given)
+    assert report["notTried"][0]["because"] == "only `--adapter nri` sees annotations of a pod"
+    assert status == 1
+    report, status = reported(local(protect), given, Handler("runc", "/usr/sbin/runc", ("nri",)))
+    assert [entry["part"] for entry in report["notThere"]] == ["way/pod-annotation"]
+    assert status == 0
 
 
 def test_what_was_not_is_said(local: Make) -> None:
@@ -170,6 +217,14 @@ def test_an_exec_that_differs_is_a_way_in(local: Make) -> None:
     result, saw, executed = found(local(protect, keep))
     assert (result, executed) == ("not protected", "not protected")
     assert saw[0] == "executed in it: env CA is reassert-verify-pod, the policy wants /ca.pem"
+
+
+def test_env_that_the_caller_of_an_exec_sets_is_a_way_in(local: Make) -> None:
+    """`kubectl exec --env`: with NRI alone nothing corrects it."""
+    starter = local(protect)
+    starter.hole = True
+    said = "executed with env of its caller: env CA is reassert-verify-pod, the policy wants /ca.pem"
+    assert found(starter) == ("not protected", [said], "not protected")
 
 
 def test_an_exec_that_cannot_be_tried_is_not_called_protected(local: Make) -> None:
@@ -317,10 +372,12 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
                 "saw": ["put back: 2 env; in exec too"],
                 "exec": "protected",
                 "starts": None,
+                "ways": {"exec-env": "protected"},
             }
         ],
         "rulesNotTried": [],
         "notTried": [],
+        "notThere": [],
         "enginesBeside": [],
         "protected": True,
         "nothingToVerify": None,

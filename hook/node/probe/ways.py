@@ -1,0 +1,163 @@
+"""The ways in which a pod can ask for a device that it was not allocated, one test container for each.
+
+Only ways against which the policy has a rule: `deviceAllocations.exclusive`, and `annotations` that must be absent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hook.base.compare import glob_match, is_pattern
+from hook.base.errors import ReassertError, describe
+from hook.container.identity import Identity
+from hook.container.injections import Specs
+from hook.gather import Facts
+from hook.node.engines.base import NRI, Handler
+from hook.node.errors import NodeError
+from hook.node.probe import devices
+from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
+from hook.node.probe.starter import Extra, Gone, Lacking, NotStarted, Pairs, Running, Starter
+from hook.plan import Container
+from hook.policy.model import Rule
+from hook.reserve.annotations import BOTH, CONTAINER, FIELD, POD
+from hook.reserve.devices import EXCLUSIVE
+from hook.reserve.exclusive import Closed
+
+ATTEMPTS = 3
+"""Attempts until a container lives long enough."""
+
+_ASKED_FOR = 4
+"""How many devices one test container asks for."""
+
+_NRI_SOCKET = "/var/run/nri/nri.sock"
+
+_TARGET = "/reassert-verify"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ask. `why`: why it cannot be tried, or ""; `absent`: because no pod of this node can take it either."""
+
+    name: str
+    mounts: Pairs = ()
+    extra: Extra = field(default_factory=Extra)
+    why: str = ""
+    absent: bool = False
+
+
+def closed_world(rules: list[Rule], facts: Facts, who: Identity) -> Closed | None:
+    """The devices that a container without an allocation must not have; None without a rule about that."""
+    if facts.devices is None:
+        return None
+    return Closed(rules, facts.devices, Container(who, [], [], facts), [])
+
+
+def ways(rules: list[Rule], closed: Closed | None) -> list[Way]:
+    """The ways that these rules are against. Raises Undecided, OSError."""
+    return [*(_to_devices(rules, closed) if closed else []), *_by_annotation(rules)]
+
+
+def _to_devices(rules: list[Rule], closed: Closed) -> list[Way]:
+    paths = sorted(path for _, path in closed.nodes.values())
+    names = ["device", "mount", "directory", "privileged"]
+    if paths:
+        some = paths[:_ASKED_FOR]
+        targets = [(path, f"{_TARGET}-{at}") for at, path in enumerate(some)]
+        found = [
+            Way("device", extra=Extra(devices=[(path, f"/dev{target}") for path, target in targets])),
+            Way("mount", targets),
+            Way("directory", [(os.path.dirname(some[0]), _TARGET)]),
+            Way("privileged", extra=Extra(privileged=True)),
+        ]
+    else:
+        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.plain.get(EXCLUSIVE, [])))
+        found = [Way(name, why=f"this node has no device of {patterns}", absent=True) for name in names]
+    device = _cdi_device(rules, closed)
+    if device:
+        asked = [("cdi.k8s.io/reassert-verify", device)]
+        return [*found, Way("cdi", extra=Extra(cdi=(device,))), Way("cdi-annotation", extra=Extra(annotations=asked))]
+    why = "no CDI spec of this node places such a device"
+    return [*found, *(Way(name, why=why, absent=True) for name in ("cdi", "cdi-annotation"))]
+
+
+def _cdi_device(rules: list[Rule], closed: Closed) -> str:
+    """A CDI device that places a closed device or, of a kind that is closed, anything."""
+    kinds = [pattern for rule in rules for pattern in rule.plain.get(EXCLUSIVE, []) if not pattern.startswith("/")]
+    for name, placed in sorted(Specs(["*"]).devices.items()):
+        if placed.nodes.keys() & closed.nodes.keys():
+            return name
+        if placed.mounts and any(glob_match(kind, name.partition("=")[0]) for kind in kinds):
+            return name
+    return ""
+
+
+def _by_annotation(rules: list[Rule]) -> list[Way]:
+    asked: dict[str, dict[str, str]] = {CONTAINER: {}, POD: {}}
+    for rule in rules:
+        for entry in rule.plain.get(FIELD, []):
+            name, of = str(entry["name"]), str(entry.get("of", BOTH))
+            key = name.replace("*", "reassert-verify").replace("?", "x") if is_pattern(name) else name
+            for each in (CONTAINER, POD) if of == BOTH else (of,):
+                if not key.startswith("cdi.k8s.io/"):  # an engine refuses one that names no CDI device
+                    asked[each][key] = "reassert-verify"
+    found = []
+    if asked[CONTAINER]:
+        found.append(Way("annotation", extra=Extra(annotations=list(asked[CONTAINER].items()))))
+    if asked[POD]:
+        found.append(Way("pod-annotation", extra=Extra(pod_annotations=list(asked[POD].items()))))
+    return found
+
+
+def try_way(
+    way: Way, handler: Handler, starter: Starter, closed: Closed | None, refusal: Callable[[str], str]
+) -> Tried:
+    """Start a container that asks in this way and look at what it got.
+
+    `refusal`: returns reassert's part of an engine's message, or "" if reassert did not refuse the container.
+    """
+    if way.why:
+        return Tried(way.name, ABSENT if way.absent else UNTRIED, way.why)
+    if way.extra.pod_annotations and NRI not in handler.wired:
+        if not os.path.exists(_NRI_SOCKET):
+            return Tried(way.name, ABSENT, f"there is no {_NRI_SOCKET}: no NRI plugin acts on a pod's annotations")
+        return Tried(way.name, UNTRIED, "only `--adapter nri` sees annotations of a pod")
+    why = ""
+    for _ in range(ATTEMPTS):
+        try:
+            running = starter.start(handler.name, (), way.mounts, way.extra)
+        except Lacking as error:
+            return Tried(way.name, ABSENT, str(error))
+        except NotStarted as error:
+            why = str(error)
+            if refusal(why):
+                return Tried(way.name, PROTECTED, "refused")
+            continue
+        except NodeError as error:
+            return Tried(way.name, UNTRIED, str(error))
+        try:
+            return _look(way, running, closed)
+        except Gone as error:
+            why = str(error)
+        except Lacking as error:
+            return Tried(way.name, UNTRIED, str(error))
+        except (ReassertError, OSError) as error:
+            return Tried(way.name, UNTRIED, describe(error))
+        finally:
+            with suppress(NodeError):
+                running.remove()
+    return Tried(way.name, UNTRIED, f"such a container does not start: {why}")
+
+
+def _look(way: Way, running: Running, closed: Closed | None) -> Tried:
+    running.environ()  # its program runs
+    if way.extra.pod_annotations:
+        return Tried(way.name, EXPOSED, f"a pod with the annotation {next(iter(way.extra.pod_annotations))[0]} starts")
+    if way.name == "annotation":
+        there = running.annotations()
+        left = [key for key, value in way.extra.annotations if there.get(key) == value]
+        return Tried(way.name, EXPOSED, f"it has the annotation {left[0]}") if left else Tried(way.name, PROTECTED)
+    found = devices.reached(running.pid, closed) if closed else []
+    return Tried(way.name, EXPOSED, "; ".join(found[:3])) if found else Tried(way.name, PROTECTED)
