@@ -14,7 +14,7 @@ from hook.base.errors import ReassertError
 from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
-from hook.policy.model import Policy, Rule
+from hook.policy.model import AUDIT, Policy, Rule
 from hook.reserve.devices import EXCLUSIVE
 from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
 from hook.reserve.mounts import VOLUMES_ABOVE, Mount
@@ -99,13 +99,13 @@ def effective(policy: Policy) -> dict[str, Any]:
             "failurePolicy": policy.failure_policy,
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
-            "rules": [_rule(rule) for rule in policy.candidates(None)],
+            "rules": [_rule(rule, policy.mode) for rule in policy.candidates(None)],
         },
     }
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": rule.name}
+def _rule(rule: Rule, mode: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.tried else mode}
     match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
     if "podSelector" in rule.conditions:
         wanted: Any = rule.conditions["podSelector"]
