@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
+    from hook.policy.model import Match
     from hook.reserve.target import Target
+    from hook.trial import Trial
 
     T = TypeVar("T", bound=Target)
 
@@ -75,7 +77,7 @@ class Case:
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
     (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
     is about. `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may
-    hang. `who`: the container's identity, None until it is known.
+    hang. `who`: the container's identity, None until it is known. `trial`: what rules would do that are only tried.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Case:
         self.reads_node = False
         self.policy: Policy | None = None
         self.who: Identity | None = None
+        self.trial: Trial | None = None
 
     def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
@@ -106,15 +109,24 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches, self.read)
+        self.container = self.contain(self.policy, who, target, matches)
+        decided = plan(self.policy, self.container, matches, kinds)
+        if any(match.tried for match in decided.matches):
+            from hook.trial import attempt  # few policies try a rule while others are in force
+
+            self.trial = attempt(self, decided, target, kinds)
+        return decided
+
+    def contain(self, policy: Policy, who: Identity, target: "Target", matches: "list[Match]") -> Container:
+        """The container with the facts of the node that the matching rules need."""
+        facts = gather(policy, who, matches, self.read)
         self.reads_node = False
         if facts.devices is not None:
             facts.devices.add_sources(target.mounts)  # the pod's author chose them, also one that hangs
-        self.container = Container(
-            who, target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
-        )
-        self.container.pod_annotations = getattr(target, "pod_annotations", {})
-        return plan(self.policy, self.container, matches, kinds)
+        of_spec = target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
+        container = Container(who, *of_spec)
+        container.pod_annotations = getattr(target, "pod_annotations", {})
+        return container
 
     def settle(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
@@ -140,9 +152,15 @@ class Case:
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         edits = decided.edits if done.edits is None else done.edits
-        if not (edits or done.draft or done.denials or decided.denials or decided.errors or decided.policy.warning):
+        other = done.draft or done.denials or self.trial or decided.policy.warning
+        if not (edits or decided.denials or decided.errors or other):
             return None
-        return events.plan_event(self.fields(), decided, edits, done.denials, done.verified, done.draft)
+        event = events.plan_event(self.fields(), decided, edits, done.denials, done.verified, done.draft)
+        if self.trial or "tried" in (done.draft or ()):
+            from hook.trial import tell
+
+            tell(event, decided, self.trial, done.draft)
+        return event
 
     def failed(self, error: Exception) -> Verdict:
         """The verdict when reassert could not decide or act, by `failurePolicy`."""

@@ -129,7 +129,8 @@ def plan_event(
     event["verified"] = verified if done else ""
     if done and made and not verified:
         event["asked"] = True
-    _add_list(event, "edits", made, lambda edit: edit if isinstance(edit, dict) else edit.describe())
+    applied = {"applied": event["applied"]}
+    _add_list(event, "edits", made, lambda edit: {**(edit if isinstance(edit, dict) else edit.describe()), **applied})
     _add_list(event, "denials", [*plan.denials, *denials], lambda reason: reason.describe())
     _add_list(event, "errors", plan.errors, lambda reason: reason.describe())
     if plan.policy.warning:

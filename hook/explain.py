@@ -23,6 +23,7 @@ from hook.policy.model import Match, Policy
 from hook.policy.words import actual, wanted
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Edit
+from hook.trial import Trial
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:
@@ -37,11 +38,11 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     container = case.container
     outcome = _outcome_of_running(decided, container) if runs else _outcome(decided, container)
     if output == "json":
-        print(json.dumps({**as_json(decided, container, config), "outcome": outcome}, indent=2))
+        print(json.dumps({**as_json(decided, container, config, case.trial), "outcome": outcome}, indent=2))
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
-        print(_table(decided, container, config, outcome))
+        print(_table(decided, container, config, outcome, case.trial))
     return 0
 
 
@@ -71,7 +72,7 @@ def _policy(policy_file: str | None, store_directory: str) -> Policy:
     return compiled.policy()
 
 
-def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
+def as_json(decided: Plan, container: Container, config: str, trial: Trial | None = None) -> dict[str, Any]:
     """The decision as data."""
     identity = container.identity
     return {
@@ -93,6 +94,7 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
             {
                 "name": match.rule.name,
                 "applies": match.applies,
+                "tried": match.tried,
                 "because": [
                     {"condition": c.field, "wanted": wanted(c), "seen": actual(c), "met": c.met}
                     for c in match.conditions
@@ -109,6 +111,13 @@ def as_json(decided: Plan, container: Container, config: str) -> dict[str, Any]:
         "edits": [edit.describe() for edit in decided.edits],
         "denials": [reason.describe() for reason in decided.denials],
         "errors": [reason.describe() for reason in decided.errors],
+        "tried": {
+            "edits": [edit.describe() for edit in trial.edits],
+            "denials": [reason.describe() for reason in trial.denials],
+            "errors": [reason.describe() for reason in trial.errors],
+        }
+        if trial is not None
+        else None,
         "outcome": _outcome(decided, container),
     }
 
@@ -141,12 +150,12 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     return f"its config.json is not what the policy wants: a new container would be {would}. See `reassert audit`"
 
 
-def _table(decided: Plan, container: Container, config: str, outcome: str) -> str:
+def _table(decided: Plan, container: Container, config: str, outcome: str, trial: Trial | None) -> str:
     parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
         parts.append(_line("WARNING", decided.policy.warning))
     if decided.matches:
-        rows = [[match.rule.name, "yes" if match.applies else "no", _why(match)] for match in decided.matches]
+        rows = [[match.rule.name, _applies(match), _why(match)] for match in decided.matches]
         parts += ["", table(rows, ["RULE", "APPLIES", "WHY"])]
     for claim in container.facts.claims:
         parts += ["", _line("claimed", f"{claim}: {' '.join(claim.cdi)}")]
@@ -159,7 +168,18 @@ def _table(decided: Plan, container: Container, config: str, outcome: str) -> st
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
-    return "\n".join([*parts, "", _line("result", outcome)])
+    parts += ["", _line("result", outcome)]
+    if trial:
+        parts += ["", "the rules in Audit mode would do, if they were enforced:"]
+        if trial.edits:
+            rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in trial.edits]
+            parts.append(table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"]))
+        parts += [_line("refuse", str(reason)) for reason in [*trial.denials, *trial.errors]]
+    return "\n".join(parts)
+
+
+def _applies(match: Match) -> str:
+    return "tried" if match.tried else "yes" if match.applies else "no"
 
 
 def _line(label: str, text: str) -> str:
@@ -182,7 +202,7 @@ def _identity(identity: Identity, config: str) -> list[str]:
 def _why(match: Match) -> str:
     if not match.conditions:
         return "no conditions: every container"
-    counts = match.applies or not match.rule.skip_unknown
+    counts = match.applies or match.tried or not match.rule.skip_unknown
     words = []
     for condition in match.conditions:
         if condition.met is None:

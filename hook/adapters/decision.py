@@ -41,7 +41,7 @@ def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "lis
     """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
     earlier = draft.get("edits")
     drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-    names = {(edit.get("kind"), edit.get("name")) for edit in drafted}
+    names = {(edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit}  # see hook.trial
     event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)

@@ -30,7 +30,7 @@ def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
         raise ReassertError(policy.missing)
     if policy.mode == AUDIT:
         raise ReassertError(f"{policy.path}: mode is Audit, which changes nothing, and a CDI spec does")
-    edits = {rule.name: _edits(rule) for rule in policy.candidates(None) if not rule.conditions}
+    edits = {rule.name: _edits(rule) for rule in policy.candidates(None) if not rule.conditions and not rule.tried}
     devices = [{"name": name, "containerEdits": content} for name, content in edits.items() if content]
     if not devices:
         raise ReassertError(f"{policy.path}: no rule without match gives an env name a value or mounts something")

@@ -43,12 +43,18 @@ def look_at(policy: Policy) -> list[Finding]:
         for index, env in enumerate(rule.env):
             if env.source == FILE:
                 place: Place = ("spec", "rules", number, "env", index, "valueFrom", "file")
-                found += [Finding(ERROR, place, text) for text in _value_file(rule, env, policy)]
+                found += [Finding(_severity(rule), place, text) for text in _value_file(rule, env, policy)]
         for index, mount in enumerate(rule.mounts):
             if mount.source:
                 place = ("spec", "rules", number, "mounts", index, "hostPath")
-                found += [Finding(severity, place, text) for severity, text in _host_path(rule, mount)]
+                for severity, text in _host_path(rule, mount):
+                    found.append(Finding(WARNING if severity == WARNING else _severity(rule), place, text))
     return found
+
+
+def _severity(rule: Rule) -> str:
+    """WARNING for a rule in Audit mode while others are enforced: it refuses nothing."""
+    return WARNING if rule.tried else ERROR
 
 
 def problems_and_hints(policy: Policy) -> tuple[list[str], list[str]]:

@@ -251,6 +251,10 @@ class _Want(NamedTuple):
 def _contradiction(source: Source, thing: str, one: _Want, other: _Want) -> Problem:
     """An error if the rules match the same containers, a warning if some container may match both."""
     message = f"rules {one.rule.name} and {other.rule.name} want different things for {thing}"
+    if one.rule.tried != other.rule.tried:
+        tried = one.rule.name if one.rule.tried else other.rule.name
+        then = f"{tried} is only tried (mode: Audit), so nothing is refused for that until it is enforced"
+        return source.problem(other.path, f"{message}; {then}", severity="warning")
     if always_overlap(one.rule, other.rule):
         line = source.place(one.path)[0]
         return source.problem(other.path, f"{message}, and match the same containers (see line {line})")

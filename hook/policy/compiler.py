@@ -17,13 +17,17 @@ from hook.base.files import make_directory
 from hook.base.jsontext import encode
 from hook.base.system import replace_file, timestamp, trusted
 from hook.policy.missing import NO_RULES
-from hook.policy.model import Policy, Rule
+from hook.policy.model import AUDIT, ENFORCE, Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
-from hook.reserve import devices, env, mounts
+from hook.reserve import devices, env
+from hook.reserve.mounts import Mount
 
-_COMPILED = ("name", "match", "env", "mounts", "deviceAllocations", "onConflict")
+_COMPILED = ("name", "mode", "match", "env", "mounts", "deviceAllocations", "onConflict")
 """Fields of a rule that a start reads in another form than the policy file's."""
+
+_BIND = ("bind", "rbind")
+_PROPAGATION = ("private", "rprivate", "slave", "rslave")
 
 
 class Compiled:
@@ -37,7 +41,7 @@ class Compiled:
         index, patterns = _index(rules)
         self.header: dict[str, Any] = {
             "sha256": source.sha256,
-            "mode": spec.get("mode", NO_RULES["mode"]),
+            "mode": _mode(source, rules),
             "failurePolicy": spec.get("failurePolicy", NO_RULES["failurePolicy"]),
             "excludedNamespaces": list(exclude.get("namespaces") or []),
             "excludedTypes": list(exclude.get("containerTypes") or []),
@@ -65,6 +69,7 @@ def rule_to_line(rule: Rule) -> list[object]:
         rule.deny,
         rule.plain,
         rule.allocations,
+        rule.tried,
     ]
 
 
@@ -73,7 +78,8 @@ def compile_bytes(path: str, content: bytes) -> Compiled:
     from hook.policy.check import check_meaning, check_rules, check_shape, well_formed  # jsonschema: slow to import
 
     source = parse(path, content)
-    rules = {number: _rule(rule) for number, rule in well_formed(source.rules(), "rule")}
+    default = source.mode()
+    rules = {number: _rule(rule, default) for number, rule in well_formed(source.rules(), "rule")}
     problems = [*check_shape(source), *check_meaning(source), *check_rules(source, rules)]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):
@@ -200,7 +206,18 @@ def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]
     return index, patterns
 
 
-def _rule(rule: dict[str, Any]) -> Rule:
+def _mode(source: Source, rules: list[Rule]) -> str:
+    """Enforce if any rule is enforced: then those in Audit mode are tried. If none is, the whole policy is in Audit."""
+    if not rules:
+        return source.mode()
+    if all(rule.tried for rule in rules):
+        for rule in rules:
+            rule.tried = False
+        return AUDIT
+    return ENFORCE
+
+
+def _rule(rule: dict[str, Any], default: str) -> Rule:
     """A checked rule in compiled form: with defaults, normalised paths, and selectors as [key, operator, values]."""
     match = rule.get("match") or {}
     conditions: dict[str, list[Any]] = {
@@ -212,7 +229,7 @@ def _rule(rule: dict[str, Any]) -> Rule:
     if selector is not None:
         conditions["podSelector"] = _requirements(selector)
     reserved_env = [env.from_policy(entry) for entry in rule.get("env") or []]
-    reserved_mounts = [mounts.from_policy(entry) for entry in rule.get("mounts") or []]
+    reserved_mounts = [_mount(entry) for entry in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
     plain = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
     parts = rule.get("deviceAllocations") or {}
@@ -220,7 +237,25 @@ def _rule(rule: dict[str, Any]) -> Rule:
         plain[devices.EXCLUSIVE] = list(parts[devices.EXCLUSIVE])
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
-    return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations)
+    tried = rule.get("mode", default) == AUDIT
+    return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations, tried)
+
+
+def _mount(entry: dict[str, Any]) -> Mount:
+    """A checked entry of a rule's `mounts`. Defaults: rbind, rprivate and ro."""
+    given = [str(option) for option in entry.get("options") or []]
+    options = [option for option in given if option in _BIND] or ["rbind"]
+    options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
+    options.append("rw" if entry.get("readOnly") is False else "ro")
+    options += [option for option in given if option not in options]
+    return Mount(
+        clean(str(entry["hostPath"])) if "hostPath" in entry else "",
+        clean(str(entry["mountPath"])),
+        options,
+        [clean(str(path)) for path in entry.get("allowBelow") or []],
+        entry.get("onMissingSource") == "Skip",
+        entry.get("volumesAbove") == "Allow",
+    )
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:

@@ -27,7 +27,7 @@ class Rule:
 
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
     `deny`: `onConflict: Deny`. `plain`: by field of the policy file, the lists that need no compiled form.
-    `allocations`: the parts of a device plugin's answer that are reserved.
+    `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Rule:
         deny: bool,
         plain: "dict[str, list[Any]]",
         allocations: "list[str]",
+        tried: bool = False,
     ) -> None:
         self.name = name
         self.conditions = conditions
@@ -49,6 +50,7 @@ class Rule:
         self.deny = deny
         self.plain = plain
         self.allocations = allocations
+        self.tried = tried
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
@@ -58,16 +60,16 @@ class Rule:
 
 def rule_from_line(line: "list[Any]") -> Rule:
     """The rule that `hook.policy.compiler.rule_to_line` wrote."""
-    name, conditions, skip_unknown, env, mounts, deny, plain, allocations = line
+    name, conditions, skip_unknown, env, mounts, deny, plain, allocations, tried = line
     reserved = [Env(*e) for e in env], [Mount(*m) for m in mounts]
-    return Rule(name, conditions, skip_unknown, *reserved, deny, plain, allocations)
+    return Rule(name, conditions, skip_unknown, *reserved, deny, plain, allocations, tried)
 
 
 class Policy:
     """The policy in force.
 
-    `path`: the policy file. `fingerprint`: the sha256 of the file that was compiled. `warning`: why a newer version of
-    the file is not in force, or "". `missing`: why there is no policy (the file never was valid), or "".
+    `mode`: ENFORCE if any rule is enforced. `path`: the policy file. `fingerprint`: the sha256 of the file that was
+    compiled. `warning`: why a newer version of it is not in force, or "". `missing`: why there is no policy, or "".
     """
 
     def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
@@ -118,14 +120,15 @@ class Condition:
 
 
 class Match:
-    """A rule, evaluated for a container. `applies`: whether its reservations apply."""
+    """A rule, evaluated for a container. `applies`: whether its reservations apply. `tried`: whether they are tried."""
 
     def __init__(self, rule: Rule, conditions: "list[Condition]", tampered: bool = False) -> None:
         """`tampered`: a pod's or image's author may have caused the unknown fields, so `ifUnknown: Skip` is ignored."""
         self.rule = rule
         self.conditions = conditions
         met = [condition.met for condition in conditions]
-        self.applies = False not in met and not (None in met and rule.skip_unknown and not tampered)
+        matches = False not in met and not (None in met and rule.skip_unknown and not tampered)
+        self.applies, self.tried = matches and not rule.tried, matches and rule.tried
 
 
 def select(policy: Policy, identity: "Identity") -> "list[Match]":

@@ -14,7 +14,7 @@ from hook.base.errors import ReassertError
 from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
-from hook.policy.model import Policy, Rule
+from hook.policy.model import AUDIT, Policy, Rule
 from hook.reserve.devices import EXCLUSIVE
 from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
 from hook.reserve.mounts import VOLUMES_ABOVE, Mount
@@ -100,7 +100,7 @@ def effective(policy: Policy) -> dict[str, Any]:
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
             **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
-            "rules": [_rule(rule) for rule in policy.candidates(None)],
+            "rules": [_rule(rule, policy.mode) for rule in policy.candidates(None)],
         },
     }
 
@@ -110,8 +110,8 @@ def _event_log(settings: list[Any]) -> dict[str, Any]:
     return {"maxSizeMiB": limit >> 20, "keep": kept, "journal": journal}
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": rule.name}
+def _rule(rule: Rule, mode: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.tried else mode}
     match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
     if "podSelector" in rule.conditions:
         wanted: Any = rule.conditions["podSelector"]

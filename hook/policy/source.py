@@ -16,6 +16,7 @@ from ruamel.yaml.reader import ReaderError
 
 from hook.base.errors import ReassertError
 from hook.base.text import printable
+from hook.policy.model import ENFORCE
 
 Path = Sequence[str | int]
 """Keys and indices from the document's root, as jsonschema gives them."""
@@ -82,6 +83,11 @@ class Source:
         """The value of `spec.rules`, of any type; an empty list if it is missing."""
         spec = self.data.get("spec") if isinstance(self.data, dict) else None
         return (spec.get("rules") if isinstance(spec, dict) else None) or []
+
+    def mode(self) -> str:
+        """The value of `spec.mode`, or its default."""
+        spec = self.data.get("spec") if isinstance(self.data, dict) else None
+        return str(spec.get("mode", ENFORCE)) if isinstance(spec, dict) else ENFORCE
 
     def problem(self, path: Path, message: str, *, key: bool = False, severity: str = "error") -> Problem:
         """A problem with the value at `path`, or with its key."""

@@ -15,7 +15,7 @@ from hook.policy.model import HELD, Policy
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 6
+FORMAT = 7
 """Version of the compiled form. A store with another version is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024

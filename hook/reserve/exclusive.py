@@ -186,7 +186,7 @@ class DropMount(Drop):
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Find the devices, mounts and cgroup rules that give more than was allocated. The mounts' edits come before."""
     facts = container.facts.devices
-    if facts is None:
+    if facts is None or not any(rule.plain.get(EXCLUSIVE) for rule in rules):
         return
     ours = [edit.mount for edit in outcome.mounts if edit.mount]
     closed = Closed(rules, facts, container, ours)

@@ -6,8 +6,6 @@ from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from hook.plan import Container
     from hook.policy.model import Rule
     from hook.reserve.target import Target
@@ -20,9 +18,6 @@ PART = "mounts"
 
 VOLUMES_ABOVE = "volumesAbove"
 """The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
-
-_BIND = ("bind", "rbind")
-_PROPAGATION = ("private", "rprivate", "slave", "rslave")
 
 
 class Mount:
@@ -61,23 +56,6 @@ class Mount:
         """
         options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
-
-
-def from_policy(entry: "dict[str, Any]") -> Mount:
-    """From an entry of a rule's `mounts` that was checked against the schema. Defaults: rbind, rprivate and ro."""
-    given = [str(option) for option in entry.get("options") or []]
-    options = [option for option in given if option in _BIND] or ["rbind"]
-    options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
-    options.append("rw" if entry.get("readOnly") is False else "ro")
-    options += [option for option in given if option not in options]
-    return Mount(
-        clean(str(entry["hostPath"])) if "hostPath" in entry else "",
-        clean(str(entry["mountPath"])),
-        options,
-        [clean(str(path)) for path in entry.get("allowBelow") or []],
-        entry.get("onMissingSource") == "Skip",
-        entry.get("volumesAbove") == "Allow",
-    )
 
 
 class PlaceMount(Edit):

@@ -50,13 +50,14 @@ def test_event_tells_who_and_what_and_by_which_policy() -> None:
     }
     assert record["policy"] == {"path": "policy.yaml", "sha256": node.fingerprint}
     assert record["edits"] == [
-        {"rule": "ca", "kind": "env", "name": "CA", "before": ["/tmp/x", None], "after": "/ca.pem"},
+        {"rule": "ca", "kind": "env", "name": "CA", "before": ["/tmp/x", None], "after": "/ca.pem", "applied": True},
         {
             "rule": "ca",
             "kind": "mount",
             "name": "/m",
             "before": [{"destination": "/m/", "source": "/evil"}],
             "after": {"source": "/h", "options": ["rbind", "rprivate", "ro"]},
+            "applied": True,
         },
     ]
     assert isinstance(record["durationMs"], float)

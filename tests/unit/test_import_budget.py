@@ -79,6 +79,7 @@ LATE = {
     "hook.excerpt",
     "hook.exclusivefacts",
     "hook.policy.recompile",
+    "hook.trial",
     "hook.reserve.allocated",
     "hook.reserve.annotations",
     "hook.reserve.devices",

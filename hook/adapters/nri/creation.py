@@ -95,6 +95,9 @@ class Decider:
             case.reads_node = True
             adjustment, denials = adjust(decided, case.container, self.removes_mounts)
             case.reads_node = False
+            if case.trial and case.trial.plan and case.trial.container:
+                _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
+                case.trial.would_refuse(tried, denials)
             if decided.edits and not denials and not decided.audit_only():
                 payload = ttrpc.serialize(adjustment.response())
             return Done(NOWHERE, denials)
@@ -135,7 +138,7 @@ class Decider:
         if decided is None:
             metrics.error(failure)
             outcome = "failed"
-        elif decided.audit_only() and not decided.is_empty():
+        elif (decided.audit_only() and not decided.is_empty()) or (case.trial and decided.is_empty()):
             outcome = "audited"
         else:
             outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
@@ -143,9 +146,10 @@ class Decider:
             metrics.probe(outcome)
         else:
             metrics.container(outcome, took)
-            for edit in decided.edits if decided else ():
+            tried = case.trial if decided else None
+            for edit in [*decided.edits, *(tried.edits if tried else ())] if decided else ():
                 metrics.edit(edit.rule, edit.kind)
-            for reason in verdict.reasons:
+            for reason in [*verdict.reasons, *(tried.denials if tried else ())]:
                 metrics.refusal(reason.rule)
         if verdict.event:
             self.report.container(verdict.event)

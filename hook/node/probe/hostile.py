@@ -24,7 +24,9 @@ def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]
     others: dict[str, str] = {}
     for rule in policy.candidates(None):
         seen = [matches.get(rule.name) for matches in judged]
-        if all(match is not None and match.applies for match in seen):
+        if rule.tried:
+            others[rule.name] = "mode: Audit changes nothing"
+        elif all(match is not None and match.applies for match in seen):
             certain += [match for match in seen[:1] if match]
         elif any(match is not None and match.applies for match in seen):
             others[rule.name] = "whether it matches a test container depends on what the adapter can see"

@@ -38,7 +38,7 @@ def reserved_env(policy: Policy) -> list[str]:
     """
     values: dict[str, str] = {}
     for rule in policy.candidates(None):
-        for env in rule.env:
+        for env in [] if rule.tried else rule.env:
             value = _value(env)
             if value is not None:
                 values.setdefault(env.name, value)

@@ -1,0 +1,51 @@
+"""A rule in Audit mode beside an enforced one, on real runtimes: enforced edits are there, tried ones are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.runtimes import guarded
+from e2e.support import POLICY, Bundle, Node
+
+TRIED = """\
+  - name: tried
+    mode: Audit
+    onConflict: Deny
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /evil}
+    - {name: PROXY, value: company}
+    - {name: "N_*", absent: true}
+    mounts:
+    - {hostPath: /usr, mountPath: /etc/ssl, readOnly: false, allowBelow: [/etc/ssl/certs]}
+    - {hostPath: /usr, mountPath: /etc/pki}
+"""
+"""It contradicts company-ca about an env name and a mount."""
+
+
+@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
+def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bundle: Bundle, adapter: str) -> None:
+    node.compile(POLICY + TRIED)
+    ca = "/etc/ssl/certs/ca-certificates.crt"
+    mine = ca if adapter == "createRuntime" else "/mine"  # which cannot correct env
+    bundle.spec["process"]["env"] += [f"REQUESTS_CA_BUNDLE={mine}", "PROXY=mine", "N_A=1"]
+    if adapter != "createRuntime":  # which cannot remove a mount
+        bundle.bind("/usr/share", "/etc/ssl/certs")
+    with guarded(adapter, real, node, bundle) as container:
+        environ = set(container.environ())
+        assert {f"REQUESTS_CA_BUNDLE={ca}", "PROXY=mine", "N_A=1"} <= environ
+        [(source, path, options)] = container.mounts()
+        assert (path, options.split(",")[0]) == ("/etc/ssl", "ro")
+        assert source.endswith(str(node.ca).rpartition("/")[2])
+        if adapter == "wrapper":
+            executed = container.exec("/bin/env").splitlines()
+            assert {f"REQUESTS_CA_BUNDLE={ca}", "PROXY=mine", "N_A=1"} <= set(executed)
+    [event] = node.logged()
+    assert (event["event"], event["applied"], event["tried"]) == ("container.would-deny", True, True)
+    done = {(edit["rule"], edit["name"], edit["applied"]) for edit in event["edits"]}
+    expected = {("company-ca", "/etc/ssl", True), ("tried", "PROXY", False), ("tried", "/etc/pki", False)}
+    assert expected <= done
+    assert {rule for rule, _, applied in done if applied} == {"company-ca"}
+    told = " ".join(denial["message"] for denial in event["denials"])
+    assert "wants another value for env REQUESTS_CA_BUNDLE than rule company-ca" in told
+    assert "env PROXY is reserved and was set to something else" in told
+    assert {denial["mode"] for denial in event["denials"]} == {"Audit"}
