@@ -21,7 +21,7 @@ from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.reserve import devices, env, mounts
 
-_COMPILED = ("name", "match", "env", "mounts", "deviceAllocations", "onConflict")
+_COMPILED = ("name", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict")
 """Fields of a rule that a start reads in another form than the policy file's."""
 
 
@@ -42,6 +42,7 @@ class Compiled:
             "excludedTypes": list(exclude.get("containerTypes") or []),
             "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
             "rules": len(rules),
+            "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
             "index": index,
             "patterns": patterns,
         }
@@ -192,6 +193,10 @@ def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]
 
 def _rule(rule: dict[str, Any]) -> Rule:
     """A checked rule in compiled form: with defaults, normalised paths, and selectors as [key, operator, values]."""
+    if rule.get("trust"):
+        from hook.trust.expand import expanded  # few policies have it
+
+        rule = expanded(rule)
     match = rule.get("match") or {}
     conditions: dict[str, list[Any]] = {
         field: [str(item) for item in match[field]]
@@ -211,6 +216,11 @@ def _rule(rule: dict[str, Any]) -> Rule:
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
     return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations)
+
+
+def _plain(trust: dict[str, Any]) -> dict[str, Any]:
+    """A rule's `trust` for the store, from which `policy show` tells its entries from the rule's own."""
+    return {field: list(map(str, value)) if isinstance(value, list) else str(value) for field, value in trust.items()}
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:
