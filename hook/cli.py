@@ -85,9 +85,16 @@ def _node(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _trust(parser: argparse.ArgumentParser) -> None:
+    from hook.trust.command import add_commands
+
+    add_commands(parser)
+
+
 GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "policy": ("check or show the node policy", _policy),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
+    "trust": ("build the company's trust store from the system's roots and your CAs, and check it", _trust),
 }
 """Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
 given command is called: it imports what no other command needs, and a container start may wait for another command."""

@@ -51,7 +51,8 @@ EXTRACTED_TLS = "pem/tls-ca-bundle.pem"
 EXTRACTED_EMAIL = "pem/email-ca-bundle.pem"
 EXTRACTED_CODE = "pem/objsign-ca-bundle.pem"
 EXTRACTED_HASHED = "pem/directory-hash"
-"""The hashed directory of RHEL 9 and later."""
+"""Hashed directory, to which /etc/ssl/certs is a link in newer images of the RHEL family. Also has BUNDLE,
+CERTS_BUNDLE and a file for each certificate."""
 
 EXTRACTED_TRUST = "openssl/ca-bundle.trust.crt"
 EXTRACTED_EDK2 = "edk2/cacerts.bin"
