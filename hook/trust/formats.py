@@ -7,18 +7,13 @@ import struct
 import uuid
 from collections.abc import Iterable
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12
-
 from hook.trust import der, layout
 from hook.trust.certificate import Certificate, armored
+from hook.trust.java import java_store
 from hook.trust.judge import Judged
 
 FORMAT = 1
 """Changes when the same certificates would make other files; a store of another format is built again."""
-
-_ROUNDS = 2048
-"""Of the key derivation, which every start of a JVM repeats. The password is public."""
 
 _X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072").bytes_le
 _OWNER = uuid.UUID("dcdd3b50-f405-43fd-96be-bd33b3734776").bytes_le
@@ -74,26 +69,6 @@ def hashed_directory(certificates: Iterable[Certificate]) -> dict[str, bytes]:
         count[certificate.hash] = number + 1
         found[f"{certificate.hash}.{number}"] = certificate.pem
     return found
-
-
-def java_store(certificates: Iterable[Certificate]) -> bytes:
-    """A PKCS12 trust store.
-
-    With the encryption of old JDKs: JDK 8 before update 301 reads no newer one, and public certificates behind a public
-    password need none.
-    """
-    entries = [
-        pkcs12.PKCS12Certificate(certificate.parsed, certificate.file_name.lower().encode())
-        for certificate in certificates
-    ]
-    encryption = (
-        PrivateFormat.PKCS12.encryption_builder()
-        .kdf_rounds(_ROUNDS)
-        .key_cert_algorithm(pkcs12.PBES.PBESv1SHA1And3KeyTripleDESCBC)
-        .hmac_hash(hashes.SHA1())  # noqa: S303
-        .build(layout.JAVA_PASSWORD.encode())
-    )
-    return pkcs12.serialize_java_truststore(entries, encryption)
 
 
 def edk2_store(certificates: Iterable[Certificate]) -> bytes:
