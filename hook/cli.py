@@ -85,6 +85,12 @@ def _node(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _trust(parser: argparse.ArgumentParser) -> None:
+    from hook.trust.command import add_commands
+
+    add_commands(parser)
+
+
 def _doctor(parser: argparse.ArgumentParser) -> None:
     from hook.doctor.command import add_commands
 
@@ -120,6 +126,7 @@ GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
     "events": ("print the event log with its rotated files, and follow it", _events),
     "report": ("summarise the event log by workload: what the policy changes or refuses, and what to ask for", _report),
+    "trust": ("build the company's trust store from the system's roots and your CAs, and check it", _trust),
 }
 """Commands with commands or options of their own, with the function that adds those to a parser. Only the function of
 the given command is called: it imports what no other one needs, and a container start may wait for another command."""

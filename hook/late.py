@@ -16,10 +16,11 @@ from hook.container import allocation, cdi, claims, engines, injections, nodes, 
 from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
 from hook.reserve import annotations, devices, exclusive, places
+from hook.trust import remedy
 
 LOADED = (
     *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
-    *(claims, exclusive, exclusivefacts, injections, journal, nodes, places, spelling, trial, zlib),
+    *(claims, exclusive, exclusivefacts, injections, journal, nodes, places, remedy, spelling, trial, zlib),
 )

@@ -15,6 +15,7 @@ from hook.base.system import Untrusted, trusted
 from hook.policy.model import AUDIT, Policy, Rule
 from hook.reserve.env import FILE, Env
 from hook.reserve.mounts import Mount
+from hook.trust.remedy import build_command
 from hook.valuefile import first_line
 
 ERROR, WARNING = "error", "warning"
@@ -44,8 +45,10 @@ def look_at(policy: Policy) -> list[Finding]:
             if env.source == FILE:
                 place: Place = ("spec", "rules", number, "env", index, "valueFrom", "file")
                 found += [Finding(_severity(rule), place, text) for text in _value_file(rule, env, policy)]
+        looked_at: set[str] = {""}
         for index, mount in enumerate(rule.mounts):
-            if mount.source:
+            if mount.source not in looked_at:
+                looked_at.add(mount.source)
                 place = ("spec", "rules", number, "mounts", index, "hostPath")
                 for severity, text in _host_path(rule, mount):
                     found.append(Finding(WARNING if severity == WARNING else _severity(rule), place, text))
@@ -95,7 +98,9 @@ def _host_path(rule: Rule, mount: Mount) -> list[tuple[str, str]]:
         if mount.skip_missing:
             return [(WARNING, f"{label}: {error.strerror}; the mount is left out on this node (onMissingSource: Skip)")]
         becomes = "every container that the rule matches is refused (onMissingSource: Fail)"
-        return [(ERROR, f"{label}: {error.strerror}; {becomes}. Create it on this node, or set onMissingSource: Skip")]
+        command = build_command(mount.source)
+        remedy = f"Run: {command}" if command else "Create it on this node, or set onMissingSource: Skip"
+        return [(ERROR, f"{label}: {error.strerror}; {becomes}. {remedy}")]
     found: list[tuple[str, str]] = []
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         found.append((WARNING, f"{label} is {_kind(status.st_mode)}, neither a file nor a directory"))

@@ -18,6 +18,7 @@ from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
+from hook.trust.layout import LIVE
 
 _KUBELET_ROOT = ("spec", "kubelet", "root")
 
@@ -129,7 +130,7 @@ def check_meaning(source: Source) -> list[Problem]:
             found.append(source.problem([*at, "name"], f"duplicate rule name {name}; the first one is at line {first}"))
         names.setdefault(name, number)
         if number in valid and not _reserves(rule):
-            message = f"rule {name} reserves nothing: give it env, mounts, annotations or deviceAllocations"
+            message = f"rule {name} reserves nothing: give it trust, env, mounts, annotations or deviceAllocations"
             found.append(source.problem(at, message))
         for position, env in well_formed(rule.get("env"), "env"):
             found += _check_env(source, [*at, "env", position], env)
@@ -137,6 +138,7 @@ def check_meaning(source: Source) -> list[Problem]:
             found += _check_mount(source, [*at, "mounts", position], mount)
         if number in valid:
             found += _check_exclusive(source, [*at, "deviceAllocations", "exclusive"], rule)
+            found += _check_trust(source, [*at, "trust"], rule.get("trust") or {})
             selector = (rule.get("match") or {}).get("podSelector")
             found += _check_selector(source, [*at, "match", "podSelector"], selector)
     return found
@@ -153,7 +155,27 @@ def _check_exclusive(source: Source, at: list[str | int], rule: dict[str, Any]) 
 def _reserves(rule: dict[str, Any]) -> bool:
     allocations = rule.get("deviceAllocations") or {}
     lists = (entries for entries in rule.values() if isinstance(entries, list))
-    return any(lists) or any(allocations.values())
+    return any(lists) or any(allocations.values()) or bool(rule.get("trust"))
+
+
+def _check_trust(source: Source, at: list[str | int], trust: dict[str, Any]) -> list[Problem]:
+    if not trust:
+        return []
+    from hook.trust.expand import DEFAULTS, table  # few policies have it
+
+    bundle = str(trust["bundle"])
+    found = _check_path(source, [*at, "bundle"], bundle) if bundle.startswith("/") else []
+    path = clean(bundle)
+    if not found and path.endswith(f"/{LIVE}"):
+        found = [
+            source.problem([*at, "bundle"], f"bundle {bundle!r}: write the directory above: {path[: -len(LIVE) - 1]}")
+        ]
+    known = [DEFAULTS, *table()[1]]
+    for position, name in enumerate(trust.get("stacks") or []):
+        if name not in known:
+            hint = _suggestion(name, known) or f"; the stacks are {', '.join(known)}"
+            found.append(source.problem([*at, "stacks", position], f"unknown stack {name!r}{hint}"))
+    return found
 
 
 def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list[Problem]:
@@ -230,26 +252,29 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
         found += _wants_twice(source, number, rule)
         found += _unknown_conditions(source, number, rule)
         for position, env in enumerate(rule.env):
-            want = _Want(rule, ("spec", "rules", number, "env", position), (env.source, env.text, env.keep))
+            place = source.origin(("spec", "rules", number, "env", position))
+            want = _Want(rule, place, (env.source, env.text, env.keep))
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
-            want = _Want(rule, ("spec", "rules", number, "mounts", position), mount.wanted())
+            want = _Want(rule, source.origin(("spec", "rules", number, "mounts", position)), mount.wanted())
             wants.setdefault(("mount", mount.destination), []).append(want)
     for (kind, name), all_wants in wants.items():
         for one, other in combinations(all_wants, 2):
             if one.what != other.what and one.rule is not other.rule and may_overlap(one.rule, other.rule):
                 found.append(_contradiction(source, f"{kind} {name}", one, other))
-    return found
+    return list(dict.fromkeys(found))  # two different stores differ in many entries
 
 
 class _Want(NamedTuple):
     rule: Rule
-    path: tuple[str | int, ...]
+    path: Path
     what: object
 
 
 def _contradiction(source: Source, thing: str, one: _Want, other: _Want) -> Problem:
     """An error if the rules match the same containers, a warning if some container may match both."""
+    if one.path[-1] == other.path[-1] == "trust":
+        thing = "trust"
     message = f"rules {one.rule.name} and {other.rule.name} want different things for {thing}"
     if one.rule.tried != other.rule.tried:
         tried = one.rule.name if one.rule.tried else other.rule.name

@@ -75,7 +75,8 @@ def _node_problems(compiled: Compiled) -> list[Problem]:
     from hook.node.sources import look_at
 
     source = compiled.source
-    return [source.problem(f.place, f.message, severity=f.severity) for f in look_at(compiled.policy())]
+    found = look_at(compiled.policy())
+    return [source.problem(source.origin(f.place), f.message, severity=f.severity) for f in found]
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.reserve import devices, env
 from hook.reserve.mounts import Mount
 
-_COMPILED = ("name", "mode", "match", "env", "mounts", "deviceAllocations", "onConflict")
+_COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict")
 """Fields of a rule that a start reads in another form than the policy file's."""
 
 _BIND = ("bind", "rbind")
@@ -48,6 +48,7 @@ class Compiled:
             "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
             "eventLog": _event_log(spec.get("eventLog") or {}),
             "rules": len(rules),
+            "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
             "index": index,
             "patterns": patterns,
         }
@@ -219,6 +220,10 @@ def _mode(source: Source, rules: list[Rule]) -> str:
 
 def _rule(rule: dict[str, Any], default: str) -> Rule:
     """A checked rule in compiled form: with defaults, normalised paths, and selectors as [key, operator, values]."""
+    if rule.get("trust"):
+        from hook.trust.expand import expanded  # few policies have it
+
+        rule = expanded(rule)
     match = rule.get("match") or {}
     conditions: dict[str, list[Any]] = {
         field: [str(item) for item in match[field]]
@@ -256,6 +261,11 @@ def _mount(entry: dict[str, Any]) -> Mount:
         entry.get("onMissingSource") == "Skip",
         entry.get("volumesAbove") == "Allow",
     )
+
+
+def _plain(trust: dict[str, Any]) -> dict[str, Any]:
+    """A rule's `trust` for the store, from which `policy show` tells its entries from the rule's own."""
+    return {field: list(map(str, value)) if isinstance(value, list) else str(value) for field, value in trust.items()}
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:

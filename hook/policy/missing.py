@@ -26,6 +26,7 @@ NO_RULES: "dict[str, Any]" = {
     "kubeletRoot": KUBELET_ROOT,
     "eventLog": [],
     "rules": 0,
+    "trust": {},
     "index": {},
     "patterns": {},
 }

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 
 from hook.base.errors import ReassertError
 from hook.base.text import printable, printable_lines
@@ -37,7 +38,7 @@ def show(source: str, store_directory: str, output: str) -> int:
         "heldSince": (header or {}).get("heldSince") or None if policy.warning or policy.missing else None,
         "missing": policy.missing or None,
     }
-    document = effective(policy)
+    document = effective(policy, (header or {}).get("trust"))
     if output == "json":
         print(json.dumps({"status": status, "policy": None if policy.missing else document}, indent=2))
     else:
@@ -88,8 +89,11 @@ def _check_permissions(*paths: str) -> None:
             pass
 
 
-def effective(policy: Policy) -> dict[str, Any]:
-    """The policy in force as a policy file, with all defaults."""
+def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The policy in force as a policy file, with all defaults. `trust`: the `trust` of rules, by name.
+
+    A rule with `trust` also lists the env and mounts that it stands for, each with a comment. The file means the same.
+    """
     exclude = {"namespaces": policy.excluded_namespaces, "containerTypes": policy.excluded_types}
     return {
         "apiVersion": "reassert/v1",
@@ -100,7 +104,7 @@ def effective(policy: Policy) -> dict[str, Any]:
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
             **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
-            "rules": [_rule(rule, policy.mode) for rule in policy.candidates(None)],
+            "rules": [_rule(rule, policy.mode, (trust or {}).get(rule.name)) for rule in policy.candidates(None)],
         },
     }
 
@@ -110,7 +114,7 @@ def _event_log(settings: list[Any]) -> dict[str, Any]:
     return {"maxSizeMiB": limit >> 20, "keep": kept, "journal": journal}
 
 
-def _rule(rule: Rule, mode: str) -> dict[str, Any]:
+def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.tried else mode}
     match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
     if "podSelector" in rule.conditions:
@@ -122,10 +126,14 @@ def _rule(rule: Rule, mode: str) -> dict[str, Any]:
         match["podSelector"] = {"matchExpressions": expressions}
     if match:
         shown["match"] = {**match, "ifUnknown": "Skip" if rule.skip_unknown else "Enforce"}
+    if trust:
+        shown["trust"] = trust
     if rule.env:
         shown["env"] = [_env(env) for env in rule.env]
     if rule.mounts:
         shown["mounts"] = [_mount(mount) for mount in rule.mounts]
+    if trust:
+        _say_origin(shown, trust)
     shown.update({field: entries for field, entries in rule.plain.items() if field != EXCLUSIVE})
     parts: dict[str, Any] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
     parts.update({EXCLUSIVE: rule.plain[EXCLUSIVE]} if EXCLUSIVE in rule.plain else {})
@@ -133,6 +141,18 @@ def _rule(rule: Rule, mode: str) -> dict[str, Any]:
         shown["deviceAllocations"] = parts
     shown["onConflict"] = "Deny" if rule.deny else "Override"
     return shown
+
+
+def _say_origin(shown: dict[str, Any], trust: dict[str, Any]) -> None:
+    """Give each entry of a rule that comes from its `trust` a comment: the stacks or distributions that it is for."""
+    from hook.trust.expand import entries
+
+    for (field, key), made in zip((("env", "name"), ("mounts", "mountPath")), entries(trust), strict=True):
+        for index, entry in enumerate(shown.get(field, ())):
+            wanted, ids = made.get(entry[key], ({}, ""))
+            if wanted.items() <= entry.items() and ids:
+                shown[field][index] = said = CommentedMap(entry)
+                said.yaml_add_eol_comment(f"from trust: {ids}", key)
 
 
 def _env(env: Env) -> dict[str, Any]:

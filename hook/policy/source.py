@@ -89,6 +89,12 @@ class Source:
         spec = self.data.get("spec") if isinstance(self.data, dict) else None
         return str(spec.get("mode", ENFORCE)) if isinstance(spec, dict) else ENFORCE
 
+    def origin(self, path: Path) -> Path:
+        """The path in the file of an entry of a compiled rule; that of `trust` if the rule does not list the entry."""
+        rules, number, field, index = path[1:5]
+        own = self.data["spec"][rules][number].get(field) or []
+        return path if isinstance(index, int) and index < len(own) else (*path[:3], "trust")
+
     def problem(self, path: Path, message: str, *, key: bool = False, severity: str = "error") -> Problem:
         """A problem with the value at `path`, or with its key."""
         return Problem(*self.place(path, key), message, severity)

@@ -141,8 +141,9 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
             if mount.source not in container.facts.absent_sources:
                 reserved.append((rule, mount, origin))
             elif not mount.skip_missing:
-                missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
-                outcome.deny(rule.name, KIND, missing)
+                from hook.reserve.places import missing_source  # few nodes lack one
+
+                outcome.deny(rule.name, KIND, missing_source(mount))
     if reserved:
         _compare(reserved, denying, container, outcome)
 

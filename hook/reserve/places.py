@@ -4,12 +4,21 @@ from hook.base.errors import named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.reserve.mounts import OciMount, PlaceMount
+    from hook.reserve.mounts import Mount, OciMount, PlaceMount
     from hook.reserve.outcome import Outcome
 
 BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
 """Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
 give the container control of the node (CVE-2019-16884, runc)."""
+
+
+def missing_source(mount: "Mount") -> str:
+    """The reason to refuse a container if the node lacks a hostPath."""
+    from hook.trust.remedy import build_command
+
+    command = build_command(mount.source)
+    missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
+    return f"{missing}; run there: {command}" if command else missing
 
 
 def deny_above(edit: "PlaceMount", above: "list[tuple[str, OciMount]]", outcome: "Outcome") -> None:

@@ -85,6 +85,9 @@ LATE = {
     "hook.reserve.devices",
     "hook.reserve.places",
     "hook.reserve.exclusive",
+    "hook.trust",
+    "hook.trust.layout",
+    "hook.trust.remedy",
 }
 """What other commands load, or starts that need it."""
 

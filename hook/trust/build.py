@@ -1,0 +1,158 @@
+"""`reassert trust build`: from the sources to a new generation."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hook.base.errors import ReassertError, describe
+from hook.base.system import Untrusted, timestamp, trusted
+from hook.base.text import printable, printable_lines
+from hook.trust import formats, layout
+from hook.trust.certificate import Certificate
+from hook.trust.errors import TrustError
+from hook.trust.generation import Store, read_tree
+from hook.trust.judge import LEFT_OUT, Judged, judge
+from hook.trust.source import added_cas, system_roots
+
+_RANDOM = (layout.JAVA, f"{layout.CERTS}/{layout.JAVA}", f"{layout.EXTRACTED}/{layout.JAVA}", layout.MANIFEST)
+"""Files that differ between two builds of the same certificates: a PKCS12 file has a salt, the manifest a time."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a store is built of. `add`: files and directories, None for layout.SOURCES. `system`: None for this node."""
+
+    add: list[str] | None = None
+    system: str | None = None
+    no_system: bool = False
+    allow_removal: bool = False
+
+
+@dataclass(frozen=True)
+class Built:
+    """The outcome of a build. `is_new`: there is a new generation. `repaired`: live files differed from the old one."""
+
+    number: int
+    is_new: bool
+    repaired: bool
+    judged: Judged
+    warnings: list[str]
+
+
+def build(directory: str, sources: Sources) -> Built:
+    """Build a trust store. Raises TrustError, Untrusted, OSError; the error's `outcome` says what is in force."""
+    os.umask(0o022)  # a container's user, who may be any, reads the files
+    store = Store(directory)
+    try:
+        store.prepare()
+        with store.locked():
+            return _build(store, sources)
+    except (ReassertError, OSError) as error:
+        details = error.details if isinstance(error, TrustError) else []
+        raise _Unchanged(describe(error), [*details, _in_force(store)]) from error
+
+
+class _Unchanged(TrustError):
+    """A build failed. `outcome`: more lines for the terminal (hook.cli.main)."""
+
+    @property
+    def outcome(self) -> str:
+        """What would be lost, and what is in force."""
+        return printable_lines("\n".join(self.details))
+
+
+def _in_force(store: Store) -> str:
+    try:
+        numbers = store.numbers()
+    except OSError:
+        numbers = []
+    return f"generation {numbers[-1]} stays in force" if numbers else "no trust store was made"
+
+
+def _build(store: Store, sources: Sources) -> Built:
+    now = datetime.now(UTC)
+    added = added_cas(sources.add)
+    judged = judge(added, [] if sources.no_system else system_roots(sources.system), now)
+    _refuse_nothing(judged, added, now)
+    old = store.manifest()
+    if old and not sources.allow_removal:
+        _refuse_removal(old, judged, now)
+    number = int(store.numbers()[-1]) if old else 0
+    files = formats.files(judged)
+    is_new, repaired = not _is_same(store, number, old, judged, files), False
+    if is_new:
+        number += 1
+        files[layout.MANIFEST] = formats.manifest(judged, number, timestamp(time.time_ns()))
+        store.publish(number, files)
+    else:
+        repaired = store.complete(read_tree(store.path(number)))
+    store.prune()
+    return Built(number, is_new, repaired, judged, _warnings(store, judged))
+
+
+def _refuse_nothing(judged: Judged, added: list[Certificate], now: datetime) -> None:
+    reasons = "; ".join(str(finding) for finding in judged.findings if finding.severity == LEFT_OUT)
+    if judged.outdated * 2 > judged.total and judged.total > 2:
+        raise TrustError(
+            f"{judged.outdated} of {judged.total} certificates are expired or not yet valid; is this node's clock "
+            f"right? It says {now:%Y-%m-%d %H:%M} UTC"
+        )
+    if added and not judged.added:
+        raise TrustError(f"no added certificate can be used: {reasons}")
+    if not judged.kept:
+        raise TrustError(
+            f"no certificate: {layout.SOURCES} has none, and --no-system leaves out the system's roots. "
+            f"Name the CA's certificate with --add FILE"
+        )
+
+
+def _refuse_removal(old: Mapping[str, Any], judged: Judged, now: datetime) -> None:
+    """A certificate that expired may go. One that a source no longer has may be a mistake, and breaks its users."""
+    kept = {certificate.sha256 for certificate in judged.kept}
+    lost = [
+        f"would be lost: {one['subject']} ({'added' if one['added'] else 'system root'}, sha256 {one['sha256'][:16]})"
+        for one in old["certificates"]
+        if one["sha256"] not in kept and datetime.fromisoformat(one["notAfter"]) >= now
+    ]
+    if lost:
+        raise TrustError(
+            f"the new trust store would lose {len(lost)} of {len(old['certificates'])} certificates; if that is meant, "
+            f"say --allow-removal",
+            lost,
+        )
+
+
+def _is_same(
+    store: Store, number: int, old: Mapping[str, Any] | None, judged: Judged, files: Mapping[str, bytes]
+) -> bool:
+    """Whether the newest generation is what would be built, and its files are whole."""
+    if not old or old.get("format") != formats.FORMAT:
+        return False
+    if [(one["sha256"], one["added"]) for one in old["certificates"]] != [
+        (one.sha256, one.added) for one in judged.kept
+    ]:
+        return False
+    present = read_tree(store.path(number))
+    return present.keys() == {*files, layout.MANIFEST} and all(
+        present[path] == content for path, content in files.items() if path not in _RANDOM
+    )
+
+
+def _warnings(store: Store, judged: Judged) -> list[str]:
+    found = [str(finding) for finding in judged.findings]
+    if os.geteuid() != 0:
+        return found
+    paths = dict.fromkeys([str(store.directory.resolve()), *(one.place.file for one in judged.kept)])
+    for path in paths:
+        try:
+            trusted(os.path.abspath(path))
+        except Untrusted as error:
+            found.append(printable(f"warning: {error}: whoever can write there decides whom containers trust"))
+        except OSError:  # a source that vanished meanwhile: it was read
+            pass
+    return found

@@ -1,0 +1,68 @@
+"""The names in a trust store. What a rule mounts and what `trust build` writes both come from here.
+
+Builtins only. The paths in `live` never change, nor do the inodes of its directories: a container has them mounted.
+"""
+
+STORES = "/var/lib/reassert/trust"
+"""The directory of all trust stores of the node."""
+
+DEFAULT = "company"
+"""The name of the trust store unless the command line has --name."""
+
+SOURCES = "/etc/reassert/trust.d"
+"""The directory whose certificates are added unless the command line has --add."""
+
+GENERATIONS = "generations"
+"""Subdirectory of a store: one directory of real files for each generation, `000001` and up, never changed."""
+
+LIVE = "live"
+"""Subdirectory of a store: the files of the newest generation, for mounts."""
+
+# In a generation and in live.
+MANIFEST = "manifest.json"
+"""What is in the generation, for `trust check` and for the next build."""
+
+BUNDLE = "ca-certificates.crt"
+"""All certificates in PEM: system roots and added CAs."""
+
+ADDED = "added.pem"
+"""Only the added CAs, in PEM, for a variable that adds to the roots (NODE_EXTRA_CA_CERTS)."""
+
+JAVA = "java/cacerts"
+"""All certificates as Java's trust store: PKCS12 with the password `changeit`."""
+
+JAVA_PASSWORD = "changeit"  # noqa: S105  # public: Java's own default for a store without secrets
+
+CERTS = "certs"
+"""Directory to mount at /etc/ssl/certs and /etc/pki/tls/certs."""
+
+EXTRACTED = "extracted"
+"""Directory to mount at /etc/pki/ca-trust/extracted."""
+
+# In CERTS: BUNDLE, ADDED, JAVA and these.
+CERTS_BUNDLE = "ca-bundle.crt"
+"""The same as BUNDLE, by the name of RHEL."""
+
+CERTS_TRUST = "ca-bundle.trust.crt"
+"""The same certificates as OpenSSL's TRUSTED CERTIFICATE."""
+
+# In EXTRACTED: JAVA and these.
+EXTRACTED_TLS = "pem/tls-ca-bundle.pem"
+EXTRACTED_EMAIL = "pem/email-ca-bundle.pem"
+EXTRACTED_CODE = "pem/objsign-ca-bundle.pem"
+EXTRACTED_HASHED = "pem/directory-hash"
+"""Hashed directory, to which /etc/ssl/certs is a link in newer images of the RHEL family. Also has BUNDLE,
+CERTS_BUNDLE and a file for each certificate."""
+
+EXTRACTED_TRUST = "openssl/ca-bundle.trust.crt"
+EXTRACTED_EDK2 = "edk2/cacerts.bin"
+
+
+def store(name: str = DEFAULT) -> str:
+    """The directory of a trust store."""
+    return f"{STORES}/{name}"
+
+
+def live(name: str = DEFAULT) -> str:
+    """The directory of a store whose parts containers mount."""
+    return f"{STORES}/{name}/{LIVE}"

@@ -1,0 +1,82 @@
+"""The files that certificates are read from: the node's system roots, and the operator's CAs."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from hook.base.system import read_file, trusted
+from hook.trust.certificate import Certificate, certificates
+from hook.trust.errors import TrustError
+from hook.trust.layout import SOURCES
+
+FILE_LIMIT = 16 << 20
+"""Maximum size of one file in bytes."""
+
+COUNT_LIMIT = 2000
+"""Maximum number of certificates of all sources together."""
+
+ENDINGS = (".pem", ".crt", ".cer", ".der", ".p7b", ".p7c")
+"""Files of a directory that are read; others are not, as a README or a private key beside them."""
+
+SYSTEM = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch, openSUSE
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # RHEL, Fedora, Amazon Linux
+    "/etc/pki/tls/certs/ca-bundle.crt",  # RHEL 6 and older
+    "/var/lib/ca-certificates/ca-bundle.pem",  # SUSE
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+    "/etc/ssl/cert.pem",  # Alpine
+)
+"""Where distributions keep the system's roots; the first file that exists is read."""
+
+
+def system_roots(path: str | None) -> list[Certificate]:
+    """The system's roots, of a file or directory or of this node's own. Raises TrustError, OSError."""
+    if path:
+        return _read([path], added=False)
+    for place in SYSTEM:
+        if os.path.exists(place) and os.path.getsize(place):
+            return _read([place], added=False)
+    raise TrustError(
+        f"no system roots on this node: none of {', '.join(SYSTEM)} exists. Install ca-certificates, name a file with "
+        f"--system FILE, or say --no-system"
+    )
+
+
+def added_cas(paths: list[str] | None) -> list[Certificate]:
+    """The operator's CAs: of --add, else of SOURCES, which may be missing or empty. Raises TrustError, OSError.
+
+    SOURCES is read without anybody watching, so a file there that others than root can write is refused.
+    """
+    if paths:
+        found = _read(paths, added=True)
+        if not found:
+            raise TrustError(f"no certificate in {', '.join(paths)}; files in a directory must end in {_endings()}")
+        return found
+    if not os.path.isdir(SOURCES):
+        return []
+    if os.geteuid() == 0:
+        for file in (SOURCES, *_files(SOURCES)):
+            trusted(file)
+    return _read([SOURCES], added=True)
+
+
+def _endings() -> str:
+    return ", ".join(ENDINGS[:-1]) + f" or {ENDINGS[-1]}"
+
+
+def _files(path: str) -> list[str]:
+    """A file, or the files of a directory with known endings, in order."""
+    if not stat.S_ISDIR(os.stat(path).st_mode):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if name.lower().endswith(ENDINGS) and not name.startswith("."))
+    return [os.path.join(path, name) for name in names]
+
+
+def _read(paths: list[str], added: bool) -> list[Certificate]:
+    found: list[Certificate] = []
+    for path in paths:
+        for file in _files(path):
+            data = read_file(file, FILE_LIMIT)
+            found += certificates(data, file, added, COUNT_LIMIT - len(found))
+    return found
