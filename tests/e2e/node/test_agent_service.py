@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from e2e.cri.client import wait_for
+from e2e.cri.client import Pod, wait_for
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.test_upgrade import twin
 from e2e.node.wired import FILES, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back, usual_config
 
-SOCKET, SERVICE = "reassert-agent.socket", "reassert-agent.service"
+SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
 UNITS = (SOCKET, SERVICE)
 COLD = "/run/cold"
 """A line for each start that was cold (`watched`)."""
@@ -69,7 +69,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.path(POLICY_FILE).write_text(POLICY)
     assert wirable.changes() == []
     assert not booted.path("/run/reassert/agent").exists()
-    assert [booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
+    assert [booted.property(unit, "LoadState") for unit in (*UNITS, PLUGIN)] == ["not-found"] * 3
 
 
 @contextmanager
@@ -192,6 +192,89 @@ def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -
     assert set(said.splitlines()) == {"started"}
     pod.remove()
     node.node("uninstall")
+
+
+def test_one_process_answers_and_runs_the_plugin(node: Wirable) -> None:
+    """Also after a service of the plugin's own, as earlier versions installed it, and never are there two plugins."""
+    booted = node.booted
+    since = booted.run("date", "+%s.%N").stdout.strip()
+    node.install("--adapter", "runtime,nri", "--no-agent", "--no-probe")
+    assert resident(node) == [f"{PLUGIN} nri"]
+    pod = node.hostile_pod("runc")
+    assert_void(pod, "alone")
+
+    node.install("--agent")
+    assert resident(node) == [f"{SERVICE} agent --nri"]
+    assert booted.property(PLUGIN, "LoadState") == "not-found"
+    assert booted.property(SERVICE, "StatusText") == "listening, connected to NRI"
+    assert node.status()[0] == 0
+    shown = json.loads(node.node("status", "-o", "json").stdout)["agent"]
+    assert (shown["answers"], shown["nriConnected"]) == (True, True)
+    checked = booted.run("systemd-analyze", "verify", f"/etc/systemd/system/{SERVICE}")
+    assert checked.stdout + checked.stderr == ""
+    before = len(node.events())
+    with watched(node) as cold:
+        assert_void(pod, "both")
+        assert cold() == [], booted.run("/opt/reassert/reassert", "agent", "--status").stdout + booted.run("ls", "-la", "/run/reassert/", "/run/reassert/agent").stdout
+    new = node.events()[before:]
+    assert [event["adapter"] for event in new if event["event"] == "container.edited"][:1] == ["nri"]
+
+    booted.run("systemctl", "stop", "--no-block", "containerd")
+    wait_for(lambda: "not connected" in booted.property(SERVICE, "StatusText"), "its complaint", booted.trouble)
+    code, _, problems = node.status()
+    assert (code, "no runtime is connected to the agent's NRI plugin" in problems) == (1, True)
+    booted.run("systemctl", "restart", SERVICE, "--no-block")
+    wait_for(lambda: booted.property(SERVICE, "ActiveState") == "activating", "the next one", booted.trouble)
+    booted.run("systemctl", "start", "containerd")
+    wait_for(lambda: is_active(node), "its connection", booted.trouble)
+    booted.wait_for_cri()
+
+    node.install("--no-agent", "--no-probe")
+    assert resident(node) == [f"{PLUGIN} nri"]
+    node.install("--agent", "--no-probe")
+    assert_void(pod, "again")
+    node.install("--adapter", "runtime", "--no-probe")
+    assert resident(node) == [f"{SERVICE} agent"]
+    assert not booted.path(f"/etc/systemd/system/{SERVICE}.d").exists()
+    assert_put_back(pod, name="without")
+    pod.remove()
+    assert_one_at_a_time(node, since)
+
+
+def assert_void(pod: Pod, name: str) -> None:
+    """A container that overrides a reserved name once is corrected. NRI refuses one that does so twice (docs/nri.md)."""
+    container = pod.run(name=name, env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+    for environ in (container.environ(), container.exec_environ()):
+        assert [line for line in environ if line.startswith("NVIDIA")] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def resident(node: Wirable) -> list[str]:
+    """Processes of reassert that stay: their unit and arguments."""
+    script = """
+    for process in /proc/[0-9]*; do
+      case $(readlink "$process/exe") in */reassert) ;; *) continue ;; esac
+      echo "$(grep -o 'reassert.*[.]service' "$process/cgroup" | head -n 1)" $(tr '\\0' ' ' < "$process/cmdline" | cut -d ' ' -f 2-)
+    done
+    """
+    return node.booted.run("sh", "-c", script, check=False).stdout.splitlines()
+
+
+def assert_one_at_a_time(node: Wirable, since: str) -> None:
+    """By systemd's messages: neither service was started before the other had ended. NRI refuses two plugins' env."""
+    wanted = [f"UNIT={SERVICE}", "+", f"UNIT={PLUGIN}"]
+    node.booted.run("journalctl", "--sync")
+    said = node.booted.run("journalctl", "--no-pager", "--output=cat", f"--since=@{since}", *wanted).stdout
+    running: set[str] = set()
+    starts = 0
+    for line in said.splitlines():
+        for unit in (SERVICE, PLUGIN):
+            if line.startswith(f"Starting {unit}"):
+                assert running <= {unit}, said
+                running.add(unit)
+                starts += 1
+            elif line.startswith(f"Stopped {unit}"):
+                running.discard(unit)
+    assert starts >= 5, said
 
 
 def assert_runs_what_is_installed(node: Wirable) -> None:
