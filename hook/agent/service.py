@@ -84,7 +84,7 @@ def main(chosen: argparse.Namespace) -> int:
             agent.plugin = _plugin(chosen, metrics)
         gc.freeze()  # what is loaded now, stays
         gc.disable()
-        notifier.ready("listening")
+        agent.tell_systemd()
         agent.log(LISTENING, "info", f"listening at {chosen.socket}")
         try:
             agent.run()
@@ -175,6 +175,7 @@ class Agent:
         self._collected = (0.0, 0)
         self._here = _place("self")
         self._thread = _stands()
+        self._state = ""  # as systemd shows it
         self.plugin: Plugin | None = None
 
     def run(self) -> None:
@@ -193,7 +194,21 @@ class Agent:
             self._expire()
             self._tell_dropped()
             self._collect(not ready and not self._workers.count())
+            self.tell_systemd()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())
+
+    def tell_systemd(self) -> None:
+        """Says that the service is ready; with the NRI plugin, once a runtime has connected. Says it once."""
+        state = "listening"
+        if self.plugin:
+            state += ", connected to NRI" if self.plugin.connected() else ", not connected to NRI"
+        if state == self._state:
+            return
+        self._state = state
+        if self.plugin is None or self.plugin.connected() or self._notifier.is_ready:
+            self._notifier.ready(state)
+        else:
+            self._notifier.say(f"STATUS={state}")
 
     def close(self) -> None:
         """Closes the listening socket and idle connections, and waits a second for requests that are being answered."""

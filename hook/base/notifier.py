@@ -13,14 +13,17 @@ from hook.base.text import printable
 
 
 class Notifier:
-    """systemd's notification socket (sd_notify(3)). Without NOTIFY_SOCKET it does nothing."""
+    """systemd's notification socket (sd_notify(3)). Without NOTIFY_SOCKET it does nothing.
+
+    `is_ready`: whether systemd was told that the process serves requests.
+    """
 
     def __init__(self) -> None:
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         microseconds = os.environ.pop("WATCHDOG_USEC", "")
         self._interval = int(microseconds) / 1e6 / 3 if microseconds.isdigit() else 0.0
         self._next = 0.0
-        self._ready = False
+        self.is_ready = False
 
     def say(self, text: str) -> None:
         """Send one message; a missing or closed socket is not an error for the process."""
@@ -35,8 +38,8 @@ class Notifier:
 
     def ready(self, status: str = "connected") -> None:
         """Tell systemd that the process serves requests."""
-        self.say(f"STATUS={status}" if self._ready else f"READY=1\nSTATUS={status}")
-        self._ready = True
+        self.say(f"STATUS={status}" if self.is_ready else f"READY=1\nSTATUS={status}")
+        self.is_ready = True
 
     def tick(self, healthy: Any) -> None:
         """Notify systemd's watchdog while the process can read requests (`healthy`)."""

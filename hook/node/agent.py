@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from hook import events
+from hook.agent.status import ask
 from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.change.program import front_in_use, path_in_use
 from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, why_cold
+from hook.node.engines.artifacts.dispatchers import WHERE
 
 _TAIL = 1 << 18
 """Bytes at the end of the event log in which the last starts are looked for."""
@@ -31,7 +33,8 @@ class Agent:
     """The agent of this node. `cold`: why there is none, so that every start is cold; "" where there is one.
 
     `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
-    that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident.
+    that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `silence`: why it does
+    not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None without one.
     """
 
     cold: str
@@ -41,22 +44,32 @@ class Agent:
     installed: str = ""
     is_current: bool = False
     memory: int = 0
+    silence: str = ""
+    plugin: bool | None = None
 
     def problems(self) -> list[str]:
         """What is wrong with it. That a unit does not run is said of the engine that wants it."""
-        if self.cold or self.service != "active" or self.is_current:
+        if self.cold or self.service != "active":
             return []
-        return [
-            f"the agent is {self.version or 'of an unknown version'}, and not the installed program "
-            f"({self.installed}), so starts may be cold: systemctl restart {SERVICE}"
-        ]
+        found = []
+        if not self.is_current:
+            found.append(
+                f"the agent is {self.version or 'of an unknown version'}, and not the installed program "
+                f"({self.installed}), so starts may be cold: systemctl restart {SERVICE}"
+            )
+        if self.silence:
+            found.append(f"the agent does not answer, so starts are cold: {self.silence}")
+        if self.plugin is False:
+            found.append("no runtime is connected to the agent's NRI plugin")
+        return found
 
     def as_text(self) -> str:
         """Returns the line of `node status`."""
         if self.cold:
             return f"Agent: none, every container start is cold: {self.cold}"
         running = f", {self.version}, {self.memory / (1 << 20):.1f} MiB" if self.memory else ""
-        return f"Agent: socket {self.socket}, service {self.service}{running}"
+        plugin = {None: "", True: ", NRI plugin connected", False: ", NRI plugin not connected"}[self.plugin]
+        return f"Agent: socket {self.socket}, service {self.service}{running}{plugin}"
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -69,6 +82,8 @@ class Agent:
             "installedVersion": self.installed,
             "current": self.is_current,
             "memoryBytes": self.memory,
+            "answers": not self.silence,
+            "nriConnected": self.plugin,
         }
 
 
@@ -89,7 +104,12 @@ def look(wanted: bool) -> Agent:
     is_current = running == os.path.realpath(program)
     version = installed if is_current else _version(running)
     size = int(memory[1]) << 10 if memory else 0
-    return Agent("", socket, service, version, installed, is_current, size)
+    silence, plugin = "", None
+    try:
+        plugin = ask(WHERE["socket"]).get("nri")
+    except ReassertError as error:
+        silence = str(error)
+    return Agent("", socket, service, version, installed, is_current, size, silence, plugin)
 
 
 def _version(program: str) -> str:

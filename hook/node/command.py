@@ -79,8 +79,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PART",
-        help="accept that a part was not tried: handler/NAME, exec/NAME, rule/NAME or way/NAME, as verify names it; * "
-        "and ? are wildcards; may be repeated",
+        help="accept that a part was not tried: handler/NAME, exec/NAME, warm/NAME, rule/NAME or way/NAME, as verify "
+        "names it; * and ? are wildcards; may be repeated",
     )
     _engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -116,7 +116,7 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         "--no-unit",
         dest="unit",
         action="store_false",
-        help="with nri: install no reassert-nri.service, for example because a DaemonSet runs the plugin",
+        help="with nri: no service of this node runs the plugin, for example because a DaemonSet does",
     )
     parser.add_argument(
         "--agent",

@@ -155,8 +155,9 @@ class Rewiring:
         restarted = False
         after = self.before
         try:
-            started = self.target.wiring.units
-            journal = journals.begin(operation, self.engine.name, changes, started, self.directory, running)
+            started = self._started()
+            stopped = self.stale_units if started else []  # by the start of the others, so a rollback starts them
+            journal = journals.begin(operation, self.engine.name, changes, started + stopped, self.directory, running)
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
                     say(f"{'writing' if state else 'removing'} {path}")
@@ -167,13 +168,13 @@ class Rewiring:
                 self._nothing_left(after())
                 restarted = self.engine.running()
             if systemd.available():
-                units.start(self.target.wiring.units, moved, different)
+                units.start(started, moved, different, self.stale_units)
             if restarted:
                 say(f"{self.engine.verb}ing {self.engine.title}")
                 self.engine.restart()
             elif restarts:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
-            self._wait_for_units()
+            self._wait_for(started)
             if prove and self.engine.running():
                 prove(after())
             _uninterruptible()
@@ -205,6 +206,7 @@ class Rewiring:
 
     def _retire(self, after: Callable[[], Any], say: Say) -> None:
         """Remove stale files, and the program with the last engine. Nothing here can break a container start."""
+        loses_plugin = self._loses_plugin()
         if systemd.available():
             units.stop(self.stale_units)
         if any(script(path) for path in self.stale):
@@ -233,8 +235,11 @@ class Rewiring:
             journals.remove_directories(sorted(directories))
             if self._is_last():
                 compiler.clear()
-            if self.stale_units and systemd.available():
-                systemd.run("daemon-reload")
+            if systemd.available():
+                if loses_plugin:
+                    units.without_plugin()
+                elif self.stale_units:
+                    systemd.run("daemon-reload")
             journal.end(self.directory)
 
     def _first_to_pause(self, changes: list[Change]) -> str:
@@ -318,8 +323,17 @@ class Rewiring:
 
     # -- units
 
-    def _wait_for_units(self) -> None:
-        for unit in self.target.wiring.units if self.engine.running() else []:
+    def _started(self) -> list[str]:
+        """Returns the units to start before the engine. An agent that loses the NRI plugin is restarted after it."""
+        return [unit for unit in self.target.wiring.units if not (unit == units.AGENT and self._loses_plugin())]
+
+    def _loses_plugin(self) -> bool:
+        """Whether the agent stays, and does not run the NRI plugin any more."""
+        goes = units.DROP_IN in self.stale and not self.record.elsewhere(units.DROP_IN, self.engine.name)
+        return goes and units.AGENT not in self.stale_units
+
+    def _wait_for(self, started: list[str]) -> None:
+        for unit in started if self.engine.running() else []:
             systemd.wait_active(unit)
 
 

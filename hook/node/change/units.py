@@ -9,23 +9,29 @@ from glob import glob
 from hook.node import systemd
 from hook.node.change.journal import remove_directories
 
+AGENT, PLUGIN = "reassert-agent.service", "reassert-nri.service"
+DROP_IN = f"/etc/systemd/system/{AGENT}.d/nri.conf"
+"""With this file the agent runs the NRI plugin. Then PLUGIN does not run: one of the two, never both."""
+
 _SOCKET = ".socket"
-_AGENT = ("reassert-agent.socket", "reassert-agent.service")
-"""They are ready within a second. The NRI plugin is ready when a runtime has connected, so it is not waited for."""
+_AGENT = ("reassert-agent.socket", AGENT)
 
 _RUN = ["/run/reassert", "/run/reassert/agent"]
 _LISTENING = "/run/reassert/agent/agent.sock"
 """Made by the agent's socket unit. systemd leaves them where it has lost the unit's file."""
 
 
-def start(units: list[str], moved: bool, different: list[str]) -> None:
+def start(units: list[str], moved: bool, different: list[str], stale: list[str]) -> None:
     """Starts units, or restarts them if the program was `moved`. Raises NodeError if one does not start.
 
     `different`: paths that have changed. A socket is restarted only if its own file has: requests that come while the
-    agent is restarted wait in it.
+    agent is restarted wait in it. `stale`: units that are stopped later. If the plugin moves from the agent to a
+    service of its own, the agent is stopped first: a request would start it again, and that would stop the service.
     """
     if units:
         systemd.run("daemon-reload")
+    if PLUGIN in units:
+        stop([unit for unit in stale if unit in _AGENT])
     changed = {os.path.basename(path) for path in different}
     for unit in units:
         again = unit in changed if unit.endswith(_SOCKET) else moved
@@ -43,14 +49,26 @@ def stop(units: list[str]) -> None:
 
 
 def roll_back(units: list[str]) -> None:
-    """After the files were put back: restart the units that were there before, stop the others. Raises NodeError."""
+    """After the files were put back: stop all units, then start those that were there before. Raises NodeError.
+
+    A socket that was there before is not stopped: requests wait in it.
+    """
     systemd.run("daemon-reload")
-    new = [unit for unit in units if not glob(f"/etc/systemd/system/*.wants/{unit}")]
-    for unit in units:
-        if unit not in new:
-            systemd.run("start" if unit.endswith(_SOCKET) else "restart", "--no-block", unit)
-    stop([unit for unit in new if systemd.is_active(unit)])
+    old = [unit for unit in units if glob(f"/etc/systemd/system/*.wants/{unit}")]
+    stop([unit for unit in units if unit not in old and systemd.is_active(unit)])
+    for unit in old:
+        if not unit.endswith(_SOCKET):
+            systemd.run("stop", unit)
+    for unit in old:
+        systemd.run("start", "--no-block", unit)
+
+
+def without_plugin() -> None:
+    """Restarts the agent after DROP_IN was removed. Raises NodeError."""
+    systemd.run("daemon-reload")
+    systemd.run("restart", AGENT)
 
 
 def _patience(unit: str) -> list[str]:
-    return [] if unit in _AGENT else ["--no-block"]
+    """What runs the plugin is ready when a runtime has connected, so it is not waited for here."""
+    return [] if unit in _AGENT and not os.path.exists(DROP_IN) else ["--no-block"]

@@ -182,7 +182,7 @@ class Crio(Engine[Files]):
         if NRI in choice.adapters:
             if choice.unit:
                 socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
-                artifacts, wiring.units = nri_unit(choice.program, socket)
+                artifacts, wiring.units = nri_unit(choice, socket)
                 wiring.artifacts += artifacts
             else:
                 wiring.notes[PLUGIN_IS_OURS] = False

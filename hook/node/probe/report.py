@@ -39,8 +39,9 @@ class Finding:
 
     `result`: PROTECTED, EXPOSED, BLOCKED or UNTRIED. `saw`: the observations, as text. `executed`: the result for a
     process that was executed in the hostile container; "" if no such container ran. `started`: the result for its
-    first process alone. `ways`: the result by the way of the start, WARM or COLD, if the node has an agent. `asked`:
-    each way to ask for devices, and env that the caller of an exec sets.
+    first process alone. `ways`: the result by the way of the start, WARM or COLD, if the node has an agent.
+    `never_warm`: why the agent answered no start that it should have answered, or "". `asked`: each way to ask for
+    devices, and env that the caller of an exec sets.
     """
 
     handler: Handler
@@ -49,6 +50,7 @@ class Finding:
     executed: str = ""
     started: str = ""
     ways: dict[str, str] = field(default_factory=dict)
+    never_warm: str = ""
     asked: tuple[Tried, ...] = ()
 
 
@@ -56,8 +58,8 @@ class Finding:
 class Accepted:
     """The parts that the operator accepts as not tried, and the other engines that run on this node.
 
-    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `rule/NAME`, `way/NAME`). `beside`: a line for each other
-    engine.
+    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `warm/NAME`, `rule/NAME`, `way/NAME`). `beside`: a line for
+    each other engine.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -95,7 +97,10 @@ class Report:
             if finding.result == UNTRIED:
                 found[f"handler/{finding.handler.name}"] = finding.saw[0]
             elif finding.executed == UNTRIED:
-                found[f"exec/{finding.handler.name}"] = finding.saw[-1]
+                said = [text for text in finding.saw if f"exec {UNTRIED}" in text]
+                found[f"exec/{finding.handler.name}"] = (said or finding.saw)[-1]
+            if finding.never_warm:
+                found[f"warm/{finding.handler.name}"] = finding.never_warm
             found |= {f"way/{way.name}": way.saw for way in finding.asked if way.result == UNTRIED}
         return {**found, **{f"rule/{name}": reason for name, reason in self.rules.items()}}
 

@@ -49,6 +49,10 @@ _OURS = re.compile(
 """Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
 
 
+BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
+"""Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent
+could have answered, and did not."""
+
 INNOCENT = "a container that overrides nothing"
 
 
@@ -149,7 +153,8 @@ def both_ways(attempt: Attempt, handler: Handler) -> Finding:
         marks.cold = False
     if reasons:  # what was meant to be warm was not
         saw = f"no start was warm: {', '.join(reasons)}; see `reassert node status`"
-        return replace(first, saw=[*first.saw, saw], ways={WARM: UNTRIED, COLD: second.result})
+        fault = "" if BY_DESIGN.issuperset(reasons) else saw
+        return replace(first, saw=[*first.saw, saw], ways={WARM: UNTRIED, COLD: second.result}, never_warm=fault)
     ways = {WARM: first.result, COLD: second.result}
     if _badness(second) > _badness(first):
         return replace(second, saw=[f"in a cold start: {text}" for text in second.saw], ways=ways)

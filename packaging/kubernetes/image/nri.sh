@@ -1,8 +1,8 @@
 #!/bin/bash
 # The program of the chart's NRI pods (docs/kubernetes.md). The node's root file system is at /host.
 #
-#   nri.sh run [OPTION…]   run `reassert nri OPTION…`, once the node has the program and a policy, and no service
-#                          reassert-nri
+#   nri.sh run [OPTION…]   run `reassert nri OPTION…`, once the node has the program and a policy, and no service of
+#                          the node runs the plugin
 #   nri.sh probe PATTERN   the probes: 0 if a line of the plugin's metrics starts with PATTERN
 #   nri.sh metrics         forward port 9465, of POD_IP's address family, to the plugin's metrics on the loopback
 set -eu
@@ -12,10 +12,11 @@ set -eu
 case ${1-} in
 run)
   shift
-  echo "nri.sh: waiting until the node has the program and a policy, and has no reassert-nri.service"
+  echo "nri.sh: waiting until the node has the program and a policy, and no service of the node runs the plugin"
   # Never two plugins on a node: NRI refuses a container in which two plugins set the same name.
   until [ -x /host/opt/reassert/reassert ] && [ -e /host/etc/reassert/policy.yaml ] &&
-    [ ! -e /host/etc/systemd/system/reassert-nri.service ]; do
+    [ ! -e /host/etc/systemd/system/reassert-nri.service ] &&
+    [ ! -e /host/etc/systemd/system/reassert-agent.service.d/nri.conf ]; do
     sleep 1
   done
   # A decision reads the node's files (mount sources, device nodes, CDI specs, kubelet's checkpoint), so the paths must

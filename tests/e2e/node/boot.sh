@@ -169,12 +169,16 @@ show_v1() {
     sed -n 's|^ExecStart=|&\n&/usr/bin/nsenter --mount=/run/cgroup1.namespace |p; 1i [Service]' $unit \
       > "$units/$engine.service.d/cgroup1.conf"
   done
-  # The agent answers nobody who is in another mount namespace.
+  # The agent answers nobody who is in another mount namespace. Its options are those of `node install`'s own drop-in.
   mkdir "$units/reassert-agent.service.d"
-  cat > "$units/reassert-agent.service.d/cgroup1.conf" << 'END'
+  cat > "$units/reassert-agent.service.d/zz-cgroup1.conf" << 'END'
 [Service]
 ExecStart=
-ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent; done'
+ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh /run/cgroup1.agent
+END
+  cat > run/cgroup1.agent << 'END'
+options=$(sed -n 's/^ExecStart=.* agent//p' /etc/systemd/system/reassert-agent.service.d/nri.conf 2> /dev/null) || :
+for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $options; done
 END
 }
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from e2e.cri.client import wait_for
+from e2e.cri.client import Pod, wait_for
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.test_upgrade import twin
 from e2e.node.wired import FILES, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back, usual_config
 
-SOCKET, SERVICE = "reassert-agent.socket", "reassert-agent.service"
+SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
 UNITS = (SOCKET, SERVICE)
 COLD = "/run/cold"
 """A line for each start that was cold (`watched`)."""
@@ -69,7 +69,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.path(POLICY_FILE).write_text(POLICY)
     assert wirable.changes() == []
     assert not booted.path("/run/reassert/agent").exists()
-    assert [booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
+    assert [booted.property(unit, "LoadState") for unit in (*UNITS, PLUGIN)] == ["not-found"] * 3
 
 
 @contextmanager
@@ -192,6 +192,85 @@ def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -
     assert set(said.splitlines()) == {"started"}
     pod.remove()
     node.node("uninstall")
+
+
+def test_one_process_answers_and_runs_the_plugin(node: Wirable) -> None:
+    """Also after a service of the plugin's own, as earlier versions installed it, and never are there two plugins."""
+    booted = node.booted
+    node.install("--adapter", "runtime,nri", "--no-probe")
+    assert resident(node) == [f"{SERVICE} agent --nri"]
+    assert booted.property(SERVICE, "StatusText") == "listening, connected to NRI"
+    shown = json.loads(node.node("status", "-o", "json").stdout)
+    assert (shown["agent"]["answers"], shown["agent"]["nriConnected"], shown["problems"]) == (True, True, [])
+    checked = booted.run("systemd-analyze", "verify", f"/etc/systemd/system/{SERVICE}")
+    assert checked.stdout + checked.stderr == ""
+    pod = node.hostile_pod("runc")
+    with watched(node) as cold:
+        assert_void(pod, "first")
+        assert cold() == []
+    assert "nri" in [event["adapter"] for event in node.events() if event["event"] == "container.edited"]
+
+    booted.run("systemctl", "stop", "--no-block", "containerd")
+    wait_for(lambda: "not connected" in booted.property(SERVICE, "StatusText"), "its complaint", booted.trouble)
+    code, _, problems = node.status()
+    assert (code, "no runtime is connected to the agent's NRI plugin" in problems) == (1, True)
+    booted.run("systemctl", "restart", SERVICE, "--no-block")
+    wait_for(lambda: booted.property(SERVICE, "ActiveState") == "activating", "the next one", booted.trouble)
+    booted.run("systemctl", "start", "containerd")
+    wait_for(lambda: is_active(node), "its connection", booted.trouble)
+    booted.wait_for_cri()
+
+    with watched_plugins(node):
+        node.install("--no-agent", "--no-probe")
+        assert resident(node) == [f"{PLUGIN} nri"]
+        node.install("--agent", "--no-probe")
+        assert resident(node) == [f"{SERVICE} agent --nri"]
+        assert booted.property(PLUGIN, "LoadState") == "not-found"
+        assert_void(pod, "again")
+        node.install("--adapter", "runtime", "--no-probe")
+    assert resident(node) == [f"{SERVICE} agent"]
+    assert not booted.path(f"/etc/systemd/system/{SERVICE}.d").exists()
+    assert_put_back(pod, name="without")
+    pod.remove()
+
+
+def assert_void(pod: Pod, name: str) -> None:
+    """A container that overrides a reserved name once is corrected. With NRI, one that does so twice is refused."""
+    container = pod.run(name=name, env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+    for environ in (container.environ(), container.exec_environ()):
+        assert [line for line in environ if line.startswith("NVIDIA")] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def resident(node: Wirable) -> list[str]:
+    """Processes of reassert that stay: their unit and arguments."""
+    script = """
+    for process in /proc/[0-9]*; do
+      case $(readlink "$process/exe") in */reassert) ;; *) continue ;; esac
+      unit=$(grep -o 'reassert.*[.]service' "$process/cgroup" | head -n 1)
+      echo "$unit" $(tr '\\0' ' ' < "$process/cmdline" | cut -d ' ' -f 2-)
+    done
+    """
+    return node.booted.run("sh", "-c", script, check=False).stdout.splitlines()
+
+
+@contextmanager
+def watched_plugins(node: Wirable) -> Iterator[None]:
+    """Meanwhile there are never two processes that run the plugin: NRI refuses what two plugins set."""
+    script = """
+    while [ ! -e /run/watched ]; do
+      found=$(grep -lz -x -e '[n]ri' -e '--nr[i]' /proc/[0-9]*/cmdline 2> /dev/null | grep -c .)
+      [ "$found" = "$last" ] || echo "$found"
+      last=$found
+    done
+    """
+    watching = subprocess.Popen(node.booted.command("sh", "-c", script), stdout=subprocess.PIPE, text=True)
+    try:
+        yield
+    finally:
+        node.booted.path("/run/watched").touch()
+        said, _ = watching.communicate(timeout=30)
+        node.booted.path("/run/watched").unlink()
+    assert set(said.split()) == {"0", "1"}, said
 
 
 def assert_runs_what_is_installed(node: Wirable) -> None:

@@ -71,20 +71,19 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     agent = {"ActiveState": "active", "UnitFileState": "enabled"}
     assert [node.properties(unit, *agent) for unit in AGENT] == [agent, agent]
     assert not node.path(f"/etc/systemd/system/{AGENT[1]}").exists()
+    assert node.properties(UNIT, *state) == state  # the plugin is in the agent
     answering = node.property(AGENT[1], "MainPID")
 
     wired = sh(node, "cat /usr/local/sbin/reassert-runc")
-    before = int(node.property(UNIT, "MainPID"))
     engine = node.property("containerd.service", "MainPID")
     sh(node, upgrade)
-    wait_for(lambda: int(node.property(UNIT, "MainPID")) not in (0, before), "the new plugin", node.trouble)
+    wait_for(lambda: node.property(AGENT[1], "MainPID") not in ("0", answering), "the new agent", node.trouble)
     assert sh(node, "cat /usr/local/sbin/reassert-runc") == wired
     assert node.property("containerd.service", "MainPID") == engine
-    assert node.property(AGENT[1], "MainPID") not in ("0", answering)
-    assert all(node.property(unit, "ActiveState") == "active" for unit in AGENT)
-    process = node.property(UNIT, "MainPID")
+    wait_for(lambda: node.property(AGENT[1], "ActiveState") == "active", "its connection", node.trouble)
+    assert node.property(AGENT[0], "ActiveState") == "active"
+    process = node.property(AGENT[1], "MainPID")
     assert sh(node, f"readlink /proc/{process}/exe") == sh(node, f"readlink -f {PROGRAM}")
-    wait_for(lambda: node.property(UNIT, "ActiveState") == "active", "its connection", node.trouble)
     assert visible(node) == {f"{VISIBLE}=void"}
     sh(node, "reassert node status")
 

@@ -11,11 +11,12 @@ from hook.emit.front import warm_hook
 from hook.node import systemd
 from hook.node.change.files import Change, State, link
 from hook.node.change.program import installed
+from hook.node.change.units import AGENT
 from hook.node.engines.artifacts.dispatchers import HOOK_FILE, WHERE
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
 
-SOCKET, SERVICE = "reassert-agent.socket", "reassert-agent.service"
+SOCKET, SERVICE = "reassert-agent.socket", AGENT
 UNITS = (SOCKET, SERVICE)
 
 AGENT_IS_WANTED = "agent"

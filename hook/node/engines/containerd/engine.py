@@ -17,7 +17,12 @@ from hook.node.engines.artifacts.basespec import base_spec, reserved_env
 from hook.node.engines.artifacts.cdi import PATH as CDI_FILE
 from hook.node.engines.artifacts.cdi import cdi_file
 from hook.node.engines.artifacts.dispatchers import dispatcher_for, real_of
-from hook.node.engines.artifacts.nri_unit import NAME, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit
+from hook.node.engines.artifacts.nri_unit import (
+    PLUGIN_IS_OURS,
+    PLUGIN_NOT_SEEN,
+    nri_unit,
+    plugin_runs,
+)
 from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
 from hook.node.engines.cmdline import arguments_of, option
@@ -81,7 +86,7 @@ class Containerd(Engine[Dump]):
 
     def handlers(self, now: Dump, notes: dict[str, Any]) -> list[Handler]:
         """Returns every handler of the CRI plugin."""
-        is_active = systemd.is_active(NAME)
+        is_active = plugin_runs()
         was = notes.get("handlers", {})
         note = "" if notes.get(PLUGIN_IS_OURS, True) else PLUGIN_NOT_SEEN
         tables = sorted(runtimes(now).items())
@@ -235,13 +240,13 @@ class Containerd(Engine[Dump]):
         return {wanted: known[default]}, wanted
 
     def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """Adds the plugin's unit, unless something else runs the plugin. Raises NodeError for containerd 1.6."""
+        """Adds the plugin's service, unless something else runs the plugin. Raises NodeError for containerd 1.6."""
         if self.version < (1, 7):
             raise NodeError(f"{self.title} has no NRI, which needs 1.7 or later; use --adapter runtime")
         if not choice.unit:
             return
         socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
-        artifacts, wiring.units = nri_unit(choice.program, socket)
+        artifacts, wiring.units = nri_unit(choice, socket)
         wiring.artifacts += artifacts
 
     def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:

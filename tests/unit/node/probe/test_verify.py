@@ -470,13 +470,33 @@ def test_one_way_that_does_not_protect_is_enough(local: Make, cold: bool) -> Non
     assert all(text.startswith("in a cold start: ") != cold for text in finding.saw)
 
 
-def test_an_agent_that_answers_nothing_is_said(local: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In kind, say, whose containerd is in another mount namespace."""
-    event = {"probe": True, "timestamp": "9999", "start": "cold", "cold": "caller"}
-    monkeypatch.setattr("hook.node.probe.verify.last_starts", lambda: [event])
+@pytest.mark.parametrize(
+    ("reasons", "accepted", "status"),
+    [
+        (["caller"], [], 1),
+        (["mount", "absent"], [], 1),
+        (["caller"], ["warm/*"], 0),
+        (["mount"], [], 0),  # the container's mounts are missing, and only a cold start mounts
+    ],
+)
+def test_an_agent_that_answers_nothing_is_said(
+    local: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reasons: list[str],
+    accepted: list[str],
+    status: int,
+) -> None:
+    """It fails, unless the reasons lie in what is started."""
+    said = [{"probe": True, "timestamp": "9999", "start": "cold", "cold": reason} for reason in reasons]
+    monkeypatch.setattr("hook.node.probe.verify.last_starts", lambda: said)
     [finding], _ = examine([RUNC], POLICY, local(protect), agent=True)
     assert finding.ways == {"warm": "not tried", "cold": "protected"}
-    assert finding.saw[-1].startswith("no start was warm: caller; ")
+    assert finding.saw[-1].startswith(f"no start was warm: {', '.join(sorted(reasons))}; ")
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", Accepted(accepted), agent=True) == status
+    report = json.loads(capsys.readouterr().out)
+    assert report["protected"] is (status == 0)
+    assert [part["part"] for part in report["notTried"]] == ([] if reasons == ["mount"] else ["warm/runc"])
 
 
 def test_what_calls_no_runtime_of_this_node_has_no_ways(local: Make) -> None:

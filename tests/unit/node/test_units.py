@@ -1,0 +1,165 @@
+"""Which of our units run around a change: one of them runs the NRI plugin, and never two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hook.node import systemd
+from hook.node.change import units
+from hook.node.change.files import State
+from hook.node.change.units import AGENT, PLUGIN
+from hook.node.engines.artifacts import nri_unit as nri
+from hook.node.engines.base import NRI, RUNTIME, Choice, Wiring
+from hook.node.errors import NodeError
+from unit.node.fake import FakeEngine, FakeNode
+from unit.support import policy
+
+SOCKET = "reassert-agent.socket"
+PROGRAM = "/opt/reassert/reassert"
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing below /run of this machine is removed."""
+    monkeypatch.setattr(units, "_RUN", [str(tmp_path / "run")])
+    monkeypatch.setattr(units, "_LISTENING", str(tmp_path / "run/agent.sock"))
+
+
+def choice(front: str) -> Choice:
+    in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
+    return Choice((RUNTIME, NRI), None, PROGRAM, in_force, front=front)
+
+
+def test_where_there_is_an_agent_it_runs_the_plugin() -> None:
+    artifacts, started = nri.nri_unit(choice("/opt/reassert/front"), "/var/run/nri/nri.sock")
+    assert started == []
+    [(path, state)] = artifacts
+    assert path == f"/etc/systemd/system/{AGENT}.d/nri.conf"
+    assert state
+    lines = state.content.decode().splitlines()
+    assert [line for line in lines if line.startswith("ExecStart=")] == [
+        "ExecStart=",
+        f"ExecStart={PROGRAM} agent --nri",
+    ]
+    assert f"Conflicts={PLUGIN}" in lines
+    elsewhere, _ = nri.nri_unit(choice("/opt/reassert/front"), "/run/other.sock")
+    assert elsewhere[0][1]
+    assert f"ExecStart={PROGRAM} agent --nri --nri-socket /run/other.sock\n" in elsewhere[0][1].content.decode()
+
+
+def test_without_an_agent_the_plugin_has_a_service_of_its_own() -> None:
+    artifacts, started = nri.nri_unit(choice(""), "/run/other.sock")
+    assert started == [PLUGIN]
+    state = dict(artifacts)[f"/etc/systemd/system/{PLUGIN}"]
+    assert state
+    assert f"\nExecStart={PROGRAM} nri --socket /run/other.sock\n" in state.content.decode()
+
+
+def test_the_agent_goes_before_a_service_of_the_plugin_comes(ran: list[tuple[str, ...]]) -> None:
+    """A request to its socket would start it again, and that stops the service (Conflicts=)."""
+    units.start([PLUGIN], True, [], [SOCKET, AGENT])
+    assert ran == [("daemon-reload",), ("stop", SOCKET), ("stop", AGENT), ("restart", "--no-block", PLUGIN)]
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+def test_an_agent_with_the_plugin_is_not_waited_for_before_the_engine_is_restarted(
+    ran: list[tuple[str, ...]], plugin: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop_in = tmp_path / "nri.conf"
+    monkeypatch.setattr(units, "DROP_IN", str(drop_in))
+    if plugin:
+        drop_in.touch()
+    units.start([SOCKET, AGENT], True, [SOCKET], [PLUGIN])
+    waits = ["--no-block"] if plugin else []
+    assert ran == [("daemon-reload",), ("restart", *waits, SOCKET), ("restart", *waits, AGENT)]
+
+
+def test_a_rollback_stops_all_before_it_starts_what_was_there(
+    ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "glob", lambda pattern: [pattern] if pattern.endswith(PLUGIN) else [])
+    units.roll_back([SOCKET, AGENT, PLUGIN])
+    assert ran == [
+        ("daemon-reload",),
+        ("stop", SOCKET),
+        ("stop", AGENT),
+        ("stop", PLUGIN),
+        ("start", "--no-block", PLUGIN),
+    ]
+
+
+# -- from one wiring to another
+
+
+@pytest.fixture
+def with_plugin(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Wiring]:
+    """A wiring whose agent runs the plugin."""
+    drop_in = f"{node.top}/etc/{AGENT}.d/nri.conf"
+    monkeypatch.setattr(units, "DROP_IN", drop_in)
+
+    def wiring() -> Wiring:
+        made = node.wiring()
+        made.artifacts.append((drop_in, State(b"[Service]\n")))
+        made.units = [SOCKET, AGENT]
+        return made
+
+    return wiring
+
+
+def without(node: FakeNode) -> Wiring:
+    made = node.wiring()
+    made.units = [SOCKET, AGENT]
+    return made
+
+
+def test_an_agent_that_loses_the_plugin_is_restarted_last(
+    node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring]
+) -> None:
+    """After the engine has read its new configuration: until then the plugin is needed, and may not connect again."""
+    node.install(with_plugin())
+    ran.clear()
+    node.install(without(node))
+    assert not Path(units.DROP_IN).exists()
+    assert ran == [
+        ("daemon-reload",),
+        ("start", "--no-block", SOCKET),
+        ("wait", SOCKET),
+        ("daemon-reload",),
+        ("restart", AGENT),
+    ]
+
+
+def test_another_engine_keeps_the_agent_and_not_the_plugin(
+    node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring]
+) -> None:
+    other = FakeEngine("other")
+    node.install(with_plugin())
+    wiring = without(node)
+    wiring.references = [(f"{node.top}/etc/other.conf", State(b"ours\n"))]
+    node.install(wiring, other)
+    ran.clear()
+    node.uninstall()
+    assert ran == [("daemon-reload",), ("restart", AGENT)]
+    assert not Path(units.DROP_IN).exists()
+
+
+def test_a_failed_move_of_the_plugin_brings_its_service_back(
+    node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wiring = node.wiring()
+    wiring.artifacts.append((f"{node.top}/etc/{PLUGIN}", State(b"[Service]\n")))
+    wiring.units = [PLUGIN]
+    node.install(wiring)
+    monkeypatch.setattr(units, "glob", lambda pattern: [pattern] if pattern.endswith(PLUGIN) else [])
+
+    def wait(unit: str) -> None:
+        raise NodeError(f"{unit} is not active")
+
+    monkeypatch.setattr(systemd, "wait_active", wait)
+    ran.clear()
+    with pytest.raises(NodeError, match="not active"):
+        node.install(with_plugin())
+    assert ran[-4:] == [("stop", SOCKET), ("stop", AGENT), ("stop", PLUGIN), ("start", "--no-block", PLUGIN)]
