@@ -10,7 +10,7 @@
 #   sudo ./install.sh --demo          start a hostile container under runc with and without reassert; the node's
 #                                     configuration is not changed
 #
-# Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman,
+# Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
 # --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --no-probe. In a checkout, if dist/ has no
 # program or one that is older than its sources, it is built first; missing build tools are installed with apt. The archive
 # of a release has the program: nothing is built and nothing is downloaded.

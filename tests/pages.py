@@ -145,7 +145,7 @@ def _values(field: dict[str, Any]) -> str:
         items = field["items"]
         if "enum" in items:
             return "list of " + ", ".join(f"`{value}`" for value in items["enum"])
-        return "list of absolute paths" if items["$ref"] == "#/$defs/path" else "list"
+        return "list of absolute paths" if items.get("$ref") == "#/$defs/path" else "list"
     return {"string": "text", "object": "mapping", "integer": "number"}[kind]
 
 

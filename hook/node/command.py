@@ -197,7 +197,8 @@ def _warn(policy: Policy) -> None:
 
 def _say_restart(rewiring: Rewiring) -> None:
     if rewiring.restarts():
-        print(f"{rewiring.engine.title} would be {rewiring.engine.verb}ed; running containers stay.")
+        engine = rewiring.engine
+        print(f"{engine.title} would be {engine.verb}ed; {engine.restart_note}.")
 
 
 @dataclass(frozen=True)

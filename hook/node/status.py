@@ -53,6 +53,8 @@ def look(record: Record, name: str | None) -> Status:
     found = Status(record)
     for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
         _look_at_engine(found, each)
+    if not (registry.installed() or record.engines()):
+        found.hints.append(registry.none_installed())
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
         problems, hints = _named_files()

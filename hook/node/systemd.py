@@ -58,10 +58,24 @@ def run(verb: str, *units: str) -> None:
     raise NodeError(f"systemctl {verb} {' '.join(units)} failed: {said}{lines}")
 
 
-def restart(unit: str) -> None:
-    """Restarts a unit, even one that has reached its start limit. Raises NodeError."""
+def is_known(unit: str) -> bool:
+    """Whether systemd has found the file of a unit."""
+    return available() and "=loaded" in _systemctl("show", "--property=LoadState", unit).stdout
+
+
+def restart(unit: str, wait: bool = True) -> None:
+    """Restarts a unit, even one that has reached its start limit. Raises NodeError. `wait`: until it is ready."""
     _systemctl("reset-failed", unit)
-    run("restart", unit)
+    run("restart", *([] if wait else ["--no-block"]), unit)
+
+
+def wait_replaced(unit: str, pid: int, seconds: float) -> None:
+    """Waits until the main process of a unit is another one than `pid`. Raises NodeError."""
+    deadline = time.monotonic() + seconds
+    while main_pid(unit) in (0, pid):
+        if time.monotonic() > deadline:
+            raise NodeError(f"{unit} does not start again{last_lines(unit)}")
+        time.sleep(0.1)
 
 
 def wait_active(unit: str, seconds: float = SECONDS) -> None:

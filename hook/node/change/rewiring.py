@@ -170,7 +170,7 @@ class Rewiring:
             if systemd.available():
                 units.start(started, moved, different, self.stale_units)
             if restarted:
-                say(f"{self.engine.verb}ing {self.engine.title}")
+                say(f"{self.engine.verb}ing {self.engine.title}; {self.engine.restart_note}")
                 self.engine.restart()
             elif restarts:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")

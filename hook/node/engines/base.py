@@ -93,6 +93,7 @@ class Engine(ABC, Generic[Now]):
 
     `name`: the value of --engine. `title`: with its version. `adapters`: those it supports, the default first.
     `service`: its systemd unit, "" without a daemon. `verb`: the word for what `restart` does: restart or reload.
+    `restart_note`: what `restart` does to the node, for messages.
 
     `now`, in the methods below, is a result of `read`, before or after a change.
     """
@@ -102,6 +103,12 @@ class Engine(ABC, Generic[Now]):
     adapters: tuple[str, ...]
     service: str = ""
     verb: str = "restart"
+    restart_note: str = "running containers stay"
+
+    @classmethod
+    def services(cls) -> tuple[str, ...]:
+        """Returns the systemd units by which the engine may run on a node."""
+        return (cls.service,) if cls.service else ()
 
     @classmethod
     @abstractmethod

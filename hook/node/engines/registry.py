@@ -10,14 +10,16 @@ from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.engines.base import AnyEngine
 from hook.node.engines.containerd.engine import Containerd
+from hook.node.engines.containerd.rancher import K3s, Rke2
 from hook.node.engines.crio import Crio
 from hook.node.engines.docker.engine import Docker
 from hook.node.engines.podman import Podman
+from hook.node.engines.signs import seen
 from hook.node.errors import NodeError
 from hook.node.probe.proof import clear
 from hook.node.probe.starter import clear_marks, traces
 
-_ENGINES: dict[str, type[AnyEngine]] = {each.name: each for each in (Containerd, Crio, Docker, Podman)}
+_ENGINES: dict[str, type[AnyEngine]] = {each.name: each for each in (Containerd, Crio, Docker, Podman, K3s, Rke2)}
 NAMES = tuple(_ENGINES)
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
@@ -39,21 +41,28 @@ def engine(name: str) -> AnyEngine:
 def chosen(name: str | None) -> str:
     """Returns the engine to use: `name`, else kubelet's, else the only one installed, else the only one that runs.
 
+    k3s and RKE2 contain the kubelet; it is theirs where they run.
+
     Raises NodeError if none of these is there.
     """
     if name is not None:
         return name
     found = installed()
-    kubelets = _kubelets_engine()
-    if kubelets in found:
-        return kubelets
-    running = [name for name in found if _class(name).service and systemd.is_active(_class(name).service)]
+    kubelets = [*_running([name for name in (K3s.name, Rke2.name) if name in found]), _kubelets_engine()]
+    if kubelets[0] in found:
+        return kubelets[0]
+    running = _running(found)
     for only in (found, running):
         if len(only) == 1:
             return only[0]
     if not found:
-        raise NodeError(f"none of {', '.join(NAMES)} is installed on this node")
+        raise NodeError(none_installed())
     raise NodeError(f"this node has {' and '.join(found)}, and kubelet's configuration names none; use --engine NAME")
+
+
+def none_installed() -> str:
+    """Returns the message for a node without a supported engine, with what was seen there instead."""
+    return f"none of {', '.join(NAMES)} was found on this node{seen()}; see docs/platforms.md"
 
 
 def clear_probes() -> list[str]:
@@ -83,6 +92,10 @@ def _kubelets_engine() -> str:
             if found and part in found[1]:
                 return name
     return ""
+
+
+def _running(names: list[str]) -> list[str]:
+    return [name for name in names if any(map(systemd.is_active, _class(name).services()))]
 
 
 def _class(name: str) -> type[AnyEngine]:

@@ -108,7 +108,7 @@ start() { # V2 NAME SCRATCH ROOT TOP PROGRAM [UNIT ...]
   ln -s pts/ptmx dev/ptmx
   ln -s /proc/self/fd dev/fd
   mount -t tmpfs -o nosuid,nodev,noexec,mode=755 tmpfs run
-  for engine in containerd docker containers kubelet; do # an overlay's upper directory cannot lie on an overlay
+  for engine in containerd docker containers kubelet rancher; do # an overlay's upper directory cannot lie on an overlay
     mkdir -p "var/lib/$engine"
     mount -t tmpfs -o mode=711 tmpfs "var/lib/$engine"
   done

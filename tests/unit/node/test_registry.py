@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from hook.node import systemd
+from hook.node.change.record import Record
 from hook.node.engines import registry as engines
+from hook.node.engines import signs
 from hook.node.errors import NodeError
 from hook.node.probe import proof
+from hook.node.status import look
 from unit.node.fake import FakeEngine
 
 
@@ -40,6 +43,32 @@ def test_kubelets_is_meant(kubelet: Path, text: str, engine: str) -> None:
 def test_the_only_one_that_runs_is_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "is_active", lambda unit: unit == "crio.service")
     assert engines.chosen(None) == "crio"
+
+
+def test_k3s_that_runs_is_kubelets_whatever_another_kubelet_left(
+    kubelet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its containerd is not the one in PATH, which docker's packages bring."""
+    kubelet.write_text("containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+    monkeypatch.setattr(engines, "installed", lambda: ["containerd", "docker", "k3s"])
+    assert engines.chosen(None) == "containerd"
+    monkeypatch.setattr(systemd, "is_active", lambda unit: unit in ("containerd.service", "k3s-agent.service"))
+    assert engines.chosen(None) == "k3s"
+
+
+def test_a_node_without_an_engine_says_what_was_seen(
+    tmp_path: Path, kubelet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "k0s").mkdir()
+    (tmp_path / "os-release").write_text('NAME=x\nPRETTY_NAME="Bottlerocket OS 1.40"\n')
+    monkeypatch.setattr(signs, "_SIGNS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "rke2"): "RKE2"})
+    monkeypatch.setattr(signs, "_RELEASE", str(tmp_path / "os-release"))
+    monkeypatch.setattr(engines, "installed", list)
+    saw = rf"this node is Bottlerocket OS 1.40 and has {tmp_path}/k0s \(k0s\); see docs"
+    with pytest.raises(NodeError, match=rf"none of containerd, .* was found .*; {saw}"):
+        engines.chosen(None)
+    status = look(Record("installed.json", {}), None)
+    assert (status.exit_status, status.hints) == (3, [engines.none_installed()])
 
 
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:

@@ -63,6 +63,9 @@ class Containerd(Engine[Dump]):
     adapters = (RUNTIME, NRI_ADAPTER, HOOK, CDI)
     service = "containerd.service"
 
+    programs: str | None = None
+    """The directory of containerd, ctr and the default runc, where PATH does not name it (k3s)."""
+
     def __init__(self, version: tuple[int, int, int], config: str, address: str) -> None:
         self.version = version
         self.title = f"containerd {'.'.join(map(str, version))}"
@@ -80,7 +83,13 @@ class Containerd(Engine[Dump]):
         arguments = arguments_of(systemd.main_pid(cls.service))
         config = option(arguments, "--config", "-c") or [CONFIG]
         address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
-        return cls(_version(), config[-1], address[-1])
+        return cls(version_of("containerd"), config[-1], address[-1])
+
+    @classmethod
+    def which(cls, program: str) -> str | None:
+        """Returns the absolute path of a program as containerd's shim finds it; None if there is none."""
+        bundled = f"{cls.programs}/{program}"
+        return bundled if cls.programs and os.access(bundled, os.X_OK) else systemd.which(program)
 
     # -- what is
 
@@ -111,7 +120,7 @@ class Containerd(Engine[Dump]):
 
     def _runtime(self, binary: str) -> str:
         """Returns the absolute path of a BinaryName, as the shim finds it. Raises NodeError."""
-        found = systemd.which(binary or "runc")
+        found = self.which(binary or "runc")
         if found is None:
             raise NodeError(f"the OCI runtime {binary or 'runc'} is not installed on this node")
         return found
@@ -119,7 +128,9 @@ class Containerd(Engine[Dump]):
     def preexisting(self, now: Dump, policy: Policy, hooked: bool) -> list[str]:
         """Returns a warning about pods whose sandbox has another BinaryName: the CRI plugin keeps using it there."""
         names = [
-            f"{who.namespace}/{who.pod}" for who in shims.preexisting_pods(_state(now)) if not excluded(policy, who)
+            f"{who.namespace}/{who.pod}"
+            for who in shims.preexisting_pods(self._state(now))
+            if not excluded(policy, who)
         ]
         if not names:
             return []
@@ -156,7 +167,7 @@ class Containerd(Engine[Dump]):
     def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns files that set BinaryName and base_runtime_spec of the handlers, and enable NRI or CDI if chosen."""
         dump = now
-        files = Files.read(self._config, self.version[0], imports(dump), base)
+        files = self.files(imports(dump), base)
         wiring = Wiring()
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
@@ -179,7 +190,7 @@ class Containerd(Engine[Dump]):
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
                 configured = old["base_runtime_spec"]
                 if configured not in defaults:
-                    defaults[configured] = _default_spec(configured)
+                    defaults[configured] = _default_spec(configured, self._called("ctr"))
                 spec = base_spec(defaults[configured], choice.program, env, choice.hook_file)
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
@@ -208,6 +219,10 @@ class Containerd(Engine[Dump]):
         effective = {in_dump(key, dump): value for key, value in settings.items()}
         wiring.expected = _expected(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
+
+    def files(self, patterns: list[str], base: Base) -> Files:
+        """Returns the configuration files. `patterns`: the effective imports. Raises NodeError."""
+        return Files.read(self._config, self.version[0], patterns, base)
 
     def _chosen(
         self, dump: dict[str, Any], choice: Choice, notes: dict[str, Any]
@@ -278,27 +293,31 @@ class Containerd(Engine[Dump]):
     def restart(self) -> None:
         """Restarts containerd. Containers keep running: their shims are separate processes."""
         systemd.restart(self.service)
-        deadline = time.monotonic() + systemd.SECONDS
-        while systemd.command(["ctr", "--address", self._address, "version"]).returncode:
+        self.wait(systemd.SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until containerd answers and its service is active. Raises NodeError."""
+        deadline = time.monotonic() + seconds
+        while systemd.command([self._called("ctr"), "--address", self._address, "version"]).returncode:
             if time.monotonic() > deadline:
-                raise NodeError(f"containerd does not answer at {self._address}")
+                raise NodeError(f"containerd does not answer at {self._address}{systemd.last_lines(self.service)}")
             time.sleep(0.2)
-        systemd.wait_active(self.service)
+        systemd.wait_active(self.service, seconds)
 
     def starter(self, now: Dump) -> Starter:
         """Returns a starter of test pods, which run the sandbox image of the configuration."""
         from hook.node.probe.pods import PodStarter  # imports gRPC
 
         image = toml.get(now, _PINNED) or toml.get(now, (*CRI[2], "sandbox_image"))
-        return PodStarter(self.name, self._address, str(image))
+        return PodStarter(Containerd.name, self._address, str(image))
 
     def users(self, now: Dump, path: str) -> int:
         """Returns how many running containers have a shim that calls this runtime."""
-        return shims.users(path, _state(now))
+        return shims.users(path, self._state(now))
 
     def called_for(self, now: Dump, container_id: str) -> str:
         """As its shim was told."""
-        return shims.called_for(container_id, _state(now))
+        return shims.called_for(container_id, self._state(now))
 
     # -- containerd itself
 
@@ -306,7 +325,11 @@ class Containerd(Engine[Dump]):
         """Returns the effective configuration. Raises NodeError with containerd's message."""
         # Without a file, 1.x starts with its defaults, but `config dump` fails.
         config = self._config if os.path.exists(self._config) else os.devnull
-        done = systemd.command(["containerd", "--config", config, "config", "dump"])
+        return self.dump(config)
+
+    def dump(self, config: str) -> Dump:
+        """Returns the values that a configuration file and its imports have in containerd. Raises NodeError."""
+        done = systemd.command([self._called("containerd"), "--config", config, "config", "dump"])
         if done.returncode:
             raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
         dump = toml.parse(done.stdout, "containerd config dump")
@@ -319,14 +342,22 @@ class Containerd(Engine[Dump]):
                 raise NodeError(f"{self._config}: {name} is deprecated and not supported; write it as runtimes.NAME")
         return dump
 
+    def _called(self, program: str) -> str:
+        """Returns the path of one of containerd's own programs, or its name, for a message that it is missing."""
+        return self.which(program) or program
 
-def _default_spec(configured: str) -> dict[str, Any]:
-    """Returns the base_runtime_spec that the handler had, or containerd's default."""
+    def _state(self, now: Dump) -> str:
+        """Returns containerd's state directory, which has the bundles. No setting of reassert changes it."""
+        return str(now.get("state", "/run/containerd"))
+
+
+def _default_spec(configured: str, ctr: str) -> dict[str, Any]:
+    """Returns the base_runtime_spec that the handler had, or containerd's default. `ctr`: containerd's client."""
     try:
         if configured:
             text = Path(configured).read_text()
         else:
-            done = systemd.command(["ctr", "oci", "spec"])
+            done = systemd.command([ctr, "oci", "spec"])
             if done.returncode:
                 raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
             text = done.stdout
@@ -336,11 +367,6 @@ def _default_spec(configured: str) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise NodeError(f"base_runtime_spec {configured} is not an OCI spec")
     return spec
-
-
-def _state(now: Dump) -> str:
-    """Returns containerd's state directory, which has the bundles. No setting of reassert changes it."""
-    return str(now.get("state", "/run/containerd"))
 
 
 def _expected(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]) -> Dump:
@@ -363,8 +389,9 @@ def _expected(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: 
     return expected
 
 
-def _version() -> tuple[int, int, int]:
-    done = systemd.command(["containerd", "--version"])
+def version_of(program: str) -> tuple[int, int, int]:
+    """Returns the version of a containerd. `program`: its path. Raises NodeError if it is not supported."""
+    done = systemd.command([program, "--version"])
     found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
     if found is None:
         said = " ".join((done.stdout + done.stderr).split())

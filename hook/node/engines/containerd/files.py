@@ -59,7 +59,7 @@ class Files:
         self.major = major
         self.version = version
         self._imports = imports
-        self._has_imports = has_imports
+        self.has_imports = has_imports
         self._files = files
         self._base = base
 
@@ -110,21 +110,33 @@ class Files:
         return with_table[-1] if with_table else self.main
 
     def _drop_in(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
-        directory = os.path.dirname(self.main)
-        path = f"{directory}/conf.d/{_DROP_IN}"
-        for pattern in (_absolute(self.main, each) for each in self._imports):
-            if os.path.basename(pattern) == "*.toml" and "*" not in os.path.dirname(pattern):
-                path = f"{os.path.dirname(pattern)}/{_DROP_IN}"
+        path = f"{self.drop_ins()}/{_DROP_IN}"
         text = "# written by reassert (`reassert node`); do not edit\n" + f"version = {self.version}\n"
-        changes: list[Change] = [(path, State(toml.edit(text, path, settings).encode()))]
-        if any(fnmatch.fnmatchcase(path, _absolute(self.main, pattern)) for pattern in self._imports):
-            return changes, []
+        more, notes = self.have_imported(path)
+        return [(path, State(toml.edit(text, path, settings).encode())), *more], notes
+
+    def drop_ins(self) -> str:
+        """Returns the directory for our drop-in: one that `imports` names as a whole, the last, or conf.d."""
+        for pattern in (_absolute(self.main, each) for each in reversed(self._imports)):
+            if os.path.basename(pattern) == "*.toml" and "*" not in os.path.dirname(pattern):
+                return os.path.dirname(pattern)
+        return f"{os.path.dirname(self.main)}/conf.d"
+
+    def is_imported(self, path: str) -> bool:
+        """Whether `imports` covers a path."""
+        return any(fnmatch.fnmatchcase(path, _absolute(self.main, pattern)) for pattern in self._imports)
+
+    def have_imported(self, path: str) -> tuple[list[Change], list[dict[str, Any]]]:
+        """Returns the changes that make containerd import a drop-in, none if it does, and notes for `strip`."""
+        if self.is_imported(path):
+            return [], []
         ours = f"{os.path.dirname(path)}/{_OUR_IMPORT}"
         main = self._files[self.main].text or f"version = {self.version}\n"
         edited = toml.edit(main, self.main, {("imports",): [*self._imports, ours]})
         real = os.path.realpath(self.main)
-        changes.append((real, self._state(real, edited)))
-        return changes, [{"path": real, "key": ["imports"], "ours": ours, "was": self._has_imports}]
+        return [(real, self._state(real, edited))], [
+            {"path": real, "key": ["imports"], "ours": ours, "was": self.has_imports}
+        ]
 
     def _state(self, path: str, text: str) -> State:
         """Returns the file's state with another text, and with the owner and mode that it has."""
