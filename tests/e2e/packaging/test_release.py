@@ -1,7 +1,7 @@
 """The files of a release, made of this checkout's frozen program: reproducible, complete, and they install.
 
-packaging/release.sh builds the program on Debian 11, which takes too long for every run. tests/release.sh tries its files
-on each Debian.
+packaging/release.sh builds the program on Debian 11, which takes too long for each run. tests/release.sh tries its
+files on each Debian.
 """
 
 from __future__ import annotations
