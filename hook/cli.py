@@ -10,9 +10,6 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from hook import __version__, events
 from hook.base.errors import ReassertError, Usage, describe
 from hook.base.files import discard_output
@@ -215,6 +212,9 @@ def _cdi_generate(options: argparse.Namespace) -> int:
 
 
 def _cdi_convert(options: argparse.Namespace) -> int:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
     try:
         print(json.dumps(YAML(typ="safe", pure=True).load(Path(options.file)), default=str))
     except YAMLError as error:

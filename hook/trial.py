@@ -53,6 +53,7 @@ def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[s
     trial = Trial()
     matches = [match for match in decided.matches if match.applies]
     matches += [_switched_on(match) for match in decided.matches if match.tried]
+    case.reads_node = True
     try:
         container = case.contain(decided.policy, case.container.identity, target, matches)
         whole = plan(decided.policy, container, matches, kinds)

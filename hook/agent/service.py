@@ -29,6 +29,7 @@ from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import timestamp
 from hook.linux.mountns import few_arenas, mount_id, own_directories, trim_memory
+from hook.policy.resident import Resident
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
@@ -173,6 +174,7 @@ class Agent:
         self._dropped: Counter[str] = Counter()
         self._told = 0.0
         self._collected = (0.0, 0)
+        self._policy = Resident(memory.source, memory.directory)
         self._here = _place("self")
         self._thread = _stands()
         self._state = ""  # as systemd shows it
@@ -193,6 +195,7 @@ class Agent:
             wait = self._workers.look_after()
             self._expire()
             self._tell_dropped()
+            self._policy.get(0)  # compiles an edit in the background, so that no container start has to
             self._collect(not ready and not self._workers.count())
             self.tell_systemd()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 
@@ -87,5 +88,6 @@ def _show(options: argparse.Namespace) -> int:
 
 def _compile(options: argparse.Namespace) -> int:
     """The start path reads the store's new text from standard output."""
+    gc.disable()  # this process ends soon: collecting would take as long again
     sys.stdout.write(refresh(os.path.abspath(options.policy), options.store))
     return 0

@@ -1,4 +1,7 @@
-"""Parse a policy file, YAML 1.2 or JSON, into data with line and column of every value (ruamel.yaml)."""
+"""Parse a policy file, YAML 1.2 or JSON, into data with line and column of every value.
+
+libyaml reads what it reads like YAML 1.2 (hook.policy.quick), which is most files; ruamel.yaml reads all others.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.reader import ReaderError
-
 from hook.base.errors import ReassertError
 from hook.base.text import printable
 from hook.policy.model import ENFORCE
@@ -21,7 +19,7 @@ from hook.policy.model import ENFORCE
 Path = Sequence[str | int]
 """Keys and indices from the document's root, as jsonschema gives them."""
 
-_NODES = 200_000
+_NODES = 1_000_000
 """Maximum number of YAML nodes after aliases are expanded; nested aliases could otherwise use up the node's memory."""
 
 
@@ -50,7 +48,7 @@ class PolicyInvalid(ReassertError):
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed policy file. `data`: dicts and lists of ruamel.yaml, with positions."""
+    """A parsed policy file. `data`: dicts and lists with positions, as ruamel.yaml has them."""
 
     path: str
     sha256: str
@@ -108,6 +106,24 @@ def parse(path: str, content: bytes) -> Source:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
         raise PolicyInvalid(path, [Problem(line, column, "not UTF-8: save the file as UTF-8")]) from None
+    try:
+        from hook.policy import quick
+
+        data = quick.data(_tabs_of_json(text), _NODES)
+    except ImportError:  # PyYAML without libyaml
+        data = None
+    if data is None:
+        data = _loaded(path, text)
+    return Source(path, hashlib.sha256(content).hexdigest(), data, text)
+
+
+def _loaded(path: str, text: str) -> Any:
+    """The document by ruamel.yaml. Raises PolicyInvalid."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import DuplicateKeyError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
+
     yaml = YAML(typ="rt", pure=True)
     yaml.allow_duplicate_keys = False
     try:
@@ -134,10 +150,11 @@ def parse(path: str, content: bytes) -> Source:
         nodes = _NODES + 1
     if nodes > _NODES:
         raise PolicyInvalid(path, [Problem(1, 1, f"expands to more than {_NODES} YAML nodes")])
-    return Source(path, hashlib.sha256(content).hexdigest(), data, text)
+    return data
 
 
-def _at(error: MarkedYAMLError, message: str) -> Problem:
+def _at(error: Any, message: str) -> Problem:
+    """A problem at the place of ruamel.yaml's MarkedYAMLError."""
     mark = error.problem_mark or error.context_mark
     return Problem(mark.line + 1, mark.column + 1, message) if mark else Problem(1, 1, message)
 

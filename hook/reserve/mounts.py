@@ -44,7 +44,7 @@ class Mount:
         self.skip_missing = skip_missing
         self.volumes_above = volumes_above
 
-    def wanted(self) -> "tuple[object, ...]":
+    def wanted(self) -> "tuple[str, frozenset[str]]":
         """What the rule wants at the destination, to be compared with what other rules want."""
         return self.source, frozenset(self.options)
 

@@ -17,7 +17,7 @@ from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.resident import Resident
+from hook.policy.resident import Resident
 from hook.audit.audit import Audit, audit
 from hook.audit.inventory import chosen, running
 from hook.audit.judge import STALE

@@ -10,7 +10,6 @@ from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
-from hook.adapters.nri.resident import Resident
 from hook.base.errors import TooLarge, Unacceptable, Undecided
 from hook.container.engines import crio_image
 from hook.container.identity import APP_TYPES, CRIO, Identity
@@ -18,6 +17,7 @@ from hook.container.spec import ENTRIES
 from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import Plan
 from hook.policy.model import Policy
+from hook.policy.resident import Resident
 from hook.reserve.outcome import Edit
 
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")

@@ -14,12 +14,12 @@ from typing import Any
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import DISCONNECTED, POLICY, Report
-from hook.adapters.nri.resident import Resident
 from hook.adapters.nri.validation import Validator
 from hook.base.errors import Usage, describe
 from hook.base.files import make_directory
 from hook.base.notifier import Notifier
 from hook.base.system import replace_file
+from hook.policy.resident import Resident
 
 NAME = "reassert"
 INDEX = "10"
@@ -117,6 +117,9 @@ class Service:
     def _tick(self, healthy: Any) -> None:
         if healthy:
             self._seen = time.monotonic()
+        resident = self._decider.resident
+        policy = resident.get(0)  # compiles an edit in the background, so that no container has to wait
+        self._report.metrics.policy(policy, resident.loaded_at)
         if self._notifier:
             self._notifier.tick(healthy)
 

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from hook.adapters.nri.adjust import in_order, mount_leftovers, own_parts
 from hook.adapters.nri.creation import Asked, Decider, Reply, identify, version_at_least
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.resident import Resident
 from hook.base.compare import clean
 from hook.base.errors import Undecided
 from hook.container.cdi import DIRECTORIES, edits_of_devices, items
 from hook.container.identity import Identity
 from hook.decide import NOWHERE, Done
 from hook.plan import Container, Plan
+from hook.policy.resident import Resident
 from hook.reserve.env import SetEnv
 from hook.reserve.exclusive import Drop, DropMount
 from hook.reserve.mounts import PlaceMount

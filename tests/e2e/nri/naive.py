@@ -16,8 +16,8 @@ from hook.adapters.nri.creation import Reply
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.plugin import Plugin
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.resident import Resident
 from hook.adapters.nri.validation import Validator
+from hook.policy.resident import Resident
 
 Adjust = Callable[[Any, Any, Any], None]
 """Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""

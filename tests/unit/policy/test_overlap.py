@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.compare import glob_match
-from hook.policy.overlap import _glob_covers, always_overlap, globs_overlap, may_overlap
-from unit.support import rule
+from hook.policy.overlap import _glob_covers, always_overlap, contradicting, globs_overlap, may_overlap
+from unit.support import examples, rule
 
 TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
 """Every text that two globs of three characters each could need for a common match."""
@@ -78,3 +78,31 @@ def test_rules_always_overlap_where_the_conditions_of_one_follow_from_the_others
 ) -> None:
     assert always_overlap(rule(match=one), rule(match=other)) is always
     assert always_overlap(rule(match=other), rule(match=one)) is always
+
+
+TERMS = st.lists(st.sampled_from(["a", "ab", "b", "a*", "ab*", "*b", "?b", "*", "abc", "b?c*"]), min_size=1, max_size=3)
+LABELS = st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"), max_size=2)
+MATCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "namespaces": TERMS,
+        "images": TERMS,
+        "containerNames": TERMS,
+        "podSelector": st.builds(lambda labels: {"matchLabels": labels}, LABELS),
+        "ifUnknown": st.sampled_from(["Skip", "Enforce"]),
+    },
+)
+
+
+@examples(100)
+@given(st.lists(st.tuples(MATCHES, st.sampled_from("xyz")), max_size=12))
+def test_index_finds_the_pairs_that_comparing_every_two_finds(given_rules: list[tuple[Any, str]]) -> None:
+    wants = [(rule(f"r{n}", match=match), what) for n, (match, what) in enumerate(given_rules)]
+    pairs = {
+        (one, other)
+        for one, other in itertools.combinations(range(len(wants)), 2)
+        if wants[one][1] != wants[other][1] and may_overlap(wants[one][0], wants[other][0])
+    }
+    found = list(contradicting(wants))
+    assert len(found) == len(set(found))
+    assert set(found) == pairs

@@ -17,8 +17,8 @@ from hook.adapters.nri.metrics import Metrics
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames
 from hook.adapters.nri.plugin import SERVICE, Plugin
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.resident import Resident
 from hook.adapters.nri.validation import Validator
+from hook.policy.resident import Resident
 
 REQUEST = messages.get("CreateContainerRequest")
 VALIDATE = messages.get("ValidateContainerAdjustmentRequest")

@@ -348,9 +348,7 @@ def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(
 ) -> None:
     """No descriptors left, or no store: what was good once is in memory."""
     with running(root_dir, POLICY) as plugin:
-        monkeypatch.setattr(
-            "hook.adapters.nri.resident.store.load", lambda source, _: NoPolicy(source, "no more files")
-        )
+        monkeypatch.setattr("hook.policy.resident.store.load", lambda source, _: NoPolicy(source, "no more files"))
         plugin.policy.write_text("broken: [")
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         assert plugin.logged()[-1]["warning"] == "the last good policy stays in force: no more files"
@@ -362,7 +360,7 @@ def test_a_policy_is_looked_at_again_when_there_was_no_thread_for_it(
     with running(root_dir, POLICY) as plugin:
         plugin.policy.write_text(POLICY.replace("void", "none"))
         with monkeypatch.context() as patch:
-            patch.setattr("hook.adapters.nri.resident.threading.Thread", no_thread)
+            patch.setattr("hook.policy.resident.threading.Thread", no_thread)
             assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         wait_until(lambda: env(plugin.create(["GPU=all"])) == {"GPU": "none"})
 

@@ -17,7 +17,8 @@ import pytest
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.report import Report
 from hook.adapters.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE, Service
-from unit.adapters.nri.support import RESPONSE, Peer, create_request
+from hook.policy import store
+from unit.adapters.nri.support import RESPONSE, Peer, create_request, wait_until
 from unit.support import ROOT, document, reassert
 
 POLICY = document({"name": "gpu", "env": [{"name": "GPU", "value": "void"}]})
@@ -240,3 +241,20 @@ def test_metrics_on_a_loopback_port(process: Process) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     assert "reassert_policy_info{" in text
+
+
+def test_edit_of_the_policy_is_compiled_before_a_container_needs_it(process: Process) -> None:
+    process.start()
+    process.listen()
+    process.accept()
+    process.wait_for("READY=1")
+    path, directory = str(process.directory / "policy.yaml"), str(process.directory / "store")
+
+    def is_compiled() -> bool:
+        stored = store.read_store(path, directory)
+        return stored is not None and stored.has_compiled(store.file_key(os.stat(path)))
+
+    wait_until(is_compiled)
+    Path(path).write_text(POLICY.replace("void", "none"))
+    assert not is_compiled()
+    wait_until(is_compiled)

@@ -20,9 +20,9 @@ from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.mux import PLUGIN
 from hook.adapters.nri.plugin import TICK
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.resident import Resident
 from hook.adapters.nri.validation import Merged, Validator, is_known_to
 from hook.base.errors import Undecided
+from hook.policy.resident import Resident
 from unit.adapters.nri.support import (
     REQUEST,
     RESPONSE,

@@ -1,4 +1,7 @@
-"""The policy in force, for a long-running process: a stat(2) per container, a background compile after a change."""
+"""The policy in force, for a long-running process: a stat(2) per look, a compile in the background after a change.
+
+Such a process looks several times a second, so an edit is compiled before a container start needs it.
+"""
 
 from __future__ import annotations
 
