@@ -30,6 +30,14 @@ def gather_allocated(
     _read_allocations(facts, policy, identity, read)
     if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
         _read_claims(facts, policy, identity.uid, identity.cdi, read)
+    trusted = [entry for rule in rules for env in rule.env for entry in env.trusted]
+    if trusted and identity.kubernetes and not facts.allocation_problem:
+        from hook.sharing import held_by  # only a policy that uses it loads it
+
+        try:
+            facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
+        except (OSError, Undecided) as error:
+            facts.allocation_problem = describe(error)
     patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
         _read_devices(facts, patterns)
@@ -111,7 +119,7 @@ def _read_devices(facts: Facts, patterns: "list[str]") -> None:
     from hook.exclusivefacts import gather_devices  # only a policy that uses it loads it
 
     try:
-        facts.devices = gather_devices(patterns, facts.allocations, facts.claims)
+        facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
     except (OSError, Undecided) as error:
         facts.allocation_problem = describe(error)
 

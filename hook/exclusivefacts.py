@@ -55,7 +55,7 @@ def gather_devices(
 ) -> Devices:
     """Read it, but for the container's mounts. `patterns`: of all rules that apply. Raises Undecided, OSError."""
     devices = Devices()
-    names = [name for allocation in allocations for name in _cdi_names(allocation)]
+    names = [name for allocation in allocations for name in cdi_names(allocation)]
     names += [name for claim in claims for name in claim.cdi]
     kinds = [pattern for pattern in patterns if not pattern.startswith("/")]
     specs = Specs(list(dict.fromkeys([*kinds, *(name.partition("=")[0] for name in names)])))
@@ -74,7 +74,7 @@ def gather_devices(
     return devices
 
 
-def _cdi_names(allocation: "Allocation") -> "list[str]":
+def cdi_names(allocation: "Allocation") -> "list[str]":
     """The CDI devices of a device plugin's answer.
 
     A plugin that only sets env names its devices there, in words of its vendor's. By convention a resource is named as

@@ -8,7 +8,7 @@ import fcntl
 import json.decoder
 import zlib
 
-from hook import allocated, excerpt, exclusivefacts, failure, valuefile
+from hook import allocated, excerpt, exclusivefacts, failure, sharing, valuefile
 from hook.adapters import decision, refusal, spelling, state
 from hook.adapters import exec as execs
 from hook.base import files, glob, jsonerror, logfile, text
@@ -21,5 +21,5 @@ LOADED = (
     *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
-    *(claims, exclusive, exclusivefacts, injections, nodes, places, spelling, zlib),
+    *(claims, exclusive, exclusivefacts, injections, nodes, places, sharing, spelling, zlib),
 )

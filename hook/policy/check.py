@@ -17,6 +17,7 @@ from hook.base.compare import clean, is_below
 from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source
+from hook.reserve.env import KEEP
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
 _KUBELET_ROOT = ("spec", "kubelet", "root")
@@ -170,6 +171,10 @@ def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list
     if "\0" in (origin.get("deviceAllocation") or {}).get("default", ""):
         where: list[str | int] = [*at, "valueFrom", "deviceAllocation", "default"]
         found.append(source.problem(where, f"default of {name}: a NUL byte cannot be in an env value"))
+    allocation = origin.get("deviceAllocation") or {}
+    if allocation.get("default") == KEEP and "trusted" in allocation:
+        where = [*at, "valueFrom", "deviceAllocation", "trusted"]
+        found.append(source.problem(where, f"trusted of {name}: with default: Keep every container keeps its value"))
     return found
 
 
@@ -230,7 +235,8 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
         found += _wants_twice(source, number, rule)
         found += _unknown_conditions(source, number, rule)
         for position, env in enumerate(rule.env):
-            want = _Want(rule, ("spec", "rules", number, "env", position), (env.source, env.text, env.keep))
+            what = (env.source, env.text, env.keep, env.trusted)
+            want = _Want(rule, ("spec", "rules", number, "env", position), what)
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
             want = _Want(rule, ("spec", "rules", number, "mounts", position), mount.wanted())

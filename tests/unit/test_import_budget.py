@@ -54,6 +54,7 @@ LATE = {
     "hook.adapters.usage",
     "hook.adapters.decision",
     "hook.policy.missing",
+    "hook.sharing",
     "hook.valuefile",
     "hook.base.child",
     "hook.failure",
