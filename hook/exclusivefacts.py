@@ -8,6 +8,7 @@ import posix
 from hook.base.compare import clean
 from hook.container.injections import Specs
 from hook.container.nodes import directories_above, inode, matching, number_of, within
+from hook.container.nvidia import nodes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def _account(devices: Devices, allocations: "list[Allocation]", names: "list[str
     for allocation in allocations:
         for path, _, _ in allocation.devices:
             devices.allocated.update(within(path))
+        if allocation.env and not allocation.devices:
+            named = {name for value in allocation.env.values() for name in value.split(",")}
+            devices.allocated.update(n for path in nodes_of(named) for n in within(path))
         for source, _, _ in allocation.mounts:
             devices.allocated_mounts.add(clean(source))
     for source in devices.allocated_mounts:

@@ -12,7 +12,7 @@ from hook import allocated, excerpt, exclusivefacts, failure, sharing, valuefile
 from hook.adapters import decision, refusal, spelling, state
 from hook.adapters import exec as execs
 from hook.base import files, glob, jsonerror, logfile, text
-from hook.container import allocation, cdi, claims, engines, injections, nodes, process
+from hook.container import allocation, cdi, claims, engines, injections, nodes, nvidia, process
 from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
 from hook.reserve import annotations, devices, exclusive, places
@@ -21,5 +21,5 @@ LOADED = (
     *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
-    *(claims, exclusive, exclusivefacts, injections, nodes, places, sharing, spelling, zlib),
+    *(claims, exclusive, exclusivefacts, injections, nodes, nvidia, places, sharing, spelling, zlib),
 )

@@ -75,6 +75,7 @@ LATE = {
     "hook.container.engines",
     "hook.container.injections",
     "hook.container.nodes",
+    "hook.container.nvidia",
     "hook.container.process",
     "hook.excerpt",
     "hook.exclusivefacts",
