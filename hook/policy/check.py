@@ -17,6 +17,7 @@ from hook.base.compare import clean, is_below
 from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, may_overlap
 from hook.policy.source import Path, Problem, Source
+from hook.reserve.annotations import FIELD, POD
 from hook.reserve.env import KEEP
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
@@ -234,6 +235,7 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
     for number, rule in rules.items():
         found += _wants_twice(source, number, rule)
         found += _unknown_conditions(source, number, rule)
+        found += _of_pods_alone(source, number, rule)
         for position, env in enumerate(rule.env):
             what = (env.source, env.text, env.keep, env.trusted)
             want = _Want(rule, ("spec", "rules", number, "env", position), what)
@@ -271,6 +273,20 @@ def _wants_twice(source: Source, number: int, rule: Rule) -> list[Problem]:
                 path: Path = ["spec", "rules", number, kind, position]
                 found.append(source.problem(path, f"rule {rule.name} has {name} twice; keep one"))
     return found
+
+
+def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
+    """Warnings of annotations that only the NRI plugin sees."""
+    return [
+        source.problem(
+            ["spec", "rules", number, FIELD, position, "of"],
+            f"rule {rule.name}: annotations of the pod itself reach the NRI plugin alone; with every other adapter this "
+            "entry does nothing (reassert node install --adapter nri)",
+            severity="warning",
+        )
+        for position, entry in enumerate(rule.plain.get(FIELD, []))
+        if entry.get("of") == POD
+    ]
 
 
 def _unknown_conditions(source: Source, number: int, rule: Rule) -> list[Problem]:
