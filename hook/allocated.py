@@ -69,7 +69,7 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
         return
     path = checkpoint_path(policy.kubelet_root)
     try:
-        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container)
+        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container, path)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
             from hook.container.cdi import env_of_devices

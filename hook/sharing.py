@@ -41,7 +41,7 @@ def held_by(
     except FileNotFoundError:
         return []
     uids = [uid for ns, _, rest in (name.partition("_") for name in names) if ns in holders for uid in [_uid(rest)]]
-    return [allocation for uid in sorted(uids) if uid for allocation in allocations(data, uid, None)]
+    return [allocation for uid in sorted(uids) if uid for allocation in allocations(data, uid, None, checkpoint)]
 
 
 def _uid(rest: str) -> str:

@@ -280,8 +280,8 @@ def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
     return [
         source.problem(
             ["spec", "rules", number, FIELD, position, "of"],
-            f"rule {rule.name}: annotations of the pod itself reach the NRI plugin alone; with every other adapter this "
-            "entry does nothing (reassert node install --adapter nri)",
+            f"rule {rule.name}: annotations of the pod itself reach the NRI plugin alone; with every other adapter "
+            "this entry does nothing (reassert node install --adapter nri)",
             severity="warning",
         )
         for position, entry in enumerate(rule.plain.get(FIELD, []))

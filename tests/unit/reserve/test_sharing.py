@@ -98,7 +98,9 @@ def test_a_broken_checkpoint_is_undecided(node: Node) -> None:
     checkpoint = node.allocate()
     checkpoint.write_text("{")
     decided = node.decide(spec(env=[f"{VISIBLE}={HELD}"]), pod("research-a"))
-    assert "kubelet's device checkpoint: no" in str(decided.errors[0])
+    told = str(decided.errors[0])
+    assert "kubelet's device checkpoint: no" in told
+    assert told.endswith(f"; drain the node, remove {checkpoint} and restart kubelet")
 
 
 def test_what_is_shared_is_allocated_for_a_closed_world(node: Node) -> None:
