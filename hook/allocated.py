@@ -29,7 +29,15 @@ def gather_allocated(
     """
     _read_allocations(facts, policy, identity, read)
     if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
-        _read_claims(facts, policy, identity.uid, read)
+        _read_claims(facts, policy, identity.uid, identity.cdi, read)
+    trusted = [entry for rule in rules for env in rule.env for entry in env.trusted]
+    if trusted and identity.kubernetes and not facts.allocation_problem:
+        from hook.sharing import held_by  # only a policy that uses it loads it
+
+        try:
+            facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
+        except (OSError, Undecided) as error:
+            facts.allocation_problem = describe(error)
     patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
         _read_devices(facts, patterns)
@@ -61,7 +69,7 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
         return
     path = checkpoint_path(policy.kubelet_root)
     try:
-        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container)
+        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container, path)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
             from hook.container.cdi import env_of_devices
@@ -80,8 +88,13 @@ def _uses_claims(rule: Rule) -> bool:
     return bool(listed) or env.ALLOCATED in [entry.source for entry in rule.env]
 
 
-def _read_claims(facts: Facts, policy: Policy, uid: str, read: "Callable[[str, int], bytes]") -> None:
-    """Read the pod's resource claims (Dynamic Resource Allocation), and the env that their CDI devices set."""
+def _read_claims(
+    facts: Facts, policy: Policy, uid: str, asked: "list[str] | None", read: "Callable[[str, int], bytes]"
+) -> None:
+    """Read the pod's resource claims (Dynamic Resource Allocation), and the env that their CDI devices set.
+
+    `asked`: the CDI devices that kubelet asked for, for this container; None: unknown, so it may have all of the pod's.
+    """
     path = policy.kubelet_root + "/dra_manager_state"
     try:
         data = read(path, CLAIMS_LIMIT)
@@ -94,7 +107,7 @@ def _read_claims(facts: Facts, policy: Policy, uid: str, read: "Callable[[str, i
     from hook.container.claims import claims
 
     try:
-        facts.claims = claims(data, uid, path)
+        facts.claims = claims(data, uid, path, asked)
         for claim in facts.claims:
             for name, values in env_of_devices(claim.cdi, claim=str(claim)).items():
                 facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
@@ -106,7 +119,7 @@ def _read_devices(facts: Facts, patterns: "list[str]") -> None:
     from hook.exclusivefacts import gather_devices  # only a policy that uses it loads it
 
     try:
-        facts.devices = gather_devices(patterns, facts.allocations, facts.claims)
+        facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
     except (OSError, Undecided) as error:
         facts.allocation_problem = describe(error)
 

@@ -8,6 +8,7 @@ import posix
 from hook.base.compare import clean
 from hook.container.injections import Specs
 from hook.container.nodes import directories_above, inode, matching, number_of, within
+from hook.container.nvidia import nodes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def gather_devices(
 ) -> Devices:
     """Read it, but for the container's mounts. `patterns`: of all rules that apply. Raises Undecided, OSError."""
     devices = Devices()
-    names = [name for allocation in allocations for name in _cdi_names(allocation)]
+    names = [name for allocation in allocations for name in cdi_names(allocation)]
     names += [name for claim in claims for name in claim.cdi]
     kinds = [pattern for pattern in patterns if not pattern.startswith("/")]
     specs = Specs(list(dict.fromkeys([*kinds, *(name.partition("=")[0] for name in names)])))
@@ -74,7 +75,7 @@ def gather_devices(
     return devices
 
 
-def _cdi_names(allocation: "Allocation") -> "list[str]":
+def cdi_names(allocation: "Allocation") -> "list[str]":
     """The CDI devices of a device plugin's answer.
 
     A plugin that only sets env names its devices there, in words of its vendor's. By convention a resource is named as
@@ -96,6 +97,9 @@ def _account(devices: Devices, allocations: "list[Allocation]", names: "list[str
     for allocation in allocations:
         for path, _, _ in allocation.devices:
             devices.allocated.update(within(path))
+        if allocation.env and not allocation.devices:
+            named = {name for value in allocation.env.values() for name in value.split(",")}
+            devices.allocated.update(n for path in nodes_of(named) for n in within(path))
         for source, _, _ in allocation.mounts:
             devices.allocated_mounts.add(clean(source))
     for source in devices.allocated_mounts:

@@ -26,7 +26,8 @@ class Facts:
     the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
     values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
     by host path; None for a directory. `claims`: the pod's resource claims, for any container of it. `claimed_env`: the
-    values of env that CDI specs of their devices set, by name, each with the claim. `devices`: for `exclusive` rules.
+    values of env that CDI specs of their devices set, by name, each with the claim. `shared`: allocations to pods whose
+    devices the container may name (hook.sharing). `devices`: for `exclusive` rules.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Facts:
         self.device_nodes: dict[str, dict[str, object] | None] = {}
         self.claims: list[Claim] = []
         self.claimed_env: dict[str, list[tuple[str, str]]] = {}
+        self.shared: list[Allocation] = []
         self.devices: Devices | None = None
 
 

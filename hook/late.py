@@ -8,11 +8,11 @@ import fcntl
 import json.decoder
 import zlib
 
-from hook import allocated, excerpt, exclusivefacts, failure, trial, valuefile
+from hook import allocated, excerpt, exclusivefacts, failure, sharing, trial, valuefile
 from hook.adapters import decision, refusal, spelling, state
 from hook.adapters import exec as execs
 from hook.base import files, glob, journal, jsonerror, logfile, text
-from hook.container import allocation, cdi, claims, engines, injections, nodes, process
+from hook.container import allocation, cdi, claims, engines, injections, nodes, nvidia, process
 from hook.policy import missing, recompile, selector
 from hook.reserve import allocated as reserved
 from hook.reserve import annotations, devices, exclusive, places
@@ -22,5 +22,6 @@ LOADED = (
     *(fcntl, json.decoder, text.measure("")),  # the module of sha256, which has no name of its own in all versions
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
-    *(claims, exclusive, exclusivefacts, injections, journal, nodes, places, remedy, spelling, trial, zlib),
+    *(claims, exclusive, exclusivefacts, injections, journal, nodes, nvidia, places, remedy, sharing, spelling, trial),
+    zlib,
 )

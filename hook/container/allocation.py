@@ -55,8 +55,10 @@ class Allocation:
         return f"{self.resource} {','.join(self.device_ids)}"
 
 
-def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation]":
-    """The allocations of one container, in the checkpoint's order. Raises Undecided for a malformed checkpoint.
+def allocations(checkpoint: bytes, uid: str, container: "str | None", path: str = "it") -> "list[Allocation]":
+    """The allocations of one container, in the checkpoint's order; None: of all containers of the pod.
+
+    `path`: of the checkpoint, for messages. Raises Undecided for a malformed checkpoint.
 
     Usually only the pod's entries are parsed: kubelet writes PodUID as the first member of an entry, so the entries can
     be found by a search. A checkpoint in any other layout is parsed as a whole.
@@ -67,7 +69,7 @@ def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation
             entries = _all_entries(decode(checkpoint))
         result = []
         for entry in entries:
-            if entry.get("PodUID") == uid and entry.get("ContainerName") == container:
+            if entry.get("PodUID") == uid and container in (None, entry.get("ContainerName")):
                 response = entry.get("AllocResp")
                 if not isinstance(response, str):
                     raise Malformed("an entry has no AllocResp")
@@ -75,7 +77,8 @@ def allocations(checkpoint: bytes, uid: str, container: str) -> "list[Allocation
                 result.append(Allocation(str(entry.get("ResourceName")), ids, base64(response)))
         return result
     except Malformed as error:
-        raise Undecided(f"kubelet's device checkpoint: {error}") from None
+        remedy = f"drain the node, remove {path} and restart kubelet"
+        raise Undecided(f"kubelet's device checkpoint: {error}; {remedy}") from None
 
 
 def _entries_by_search(data: bytes, uid: str) -> "list[dict[str, object]] | None":

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 KIND, API = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
 
 
+class Unknown(Malformed):
+    """The file is of another version."""
+
+
 class Claim:
     """A resource claim of a pod. `cdi`: fully qualified CDI device names."""
 
@@ -26,8 +30,11 @@ class Claim:
         return f"claim {self.name}"
 
 
-def claims(data: bytes, uid: str, path: str) -> "list[Claim]":
-    """The claims of one pod. Raises Undecided for a file of another version, or with a wrong checksum."""
+def claims(data: bytes, uid: str, path: str, asked: "list[str] | None" = None) -> "list[Claim]":
+    """The claims of one pod; with `asked`, those of them and their devices that kubelet asked for by CDI name.
+
+    Raises Undecided for a file of another version, or with a wrong checksum.
+    """
     from zlib import crc32  # a file to load, which only a start with such a file pays for
 
     try:
@@ -40,11 +47,18 @@ def claims(data: bytes, uid: str, path: str) -> "list[Claim]":
         state = parse(text)
         kind, version = (state.get("kind"), state.get("apiVersion")) if isinstance(state, dict) else (None, None)
         if (kind, version) != (KIND, API):
-            raise Malformed(f"{kind} {version} is not the known version, {KIND} {API}")
-        return [_claim(entry) for entry in state.get("ClaimInfoStateList") or [] if uid in _object(entry, "PodUIDs")]
+            raise Unknown(f"{kind} {version} is not the known version, {KIND} {API}")
+        found = [_claim(entry) for entry in state.get("ClaimInfoStateList") or [] if uid in _object(entry, "PodUIDs")]
     except (Malformed, UnicodeEncodeError) as error:
-        remedy = "restart kubelet, which then writes the file again, or use a version of reassert that knows it"
+        remedy = "drain the node, remove the file and restart kubelet"
+        if isinstance(error, Unknown):
+            remedy = "use a version of reassert that knows it"
         raise Undecided(f"kubelet's record of resource claims, {path}: {error}; {remedy}") from None
+    if asked is None:
+        return found
+    for claim in found:
+        claim.cdi = [name for name in claim.cdi if name in asked]
+    return [claim for claim in found if claim.cdi]
 
 
 def _claim(entry: "dict[str, Any]") -> Claim:

@@ -37,10 +37,10 @@ class Identity:
 
     `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
     `types`: the container types (of TYPES) that it may have; exactly one if the type is known.
-    `labels`: the pod's labels. config.json does not have them, only NRI does.
+    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them.
     """
 
-    __slots__ = ("container", "engine", "image", "kubernetes", "labels", "namespace", "pod", "types", "uid")
+    __slots__ = ("cdi", "container", "engine", "image", "kubernetes", "labels", "namespace", "pod", "types", "uid")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Identity:
         self.types = types
         self.image = image
         self.labels = labels
+        self.cdi: list[str] | None = None
 
     def as_dict(self) -> "dict[str, str]":
         """The known fields, for an event or a table."""

@@ -16,11 +16,13 @@ from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.claims import without_devices
 from hook.node.engines import registry
 from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.sources import problems_and_hints
+from hook.policy.missing import KUBELET_ROOT
 from hook.policy.model import AUDIT, Policy
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
@@ -83,6 +85,9 @@ def _look_at_engine(found: Status, name: str) -> None:
         found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
+        lacking, hints = without_devices(engine.without_cdi(now), kubelet_root())
+        wrong += [f"{name}: {problem}" for problem in lacking]
+        found.hints += [f"{name}: {hint}" for hint in hints]
         if part.adapters:
             found.exit_status = min(found.exit_status, 0)
             found.problems += out_of_date(engine, now, record, part)
@@ -107,6 +112,14 @@ def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRec
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
         found.agent = agent.look(agent_unit.is_wanted(part.notes))
         found.problems += found.agent.problems()
+
+
+def kubelet_root() -> str:
+    """Returns kubelet's root directory as the policy has it, or its default."""
+    try:
+        return policy(seeded=False).kubelet_root
+    except ReassertError:
+        return KUBELET_ROOT
 
 
 def _named_files() -> tuple[list[str], list[str]]:

@@ -13,6 +13,8 @@ from hook.policy.model import Rule
 from hook.policy.overlap import always_overlap, contradicting
 from hook.policy.shape import Shapes
 from hook.policy.source import Path, Problem, Source
+from hook.reserve.annotations import FIELD, POD
+from hook.reserve.env import KEEP
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 from hook.trust.layout import LIVE
 
@@ -213,6 +215,10 @@ def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list
     if "\0" in (origin.get("deviceAllocation") or {}).get("default", ""):
         where: list[str | int] = [*at, "valueFrom", "deviceAllocation", "default"]
         found.append(source.problem(where, f"default of {name}: a NUL byte cannot be in an env value"))
+    allocation = origin.get("deviceAllocation") or {}
+    if allocation.get("default") == KEEP and "trusted" in allocation:
+        where = [*at, "valueFrom", "deviceAllocation", "trusted"]
+        found.append(source.problem(where, f"trusted of {name}: with default: Keep every container keeps its value"))
     return found
 
 
@@ -272,9 +278,10 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
     for number, rule in rules.items():
         found += _wants_twice(source, number, rule)
         found += _unknown_conditions(source, number, rule)
+        found += _of_pods_alone(source, number, rule)
         for position, env in enumerate(rule.env):
             place = source.origin(("spec", "rules", number, "env", position))
-            want = _Want(rule, place, (env.source, env.text, env.keep))
+            want = _Want(rule, place, (env.source, env.text, env.keep, str(env.trusted)))
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
             want = _Want(rule, source.origin(("spec", "rules", number, "mounts", position)), mount.wanted())
@@ -316,6 +323,20 @@ def _wants_twice(source: Source, number: int, rule: Rule) -> list[Problem]:
                 path: Path = ["spec", "rules", number, kind, position]
                 found.append(source.problem(path, f"rule {rule.name} has {name} twice; keep one"))
     return found
+
+
+def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
+    """Warnings of annotations that only the NRI plugin sees."""
+    return [
+        source.problem(
+            ["spec", "rules", number, FIELD, position, "of"],
+            f"rule {rule.name}: annotations of the pod itself reach the NRI plugin alone; with every other adapter "
+            "this entry does nothing (reassert node install --adapter nri)",
+            severity="warning",
+        )
+        for position, entry in enumerate(rule.plain.get(FIELD, []))
+        if entry.get("of") == POD
+    ]
 
 
 def _unknown_conditions(source: Source, number: int, rule: Rule) -> list[Problem]:

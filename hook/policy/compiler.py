@@ -65,7 +65,7 @@ def rule_to_line(rule: Rule) -> list[object]:
         rule.name,
         rule.conditions,
         rule.skip_unknown,
-        [[e.name, e.source, e.text, e.keep] for e in rule.env],
+        [[e.name, e.source, e.text, e.keep, e.trusted] for e in rule.env],
         [[m.source, m.destination, m.options, m.allow_below, m.skip_missing, m.volumes_above] for m in rule.mounts],
         rule.deny,
         rule.plain,

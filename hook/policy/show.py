@@ -158,7 +158,10 @@ def _say_origin(shown: dict[str, Any], trust: dict[str, Any]) -> None:
 def _env(env: Env) -> dict[str, Any]:
     if env.source == ALLOCATED:
         default = KEEP if env.keep else env.text
-        return {"name": env.name, "valueFrom": {"deviceAllocation": {} if default is None else {"default": default}}}
+        shown: dict[str, Any] = {} if default is None else {"default": default}
+        if env.trusted:
+            shown["trusted"] = env.trusted
+        return {"name": env.name, "valueFrom": {"deviceAllocation": shown}}
     if env.source == FILE:
         return {"name": env.name, "valueFrom": {"file": env.text}}
     return {"name": env.name, "absent": True} if env.source == ABSENT else {"name": env.name, "value": env.text}

@@ -24,6 +24,14 @@ def env_value(
         origins[name] = claimed[1]
         return (claimed[0],)
     if not set_by and name not in facts.cdi_env:
+        if env.trusted and facts.shared:
+            from hook.sharing import named_device
+
+            there = _values(name, container)
+            named = named_device(there[-1] if there else None, name, facts.shared)
+            if named:
+                origins[name] = named[1]
+                return (named[0],)
         return () if env.keep else (env.text,)
     value = _allocated_value(name, set_by, container)
     if value is None:

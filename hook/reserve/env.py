@@ -23,15 +23,18 @@ class Env:
     """One reserved env name. `source` says what `text` is.
 
     VALUE: `text` is the value. FILE: `text` is the path of a file whose first line is the value. ALLOCATED: `text` is
-    the default if no device plugin set the name, None for absent; with `keep` the name is left unchanged instead.
-    ABSENT: `text` is None, and `name` may be a pattern.
+    the default if no device plugin set the name, None for absent; with `keep` the name is left unchanged instead;
+    `trusted`: as in the policy file. ABSENT: `text` is None, and `name` may be a pattern.
     """
 
-    def __init__(self, name: str, source: str, text: "str | None" = None, keep: bool = False) -> None:
+    def __init__(
+        self, name: str, source: str, text: "str | None" = None, keep: bool = False, trusted: "list[Any] | None" = None
+    ) -> None:
         self.name = name
         self.source = source
         self.text = text
         self.keep = keep
+        self.trusted = trusted or []
 
     def is_pattern(self) -> bool:
         """Whether `name` is a pattern of names that must be absent."""
@@ -47,10 +50,9 @@ def from_policy(entry: "dict[str, Any]") -> Env:
         return Env(name, VALUE, str(entry["value"]))
     if "file" in origin:
         return Env(name, FILE, str(origin["file"]))
-    default = (origin.get("deviceAllocation") or {}).get("default")
-    if default == KEEP:
-        return Env(name, ALLOCATED, None, True)
-    return Env(name, ALLOCATED, None if default is None else str(default))
+    allocation = origin.get("deviceAllocation") or {}
+    default, trusted = allocation.get("default"), allocation.get("trusted")
+    return Env(name, ALLOCATED, None if default in (None, KEEP) else str(default), default == KEEP, trusted)
 
 
 class SetEnv(Edit):

@@ -200,7 +200,7 @@ def rules(bench: Bench) -> None:
 
 
 def checkpoint(bench: Bench) -> None:
-    """kubelet's device checkpoint of three sizes, and a policy that does not use it beside the largest one.
+    """kubelet's device checkpoint of three sizes, and a policy that does not use it beside the largest one and none.
 
     Before a runtime that does nothing, as `rules`.
     """
@@ -208,7 +208,8 @@ def checkpoint(bench: Bench) -> None:
     unused = node.device_policy(ENTRIES[-1], used=False)
     made = {f"{count} entries": node.device_policy(count) for count in ENTRIES}
     actions: dict[str, Action] = {}
-    for name, policy in {"not used": unused, "not used again": unused, **made}.items():
+    none = node.device_policy(0, used=False)
+    for name, policy in {"not used": unused, "not used again": unused, "not there": none, **made}.items():
         bundle = node.bundle(f"checkpoint {name}".replace(" ", "-"), TINY)
         actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
     bench.measure("wrapper alone, checkpoint of", actions, base="not used")

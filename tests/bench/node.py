@@ -82,9 +82,9 @@ class Node:
         return path
 
     def device_policy(self, entries: int, used: bool = True) -> Path:
-        """A compiled policy beside kubelet's device checkpoint with so many entries, of which ours is the last.
+        """A compiled policy beside kubelet's records of devices with so many entries, of which ours is the last.
 
-        `used`: one rule takes a value from it; else that rule gives a value of its own.
+        Without entries there is no record. `used`: one rule takes a value from it; else that rule gives its own value.
         """
         path = self.top / f"devices-{entries}{'' if used else '-unused'}" / "policy.yaml"
         (path.parent / "device-plugins").mkdir(parents=True)
@@ -98,7 +98,8 @@ class Node:
         pods = [f"{number:08d}-0000-0000-0000-000000000000" for number in range(1, entries)]
         data = {"PodDeviceEntries": [{"PodUID": uid, **entry} for uid in [*pods, UID]], "RegisteredDevices": {}}
         checkpoint = path.parent / "device-plugins" / "kubelet_internal_checkpoint"
-        checkpoint.write_text(json.dumps({"Data": data, "Checksum": 1}, separators=(",", ":")))
+        if entries:
+            checkpoint.write_text(json.dumps({"Data": data, "Checksum": 1}, separators=(",", ":")))
         value = "valueFrom: {deviceAllocation: {default: void}}" if used else "value: GPU-4"
         path.write_text(
             "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.kubelet import entry, write_checkpoint
+from unit.kubelet import claim, entry, state, write_checkpoint
 
-from e2e.support import REASSERT, Bundle, Node, Running, run
+from e2e.support import REASSERT, Bundle, Node, Running, need, run
 
 UID = "11111111-2222-3333-4444-555555555555"
 """Of every pod that `Bundle.pod` makes."""
@@ -37,6 +38,36 @@ def kubelet(node: Node) -> Path:
     root = node.directory / "kubelet"
     node.write_policy(POLICY.replace("KUBELET", str(root)))
     return root
+
+
+def system_calls(node: Node, bundle: Bundle) -> list[str]:
+    """Those of a create before a runtime that does nothing: their names, and the paths that they open or look at."""
+    trace = node.directory / "trace"
+    bundle.save()
+    command = [str(REASSERT), "runtime", "--real", "/bin/true", *node.options(), "--"]
+    create = ["create", "--bundle", str(bundle.directory), "c"]
+    run("strace", "-f", "-qq", "-o", str(trace), *command, *create)
+    calls = [re.match(r'\d+ +(\w+)\((?:AT_FDCWD, )?("/[^"]*")?', line) for line in trace.read_text().splitlines()]
+    return [f"{call[1]} {re.sub('[0-9]+', 'N', call[2] or '')}" for call in calls if call]
+
+
+def test_without_a_device_rule_nothing_of_devices_is_read(node: Node, bundle: Bundle) -> None:
+    """The system calls of a start are the same on a node with allocations, claims and CDI specs as without them."""
+    need(run("strace", "-o", "/dev/null", "true", check=False).returncode == 0, "strace (ptrace)")
+    root = node.directory / "kubelet"
+    rule = "  rules:\n  - {name: r, env: [{name: GPU, value: '1'}], mounts: [{hostPath: /etc, mountPath: /etc/ssl}]}\n"
+    node.compile(POLICY.partition("  rules:")[0].replace("KUBELET", str(root)) + rule)
+    bundle.pod()
+    bundle.spec["process"]["env"].append("GPU=2")
+    system_calls(node, bundle)  # the event log is made
+    without = system_calls(node, bundle)
+    write_checkpoint(root, *[entry(f"uid-{n}", "c", f"GPU-{n}", envs={"GPU": str(n)}) for n in range(1000)])
+    claims = [claim(f"c{n}", "other", devices={"d": [f"v.example/gpu={n}"]}) for n in range(1000)]
+    (root / "dra_manager_state").write_bytes(state(claims))
+    assert system_calls(node, bundle) == without
+    assert not [call for call in without if any(word in call for word in ("dra_manager", "device-plugins", "/cdi"))]
+    node.compile(POLICY.replace("KUBELET", str(root)).replace("devices: true", "exclusive: [v.example/gpu]"))
+    assert len(system_calls(node, bundle)) > len(without)
 
 
 def allocated(gpu: str) -> dict[str, Any]:

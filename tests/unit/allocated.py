@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hook import exclusivefacts
+from hook.container import cdi
 from hook.container.identity import Identity
+from hook.container.injections import Specs
 from hook.container.spec import Spec
 from hook.gather import gather
 from hook.plan import Container, Plan, plan
@@ -60,3 +66,10 @@ def spec(**fields: Any) -> Spec:
     """A config.json with linux.devices and linux.resources.devices in it, read."""
     linux = {"devices": fields.pop("devices", []), "resources": {"devices": fields.pop("device_rules", [])}}
     return Spec(json.dumps(config(**fields, linux=linux)).encode(), "config.json")
+
+
+def specs_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CDI specs are read from a scratch directory."""
+    where = (str(root / "cdi"),)
+    monkeypatch.setattr(exclusivefacts, "Specs", functools.partial(Specs, directories=where))
+    monkeypatch.setattr(cdi, "env_of_devices", functools.partial(cdi.env_of_devices, directories=where))

@@ -1,9 +1,10 @@
-"""Write kubelet's device checkpoint for a test, with the real protobuf runtime."""
+"""Write kubelet's records of devices for a test: the device checkpoint, with the real protobuf runtime, and claims."""
 
 from __future__ import annotations
 
 import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,31 @@ def write_checkpoint(kubelet_root: Path, *entries: dict[str, Any]) -> Path:
     temporary.write_bytes(checkpoint(*entries))
     temporary.rename(path)
     return path
+
+
+def state(entries: list[dict[str, Any]], **more: Any) -> bytes:
+    """The bytes of dra_manager_state as kubelet writes it."""
+    text = json.dumps(
+        {
+            "kind": "DRACheckpoint",
+            "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
+            "ClaimInfoStateList": entries,
+            **more,
+        },
+        separators=(",", ":"),
+    )
+    return json.dumps({"Data": text, "Checksum": zlib.crc32(text.encode())}).encode()
+
+
+def claim(name: str, *uids: str, devices: dict[str, list[str]]) -> dict[str, Any]:
+    """A claim in dra_manager_state. `devices`: CDI devices by driver."""
+    return {
+        "ClaimUID": "u",
+        "ClaimName": name,
+        "Namespace": "ns",
+        "PodUIDs": {uid: {} for uid in uids},
+        "DriverState": {
+            driver: {"Devices": [{"DeviceName": n, "RequestNames": ["r"], "CDIDeviceIDs": [n]} for n in names]}
+            for driver, names in devices.items()
+        },
+    }

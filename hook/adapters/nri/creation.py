@@ -30,18 +30,20 @@ _RUNNING = (2, 3)
 """CONTAINER_PAUSED, CONTAINER_RUNNING."""
 
 
-def identify(pod: Any, container: Any, engine: str) -> Identity:
+def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> Identity:
     """The container's identity.
 
     Names and UID are the runtime's own record of what kubelet asked for. The image comes from the annotation that
     hook.container.identity trusts too. The type is kubelet's annotation on the container. Some engines copy a pod's own
     annotations into the spec, so the type is trusted only if the pod has no annotation of that name (NRI lists all
     annotations of a pod).
+
+    `sends_cdi`: whether the runtime hands over CRI's CDI devices, which kubelet alone sets (`sends_cdi_devices`).
     """
     notes = container.annotations
     kind = notes.get(_TYPE, "") if _TYPE not in pod.annotations else ""
     labels = pod.labels
-    return Identity(
+    who = Identity(
         engine,
         True,
         namespace=pod.namespace or None,
@@ -52,6 +54,9 @@ def identify(pod: Any, container: Any, engine: str) -> Identity:
         image=crio_image(notes) if engine == CRIO else notes.get(_IMAGE) or None,
         labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )
+    asked = [device.name for device in container.CDI_devices]
+    who.cdi = asked if sends_cdi else None
+    return who
 
 
 class Reply(NamedTuple):
@@ -70,14 +75,22 @@ class Reply(NamedTuple):
 
 
 class Decider:
-    """Decides for one runtime. `engine`: the runtime's name. `removes_mounts`: whether its NRI can remove mounts."""
+    """Decides for one runtime. `engine`: the runtime's name.
+
+    `removes_mounts`: whether its NRI can remove mounts. `sends_cdi`: whether it hands over CRI's CDI devices.
+    """
 
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
         self.report = report
         self.engine = "containerd"
         self.removes_mounts = False
+        self.sends_cdi = False
         self._deciding: dict[str, Case] = {}
+
+    def identify(self, pod: Any, container: Any) -> Identity:
+        """The container's identity (`identify`)."""
+        return identify(pod, container, self.engine, self.sends_cdi)
 
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
@@ -85,7 +98,7 @@ class Decider:
         payload = b""
 
         def read() -> tuple[Identity, Asked]:
-            case.who = identify(pod, container, self.engine)
+            case.who = self.identify(pod, container)
             return case.who, Asked(pod, container)
 
         def act(decided: Plan, asked: Asked) -> Done:
@@ -184,7 +197,7 @@ class Decider:
                 continue
             case = self._case(container.id)
             try:
-                who = identify(by_id[container.pod_sandbox_id], container, self.engine)
+                who = self.identify(by_id[container.pod_sandbox_id], container)
                 asked = Asked(by_id[container.pod_sandbox_id], container)
                 decided = case.decide(who, asked)
                 wrong = still_wrong(decided, case.container)
@@ -274,6 +287,11 @@ def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object
 def removes_mounts(engine: str, version: str) -> bool:
     """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
     return version_at_least(engine, version, {"containerd": (2, 0)})
+
+
+def sends_cdi_devices(engine: str, version: str) -> bool:
+    """Whether the runtime hands over the CDI devices of CRI: containerd from 2.3 on, with NRI 0.10 or later."""
+    return version_at_least(engine, version, {"containerd": (2, 3)})
 
 
 def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int]]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hook import late
 from hook.adapters.nri import messages, ttrpc, validation
-from hook.adapters.nri.creation import Reply, removes_mounts
+from hook.adapters.nri.creation import Reply, removes_mounts, sends_cdi_devices
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
@@ -312,6 +312,7 @@ class Plugin:
     def _configure(self, request: Any) -> Any:
         self._decider.engine = request.runtime_name
         self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
+        self._decider.sends_cdi = sends_cdi_devices(request.runtime_name, request.runtime_version)
         self._runtime = f"{request.runtime_name} {request.runtime_version}"
         known = validation.is_known_to(request.runtime_name, request.runtime_version, request.NRI_version)
         self._subscribed = self._decider.validates = known and self._decider.unwanted[self._runtime] < REFUSALS

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from hook.adapters.nri.adjust import in_order, mount_leftovers, own_parts
-from hook.adapters.nri.creation import Asked, Decider, Reply, identify, version_at_least
+from hook.adapters.nri.creation import Asked, Decider, Reply, version_at_least
 from hook.adapters.nri.report import Report
 from hook.base.compare import clean
 from hook.base.errors import Undecided
@@ -80,7 +80,7 @@ class Validator(Decider):
         is_new = False
 
         def read() -> tuple[Identity, Asked]:
-            case.who = identify(request.pod, request.container, self.engine)
+            case.who = self.identify(request.pod, request.container)
             case.reads_node = bool(request.adjust.CDI_devices)
             merged = Merged(request)
             case.reads_node = False

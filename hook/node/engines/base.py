@@ -138,6 +138,10 @@ class Engine(ABC, Generic[Now]):
         """Returns hints about settings without effect that were meant to set env or hooks, with a correction."""
         return []
 
+    def without_cdi(self, now: Now) -> str:
+        """Returns why this engine ignores the CDI devices that kubelet asks for, with the remedy; "" if it does not."""
+        return ""
+
     def preexisting(self, now: Now, policy: Policy, hooked: bool) -> list[str]:
         """Returns warnings about pods and containers from before the install: they start through the unwrapped runtime.
 

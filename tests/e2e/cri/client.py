@@ -100,6 +100,7 @@ class Pod:
         command: Iterable[str] = (),
         annotations: dict[str, str] | None = None,
         tty: bool = False,
+        cdi: Iterable[str] = (),
     ) -> Container:
         """Create a container. `mounts` and `devices`: (host path, container path). Raises CriError."""
         config = messages.ContainerConfig(
@@ -112,6 +113,7 @@ class Pod:
             annotations=annotations or {},
             log_path=f"{name}.log",
             tty=tty,
+            CDI_devices=[messages.CDIDevice(name=device) for device in cdi],
             linux=messages.LinuxContainerConfig(
                 security_context=messages.LinuxContainerSecurityContext(namespace_options=namespaces())
             ),

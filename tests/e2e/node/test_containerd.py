@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from unit.kubelet import claim, state
 
 from e2e.cri.client import CriError
 from e2e.node.booted import BootedNode
@@ -241,6 +242,7 @@ def test_the_hook_alone_refuses(node: Wirable) -> None:
 def test_a_cdi_device_carries_a_rule_to_who_asks_for_it(node: Wirable) -> None:
     node.install("--adapter", "cdi")
     assert node.status() == (0, {key: [] for key in WIRED}, [])
+    assert claims_do_nothing(node) == ""
     pod = node.hostile_pod("runc")
     asked = pod.run(annotations={"cdi.k8s.io/test": ",".join(f"{KIND}={rule}" for rule in ("company-ca", "gpu"))})
     assert "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt" in asked.environ()
@@ -250,6 +252,37 @@ def test_a_cdi_device_carries_a_rule_to_who_asks_for_it(node: Wirable) -> None:
     node.node("uninstall")
     assert (node.pid() == pid) == (node.booted.suite == "forky")  # CDI is on there, and nothing was configured
     assert node.changes() == []
+
+
+def claims_do_nothing(node: Wirable) -> str:
+    """What `status` says of resource claims, on a node whose kubelet has one."""
+    record = node.booted.path("/var/lib/kubelet/dra_manager_state")
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_bytes(state([claim("mine", "uid", devices={"d": ["v.example/gpu=0"]})]))
+    try:
+        said = [*node.status()[2], *node.hints()]
+    finally:
+        record.unlink()
+    return next((text for text in said if "resource claims" in text), "")
+
+
+def test_resource_claims_that_do_nothing_are_named_and_mended(node: Wirable) -> None:
+    """containerd 1.7 ignores CDI devices as it is shipped. No rule of this policy could be a CDI device itself."""
+    if node.booted.suite == "forky":
+        assert claims_do_nothing(node) == ""
+        return
+    node.booted.path(POLICY_FILE).write_text(
+        "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n"
+        "  - {name: gpu, deviceAllocations: {exclusive: [v.example/gpu]}}\n"
+    )
+    said = claims_do_nothing(node)
+    assert said.startswith("containerd: resource claims (DRA) do nothing on this node")
+    assert said.endswith(
+        "enable_cdi is false in /etc/containerd/config.toml; add `cdi` to --adapter of `reassert node install`"
+    )
+    done = node.install("--no-probe", "--adapter", "runtime,cdi")
+    assert "no CDI spec is written: /etc/reassert/policy.yaml: no rule without match" in done.stdout + done.stderr
+    assert claims_do_nothing(node) == ""
 
 
 def test_nri_with_its_second_line(node: Wirable) -> None:

@@ -90,11 +90,12 @@ def usual_policy() -> str:
 
 @pytest.fixture
 def start_plugin(containerd: Containerd, node: Node) -> Iterator[StartPlugin]:
-    """Starts `reassert nri` beside the containerd; takes its options."""
+    """Starts `reassert nri` beside the containerd; takes its options. `within`: it has the containerd's CDI specs."""
     plugins: list[Plugin] = []
 
-    def start(*options: str) -> Plugin:
-        plugins.append(Plugin(node, containerd.directory / "nri.sock", *options))
+    def start(*options: str, within: bool = False) -> Plugin:
+        beside = containerd.init if within else 0
+        plugins.append(Plugin(node, containerd.directory / "nri.sock", *options, beside=beside))
         return plugins[-1]
 
     yield start

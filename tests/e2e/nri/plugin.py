@@ -37,12 +37,14 @@ def _unread(process: int, fd: int) -> int:
 
 
 class Plugin:
-    """The frozen program, connected to a containerd's NRI socket."""
+    """The frozen program, connected to a containerd's NRI socket. `beside`: a process whose files it has."""
 
-    def __init__(self, node: Node, socket: Path, *options: str) -> None:
+    def __init__(self, node: Node, socket: Path, *options: str, beside: int = 0) -> None:
         self.node = node
         self.output = node.directory / "nri.jsonl"
         command = [str(REASSERT), "nri", "--socket", str(socket), *node.options(), *options]
+        if beside:
+            command = ["nsenter", "--target", str(beside), "--mount", *command]
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         self.wait_until_connected()

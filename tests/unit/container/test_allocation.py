@@ -205,7 +205,7 @@ def test_broken_answer_is_undecided_for_its_container_and_nobody_else(
     spoilt: dict[str, object], complaint: str
 ) -> None:
     data = checkpoint({**OURS, **spoilt}, *OTHERS)
-    assert undecided(data) == f"kubelet's device checkpoint: {complaint}"
+    assert undecided(data) == f"kubelet's device checkpoint: {complaint}; drain the node, remove it and restart kubelet"
     assert found(data, "uid-2") == [("example.com/gpu", ["GPU-2"], {"GPU": "GPU-2"})]
     assert found(data, container="other") == []
 
@@ -287,7 +287,7 @@ def test_checkpoint_without_entries_means_that_nothing_is_allocated(data: bytes)
     ],
 )
 def test_what_is_no_checkpoint_is_undecided(data: bytes, complaint: str) -> None:
-    assert undecided(data) == f"kubelet's device checkpoint: {complaint}"
+    assert undecided(data) == f"kubelet's device checkpoint: {complaint}; drain the node, remove it and restart kubelet"
 
 
 @given(st.binary(max_size=60) | st.text('{}[]":,\\Data01', max_size=40).map(str.encode))

@@ -295,6 +295,15 @@ def test_rules_that_want_the_same_do_not_contradict() -> None:
     assert problems(document({"name": "one", **A}, {"name": "other", **A})) == []
 
 
+@pytest.mark.parametrize("of", ["Pod", "Both", "Container", None])
+def test_annotations_that_only_nri_sees_are_a_warning(of: str | None) -> None:
+    entry = {"name": "nvidia.cdi.k8s.io/pod", "absent": True, **({"of": of} if of else {})}
+    found = problems(document({"name": "closed", "annotations": [entry]}))
+    assert [(problem.severity, "the NRI plugin alone" in problem.message) for problem in found] == (
+        [("warning", True)] if of == "Pod" else []
+    )
+
+
 @pytest.mark.parametrize(
     ("match", "warned"),
     [

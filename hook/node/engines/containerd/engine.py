@@ -10,6 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
+from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.change.files import State
 from hook.node.engines import shims, toml
@@ -162,6 +163,14 @@ class Containerd(Engine[Dump]):
                     found.append(f"runtimes.{name}.options.{key} does nothing in containerd; {instead}")
         return found
 
+    def without_cdi(self, now: Dump) -> str:
+        """Returns why kubelet's CDI devices are ignored: 1.6 has none, and 1.7 has them switched off by default."""
+        if self.version < (1, 7):
+            return f"{self.title} has no CDI, which needs 1.7 or later"
+        if toml.get(now, (*cri(now), "enable_cdi"), False):
+            return ""
+        return f"enable_cdi is false in {self._config}; add `cdi` to --adapter of `reassert node install`"
+
     # -- what is to be
 
     def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
@@ -205,8 +214,8 @@ class Containerd(Engine[Dump]):
         settings.update(required)
         enabled = False
         if CDI in choice.adapters:
-            self._cdi(dump, choice, wiring)
-            enabled = bool(notes.get("cdi")) or not toml.get(dump, (*cri(dump), "enable_cdi"), False)
+            enabled = bool(notes.get("cdi")) or bool(self.without_cdi(dump))
+            self._cdi(dump, choice, wiring, enabled)
         if enabled:
             settings[*files.cri(), "enable_cdi"] = True
         configuration, changed = files.change(settings) if settings else ([], [])
@@ -264,11 +273,20 @@ class Containerd(Engine[Dump]):
         artifacts, wiring.units = nri_unit(choice, socket)
         wiring.artifacts += artifacts
 
-    def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """Adds the CDI spec. Raises NodeError if containerd does not read its directory."""
+    def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring, enables: bool) -> None:
+        """Adds the CDI spec. Raises NodeError if containerd does not read its directory.
+
+        `enables`: whether this install switches CDI on. Then it does so for a policy without anything for a spec too.
+        """
         if self.version < (1, 7):
             raise NodeError(f"{self.title} has no CDI, which needs 1.7 or later; use --adapter runtime")
-        path, state = cdi_file(choice.policy, choice.program)
+        try:
+            path, state = cdi_file(choice.policy, choice.program)
+        except ReassertError as error:
+            if not enables or choice.policy.missing:
+                raise
+            wiring.remarks.append(f"containerd gives containers CDI devices; no CDI spec is written: {error}")
+            return
         directories = toml.get(dump, (*cri(dump), "cdi_spec_dirs"), [])
         if os.path.dirname(CDI_FILE) not in map(os.path.normpath, directories):
             raise NodeError(f"{self._config}: cdi_spec_dirs does not name {os.path.dirname(CDI_FILE)}; add it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from hook.adapters.nri.creation import identify
 from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
-from unit.kubelet import entry, write_checkpoint
+from unit.allocated import specs_in
+from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.support import document
 
 DEVICES = {"name": "devices", "deviceAllocations": {"devices": True}}
@@ -41,6 +43,33 @@ def test_devices_matter_from_the_moment_that_kubelet_has_allocated_one(root_dir:
         assert devices(ALLOCATED, RULE) == []
         write_checkpoint(root_dir, entry("1-2-3", "other", "GPU-4", devices=[spec]))
         assert devices(REPLACED, RULE) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "stays"),
+    [
+        ("2.1.9", [], True),
+        ("2.3.0", ["v.example/gpu=0"], True),
+        ("2.3.0", ["v.example/gpu=1"], False),
+        ("2.3.0", [], False),
+    ],
+)
+def test_cdi_devices_that_kubelet_asked_for_are_exact(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, version: str, asked: list[str], stays: bool
+) -> None:
+    """containerd hands them over from 2.3 on; before, each container of the pod may have its claims' devices."""
+    edits = {"mounts": [{"hostPath": "/lib/gpu", "containerPath": "/usr/gpu"}]}
+    devices = [{"name": "0", "containerEdits": edits}, {"name": "1", "containerEdits": {"env": ["A=1"]}}]
+    (root_dir / "cdi").mkdir()
+    (root_dir / "cdi/gpu.json").write_text(json.dumps({"kind": "v.example/gpu", "devices": devices}))
+    specs_in(root_dir, monkeypatch)
+    owned = claim("mine", "1-2-3", devices={"d": ["v.example/gpu=0", "v.example/gpu=1"]})
+    (root_dir / "dra_manager_state").write_bytes(state([owned]))
+    rule = {"name": "r", "deviceAllocations": {"exclusive": ["v.example/gpu"]}, "onConflict": "Deny"}
+    mount = {"destination": "/usr/gpu", "type": "bind", "source": "/lib/gpu", "options": ["bind"]}
+    with running(root_dir, document(rule, kubelet={"root": str(root_dir)}), version=version) as plugin:
+        answer = plugin.create([], mounts=[mount], CDI_devices=[{"name": name} for name in asked])
+        assert ("not allocated: mount /usr/gpu" in answer.status.message) is not stays
 
 
 def test_annotations_matter_to_a_container_without_an_allocation(root_dir: Path) -> None:

@@ -1,0 +1,95 @@
+"""Resource claims (DRA), as recorded of a real kubelet: CDI devices that CRI asks for, by NRI and by the wrapper."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+from unit.support import FIXTURES
+
+from e2e.cri.client import CriError, Pod
+from e2e.cri.fixtures import StartPod
+from e2e.cri.kubelet import Kubelet, assert_nothing_but_the_allocated_opens
+from e2e.cri.node import Containerd
+from e2e.nri.conftest import StartPlugin
+from e2e.support import Node
+
+RECORDED = FIXTURES / "kubelet/k1.36-dra"
+CLAIM, TOY = "b-two-g-q76lp", "TOY_GPU"
+CLOSED = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  kubelet: {{root: {root}}}
+  rules:
+  - name: claims
+    deviceAllocations: {{exclusive: [example.com/gpu, "{node}*"], env: true}}
+    env: [{{name: TOY_GPU, valueFrom: {{deviceAllocation: {{default: none}}}}}}]
+"""
+
+
+class Claimed:
+    """The recorded claim of two devices, for a pod of the test. `devices`: CDI names."""
+
+    def __init__(self, containerd: Containerd, kubelet: Kubelet, node: Node, gpu_node: Path) -> None:
+        node.write_policy(CLOSED.format(root=kubelet.root, node=gpu_node))
+        self._state = kubelet.root / "dra_manager_state"
+        outer = json.loads((RECORDED / "dra_manager_state.all").read_bytes())
+        self._text = str(outer["Data"])
+        [self.claim] = [c for c in json.loads(self._text)["ClaimInfoStateList"] if c["ClaimName"] == CLAIM]
+        self.devices = sorted(d["CDIDeviceIDs"][0] for d in self.claim["DriverState"]["gpu.example.com"]["Devices"])
+        containerd.view("etc/cdi").mkdir(exist_ok=True)
+        spec = (RECORDED / "cdi" / f"gpu.example.com-claim-{self.claim['ClaimUID']}.json").read_text()
+        containerd.view("etc/cdi/claim.json").write_text(spec.replace("/dev/null", str(gpu_node)))
+
+    def record(self, pod: Pod) -> None:
+        """Kubelet writes it down, before the pod starts."""
+        [recorded] = self.claim["PodUIDs"]
+        text = self._text.replace(recorded, pod.config.metadata.uid)
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        self._state.write_text(json.dumps({"Data": text, "Checksum": zlib.crc32(text.encode())}))
+
+
+@pytest.fixture
+def runtime() -> str:
+    """One of them: recordings of both are in unit/container/test_claims.py."""
+    return "runc"
+
+
+@pytest.fixture
+def claimed(containerd: Containerd, kubelet: Kubelet, node: Node, gpu_node: Path) -> Claimed:
+    return Claimed(containerd, kubelet, node, gpu_node)
+
+
+@pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
+def test_only_the_pod_of_the_claim_gets_its_devices(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, claimed: Claimed, node: Node, handler: str
+) -> None:
+    """containerd 1.7 as shipped ignores CDI devices: the pod has no device, and the default, not the value it set."""
+    if handler == "bare":
+        start_plugin(within=True)
+    pod = start_pod(handler)
+    claimed.record(pod)
+    left = pod.run(name="left", env=[(TOY, "all")], cdi=claimed.devices[:1])
+    has_cdi = "1.7" not in containerd.cri.version()
+    toys = [entry.partition("=")[2] for entry in left.environ() if entry.startswith(TOY + "=")]
+    assert toys == (["claim-gpu-1"] if has_cdi else ["none"])
+    if not has_cdi:
+        assert_nothing_but_the_allocated_opens(left)
+        return
+    left.exec("/bin/sh", "-c", ": > /dev/toygpu1")
+    edits = [e for event in node.logged() if event.get("id") == left.id for e in event["edits"]]
+    assert [(e["name"], e["after"], e["from"]) for e in edits if e["name"] == TOY] == [
+        (TOY, "claim-gpu-1", f"claim {CLAIM}")
+    ]
+    other = start_pod(handler, name="other")
+    asked = {"name": "c", "env": [(TOY, "claim-gpu-1")], "annotations": {"cdi.k8s.io/x": claimed.devices[0]}}
+    if handler == "bare":
+        with pytest.raises(CriError, match="not allocated: device /dev/toygpu1"):
+            other.create(**asked)
+    else:
+        greedy = other.run(**asked)
+        assert f"{TOY}=none" in greedy.environ()
+        assert_nothing_but_the_allocated_opens(greedy)

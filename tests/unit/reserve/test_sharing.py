@@ -1,0 +1,141 @@
+"""Devices that pods share by env alone: a container may name what a reserving pod holds, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import sharing
+from hook.container.identity import Identity
+from hook.policy.compiler import PolicyInvalid, compile_bytes
+from unit.allocated import Node, ours, spec
+from unit.kubelet import entry
+from unit.support import POD, bind, document
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+RESERVING = "kai-resource-reservation"
+HELD, OTHER = "GPU-aaaa", "GPU-bbbb"
+
+
+def rule(*trusted: dict[str, Any], **more: Any) -> dict[str, Any]:
+    allocation = {"default": "void", "trusted": list(trusted)}
+    return {"name": "gpu", "env": [{"name": VISIBLE, "valueFrom": {"deviceAllocation": allocation}}], **more}
+
+
+TRUSTED = {"namespaces": ["research-*"], "reservedBy": [RESERVING]}
+
+
+@pytest.fixture
+def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node on which one pod holds a GPU to be shared, and another pod has a GPU of its own."""
+    monkeypatch.setattr(sharing, "POD_LOGS", str(root_dir / "pods"))
+    for name in (f"{RESERVING}_gpu-reservation-node-x_uid-r", "research-a_train_uid-o", "odd", f"{RESERVING}_x"):
+        (root_dir / "pods" / name).mkdir(parents=True)
+    node = Node(root_dir, rule(TRUSTED))
+    node.allocate(
+        entry("uid-r", "resource-reservation", f"{HELD}::0", resource="nvidia.com/gpu", envs={VISIBLE: HELD}),
+        entry("uid-o", "train", OTHER, resource="nvidia.com/gpu", envs={VISIBLE: OTHER}),
+    )
+    return node
+
+
+def pod(namespace: str) -> Identity:
+    who = copy.copy(POD)
+    who.namespace = namespace
+    return who
+
+
+def visible(node: Node, *values: str, namespace: str = "research-a") -> str:
+    [only] = node.env(*(f"{VISIBLE}={value}" for value in values), who=pod(namespace))
+    return only.partition("=")[2]
+
+
+@pytest.mark.parametrize("values", [[HELD], ["all", HELD], [f"{HELD},{HELD}"]])
+def test_a_device_that_a_reserving_pod_holds_may_be_named(node: Node, values: list[str]) -> None:
+    assert visible(node, *values) == values[-1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["all"], [OTHER], [f"{HELD},{OTHER}"], [HELD, "all"], [""], ["none"], ["0"], [f"{HELD}::0"], [HELD, f"{HELD},"]],
+)
+def test_a_pod_author_can_name_no_other(node: Node, values: list[str]) -> None:
+    """Of several entries the last one is what the process would have."""
+    assert visible(node, *values) == "void"
+
+
+@pytest.mark.parametrize("namespace", ["research", "team-a", RESERVING])
+def test_in_another_namespace_nothing_may_be_named(node: Node, namespace: str) -> None:
+    assert visible(node, HELD, namespace=namespace) == "void"
+
+
+def test_a_pod_that_only_looks_like_a_reserving_one_holds_nothing(node: Node) -> None:
+    """Its name, its labels, its containers' names are its author's; its namespace and its UID are not."""
+    (node.root / "pods" / f"{RESERVING}_gpu-reservation-node-x_uid-r").rmdir()
+    (node.root / "pods" / f"research-a_{RESERVING}_uid-r").mkdir()
+    assert visible(node, HELD) == "void"
+
+
+def test_an_allocation_of_its_own_comes_first(node: Node) -> None:
+    node.allocate(ours("GPU-4", envs={VISIBLE: "GPU-4"}), entry("uid-r", "c", HELD, envs={VISIBLE: HELD}))
+    assert visible(node, "GPU-4", HELD) == "GPU-4"
+
+
+def test_names_of_cdi_devices_count_as_well(node: Node) -> None:
+    """KAI writes them with NVIDIA's device plugin in CDI mode."""
+    name = f"k8s.device-plugin.nvidia.com/gpu={HELD}"
+    assert visible(node, name) == "void"
+    node.allocate(entry("uid-r", "c", HELD, cdi_devices=[{"name": name}]))
+    assert visible(node, name) == name
+
+
+def test_a_broken_checkpoint_is_undecided(node: Node) -> None:
+    checkpoint = node.allocate()
+    checkpoint.write_text("{")
+    decided = node.decide(spec(env=[f"{VISIBLE}={HELD}"]), pod("research-a"))
+    told = str(decided.errors[0])
+    assert "kubelet's device checkpoint: no" in told
+    assert told.endswith(f"; drain the node, remove {checkpoint} and restart kubelet")
+
+
+def test_what_is_shared_is_allocated_for_a_closed_world(node: Node) -> None:
+    """The device nodes that the reserving pod was given, and no others."""
+    for minor in (0, 1):
+        os.mknod(node.root / f"gpu{minor}", stat.S_IFCHR | 0o600, os.makedev(240, minor))
+    node = Node(node.root, rule(TRUSTED, deviceAllocations={"exclusive": [f"{node.root}/gpu*"]}))
+    device = {"host_path": f"{node.root}/gpu0", "container_path": "/dev/gpu0", "permissions": "rw"}
+    node.allocate(entry("uid-r", "c", HELD, devices=[device]))
+
+    def dropped(namespace: str) -> list[str]:
+        rules = [{"allow": False, "access": "rwm"}]
+        mounts = [bind(f"/dev/gpu{minor}", f"{node.root}/gpu{minor}") for minor in (0, 1)]
+        decided = node.decide(spec(env=[f"{VISIBLE}={HELD}"], mounts=mounts, device_rules=rules), pod(namespace))
+        return [edit.name for edit in decided.edits if edit.kind == "device"]
+
+    assert dropped("research-a") == ["/dev/gpu1"]
+    assert dropped("team-a") == ["/dev/gpu0", "/dev/gpu1"]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "said"),
+    [
+        ({"namespaces": ["*"], "reservedBy": [RESERVING]}, r"item 0: '\*' is not allowed"),
+        ({"namespaces": ["a"], "reservedBy": ["*"]}, r"item 0: '\*' is not allowed"),
+        ({"namespaces": ["a"]}, "reservedBy"),
+    ],
+)
+def test_nobody_can_trust_everybody(trusted: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyInvalid, match=said):
+        compile_bytes("policy.yaml", document(rule(trusted)).encode())
+
+
+def test_with_keep_there_is_nothing_to_trust() -> None:
+    kept = rule(TRUSTED)
+    kept["env"][0]["valueFrom"]["deviceAllocation"]["default"] = "Keep"
+    with pytest.raises(PolicyInvalid, match="with default: Keep every container keeps its value"):
+        compile_bytes("policy.yaml", document(kept).encode())
