@@ -12,7 +12,7 @@ from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
 from hook.base.errors import Refused, Undecided, Usage, describe
 from hook.container.identity import Identity, identify
-from hook.container.spec import Spec
+from hook.container.spec import Spec, env_of
 from hook.decide import Case, Done
 from hook.plan import Plan
 
@@ -89,9 +89,11 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         if done.denials:
             return done
         if spec.changed():
-            caller.replace(config, spec.render())
-            if done.verified and decided.env.differences(Spec(caller.config(config), config).env):
-                raise Undecided(f"{config} does not contain the env that was written to it")
+            data = spec.render()
+            caller.replace(config, data)
+            there = caller.config(config)
+            if there != data or (done.verified and decided.env.differences(env_of(there))):
+                raise Undecided(f"{config} does not contain what was written to it")
         return done
 
     case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)

@@ -104,7 +104,7 @@ def bounded(data: bytes, most: int, what: str) -> bytes:
     A few bytes of text become hundreds of bytes of objects, so the text's length alone bounds no memory. Nothing is
     parsed for this: commas and opening brackets are counted, those in strings only where there are too many at first.
     """
-    if data.count(b",") + data.count(b"{") + data.count(b"[") > most:
+    if len(data) > most and data.count(b",") + data.count(b"{") + data.count(b"[") > most:
         from hook.base.jsonerror import has_more
 
         if has_more(data, most):
@@ -123,7 +123,7 @@ def parse(text: str) -> "Any":
 def holds_nul(text: str) -> bool:
     r"""Whether a string in JSON text holds an escaped NUL, `\u0000`. In `\\u0000` the backslash is escaped, no NUL."""
     nul = "\\u0000"
-    return nul in text and nul in text.replace("\\\\", "..")
+    return "\\" in text and nul in text and nul in text.replace("\\\\", "..")
 
 
 def fold(name: str) -> str:

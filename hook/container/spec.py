@@ -162,12 +162,17 @@ def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
     return b"".join(pieces)
 
 
+def env_of(data: bytes) -> "list[str]":
+    """process.env of a config.json that `render` returned. Raises Malformed."""
+    return strings(members(decode(data), "process")["process"][0], "env", "process.env")
+
+
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
     """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
     value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what, "a list")
-    for position, entry in enumerate(value):
-        if not isinstance(entry, str):
-            raise Malformed(f"{what}[{position}] is not a string")
+    if not {str}.issuperset(map(type, value)):
+        position = next(at for at, entry in enumerate(value) if not isinstance(entry, str))
+        raise Malformed(f"{what}[{position}] is not a string")
     return value
 
 

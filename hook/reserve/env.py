@@ -135,13 +135,12 @@ class Reserved:
         """
         before: dict[str, list[str | None]] = {name: [] for name in self.values}
         by_pattern: dict[str, list[str | None]] = {}
-        for entry in env:
-            name, equals, value = entry.partition("=")
+        for at, name in self._places(env):
             values = before.get(name)
-            if values is None and self.absent and len(by_pattern) <= EDITS and self.owner(name):
+            if values is None and len(by_pattern) <= EDITS:
                 values = by_pattern.setdefault(name, [])
             if values is not None:
-                values.append(value if equals else None)
+                values.append(env[at][len(name) + 1 :] if len(env[at]) > len(name) else None)
         wrong = [
             SetEnv(name, value, before[name])
             for name, value in self.values.items()
@@ -151,19 +150,20 @@ class Reserved:
 
     def correct(self, env: "list[str]") -> "list[str]":
         """The corrected env: each reserved value replaces the first entry of its name, or is appended."""
-        corrected: list[str] = []
+        corrected: list[str | None] = [*env]
         placed: set[str] = set()
-        for entry in env:
-            name = entry.partition("=")[0]
-            if not self.owner(name):
-                corrected.append(entry)
-            elif name not in placed:
-                placed.add(name)
-                value = self.values.get(name)
-                if value is not None:
-                    corrected.append(f"{name}={value}")
+        for at, name in self._places(env):
+            value = None if name in placed else self.values.get(name)
+            corrected[at] = None if value is None else f"{name}={value}"
+            placed.add(name)
         corrected += [f"{n}={value}" for n, value in self.values.items() if value is not None and n not in placed]
-        return corrected
+        return [entry for entry in corrected if entry is not None]
+
+    def _places(self, env: "list[str]") -> "list[tuple[int, str]]":
+        """The position and name of each entry whose name is reserved. Most entries begin with none of a few names."""
+        starts = tuple(self.values) if len(self.values) <= 8 and not self.absent else ""
+        split = [(at, entry.partition("=")[0]) for at, entry in enumerate(env) if entry.startswith(starts)]
+        return [(at, name) for at, name in split if name in self.values or self.owner(name)]
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
