@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from unit.adapters.nri.support import create_request
 
 from e2e.conftest import RUNTIMES
+from e2e.cri.client import wait_for
 from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from hook.adapters.nri.creation import Decider
@@ -235,3 +237,28 @@ def test_the_nri_plugin_counts_no_drift_that_the_wrapper_put_right(compiled_node
         pod.save()
     (event,) = [event for event in compiled_node.logged() if event["event"] == "container.drifted"]
     assert {edit["name"] for edit in event["edits"]} == {"REQUESTS_CA_BUNDLE", "/etc/ssl"}
+
+
+def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_own(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    """As with a state directory that only the engine knows; and docker in docker is no container of this node."""
+    script = "/bin/busybox unshare -m /bin/sleep 600 & exec /bin/sleep 600"
+    pod.spec["process"]["args"] = ["/bin/sh", "-c", script]
+    capabilities = pod.spec["process"]["capabilities"]
+    for kind in capabilities:
+        capabilities[kind] = [*capabilities[kind], "CAP_SYS_ADMIN"]
+    pod.save()
+    container = Running(real, pod, "--root", str(pod.directory / "state"))
+    container.id = uuid.uuid4().hex * 2
+    assert container.create() == 0, container.output()
+    try:
+        run(real, *container.options, "start", container.id)
+        pid = json.loads(run(real, *container.options, "state", container.id).stdout)["pid"]
+        wait_for(lambda: len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1, "the inner one starts")
+        found = [each for each in running() if each.id == container.id]
+        assert [(each.pid, each.problem) for each in found] == [(pid, "no state directory of a runtime has it")]
+        finding = audit(look(str(compiled_node.policy), str(compiled_node.store)), found)
+        assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")
+    finally:
+        run(real, *container.options, "delete", "--force", container.id, check=False)

@@ -104,5 +104,9 @@ def test_the_policys_own_values_stay(tmp_path: Path) -> None:
     hider = Hider(seen(tmp_path / "p").known.policy, [OWNED, "void", "value-of-a-pod"])
     assert hider.text(f"CA={OWNED} is not value-of-a-pod") == f"CA={OWNED} is not {HIDDEN}"
     assert hider.event(edit(["x", OWNED], OWNED))["edits"][0] == {
-        "rule": "ca", "kind": "env", "name": "CA", "before": [HIDDEN, OWNED], "after": OWNED
+        "rule": "ca",
+        "kind": "env",
+        "name": "CA",
+        "before": [HIDDEN, OWNED],
+        "after": OWNED,
     }
