@@ -195,34 +195,35 @@ def _of_processes(known: set[int], names: dict[str, str]) -> Iterator[Running]:
     a container can make cgroups below its own and name them as it likes, and what it starts there is its own.
     """
     namespaces, containers = _of_known(known)
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in known:
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if pid in known:
             continue
         try:
-            with Process(int(name)) as process:
+            with Process(pid) as process:
                 namespace = process.mount_namespace()
                 if namespace in namespaces:
                     continue
                 container_id = _id_in(process.cgroups())
-                if not container_id or container_id in containers:
+                if not container_id or container_id in containers or not _is_first(process, namespace, container_id):
                     continue
-                with Process(process.parent()) as parent:
-                    if parent.mount_namespace() == namespace or _id_in(parent.cgroups()) == container_id:
-                        continue
                 containers.add(container_id)
                 where = "no state directory of a runtime has it"
                 yield Running(
-                    container_id,
-                    process.pid,
-                    process.started,
-                    "",
-                    "",
-                    when(process.started),
+                    *(container_id, process.pid, process.started, "", "", when(process.started)),
                     names.get(container_id, ""),
                     problem=where,
                 )
         except (Gone, OSError, ValueError):
             continue
+
+
+def _is_first(process: Process, namespace: str, container_id: str) -> bool:
+    """Whether its parent is outside of the container, or of what this process may see."""
+    try:
+        with Process(process.parent()) as parent:
+            return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
+    except (Gone, OSError):
+        return True
 
 
 def _of_known(pids: set[int]) -> tuple[set[str], set[str]]:
