@@ -104,7 +104,7 @@ GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
         "2: one could not be looked at",
         _audit,
     ),
-    "doctor": ("say on one page whether this node is well, and which command mends what is not", _doctor),
+    "doctor": ("say on one page whether this node is well, and which command fixes what is not", _doctor),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
 }
 """Commands that have commands of their own, with the function that adds those to a parser. Only the function of the

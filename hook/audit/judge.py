@@ -124,7 +124,7 @@ def _rootfs(container: Running, spec: Spec) -> str:
 
 
 def _created(spec: Spec) -> decision.Decision | None:
-    """What reassert decided at create. None where it did not, and for an annotation of somebody else's."""
+    """What reassert decided at create. None where it did not, and for an annotation that it did not write."""
     try:
         return decision.read(spec.annotations)
     except Undecided:

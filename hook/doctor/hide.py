@@ -20,7 +20,7 @@ SHORTEST = 6
 """Characters of the shortest value that is looked for everywhere. `1` and `true` are in every text."""
 
 LONGEST = 4096
-"""Characters that are kept of a line of text that is no event."""
+"""Characters that are kept of a line of text that is not an event."""
 
 _FIELDS = (
     *("timestamp", "event", "level", "adapter", "id", "container", "mode", "policy", "durationMs", "probe", "start"),
