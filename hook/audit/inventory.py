@@ -28,10 +28,7 @@ from hook.base.system import read_file
 from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
 
-STATES = (
-    *("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),
-    *("/run/containers/runc", "/run/containers/crun", "/run/k3s/containerd/runc/*"),
-)
+STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
 """Directories with a directory for each container of a runtime."""
 
 BUNDLES = (
@@ -98,7 +95,7 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
         raise ReassertError("only root can look into containers: run this with sudo")
     wanted = None if ids is None else set(ids)
     found: dict[tuple[str, int], Running] = {}
-    names = names_of()
+    names = names_of() if wanted is None else {}
     for directory in _states(wanted):
         container = from_state(directory, names)
         if container:

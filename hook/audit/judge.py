@@ -19,7 +19,7 @@ from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
 
 STALE = "stale file"
-"""`kind` of a difference: a mount of a file that the node has replaced since."""
+"""`kind` of a difference: a mount of a file or directory that the node has replaced since."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,18 @@ class Judge:
         return found
 
     def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
-        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source()):
-            message = f"{named(edit.name)} is the file that {edit.source()} was before it was replaced on the node"
-            why = "a bind mount of a file keeps the old file: restart the container, or mount its directory instead"
-            return Difference(edit.rule, STALE, edit.name, message, why)
         created = _created(spec)
-        there = edit.mount and any(
-            mount["destination"] == edit.name and mount.get("source") == edit.source() for mount in spec.mounts
-        )
-        right = bool(there or edit not in decided.edits or (created and edit.name in created.mounts))
+        there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
+        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), there):
+            message = f"{named(edit.name)} is what {edit.source()} was before it was replaced on the node"
+            why = (
+                "a bind mount keeps the old one: restart the container. A file in a mounted directory has no such limit"
+            )
+            return Difference(edit.rule, STALE, edit.name, message, why)
+        right = there or edit not in decided.edits or bool(created and edit.name in created.mounts)
+        if right and problem.row:
+            why = "changed from inside, or replaced on the node: its config.json has what the policy wants"
+            return Difference(edit.rule, edit.kind, edit.name, str(problem), why)
         return self._difference(edit, str(problem), container, created, right)
 
     def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
@@ -121,6 +124,11 @@ def _rootfs(container: Running, spec: Spec) -> str:
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
     return os.path.realpath(os.path.join(container.bundle, path))
+
+
+def has_mount(spec: Spec, destination: str, source: str) -> bool:
+    """Whether config.json has a mount from a hostPath at a path."""
+    return any(mount["destination"] == destination and mount.get("source") == source for mount in spec.mounts)
 
 
 def _created(spec: Spec) -> decision.Decision | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import uuid
 from pathlib import Path
@@ -14,7 +15,7 @@ from unit.adapters.nri.support import create_request
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
-from e2e.runtimes import guarded
+from e2e.runtimes import NEWER, guarded, real_runtime
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import NoMetrics
@@ -89,6 +90,15 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
 
 
+@pytest.mark.parametrize("name", NEWER)
+def test_newer_runtimes_keep_the_same_records(compiled_node: Node, pod: Bundle, name: str) -> None:
+    pod.save()
+    with Running(real_runtime(name, pod.directory), pod) as container:
+        finding = seen(compiled_node, container)
+        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
+        assert finding["engine"] == "containerd"
+
+
 def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(
     compiled_node: Node, pod: Bundle, real: str
 ) -> None:
@@ -111,25 +121,33 @@ def test_a_change_from_inside_is_named_as_that(compiled_node: Node, pod: Bundle,
         assert all(why.startswith("changed from inside") for why in differences(finding).values())
 
 
-@pytest.mark.parametrize("how", ["replaced", "moved away"])
+@pytest.mark.parametrize("how", ["replaced", "moved away", "another generation"])
 def test_a_file_that_the_node_replaced_is_stale(compiled_node: Node, bundle: Bundle, real: str, how: str) -> None:
     bundle.pod()
-    compiled_node.compile(FILE.replace("CA/", f"{compiled_node.ca}/"))
-    file = compiled_node.ca / "certs/company.crt"
-    file.write_text("company\n")
+    file = compiled_node.ca / how / "current" / "company.crt"
+    for number in (1, 2):
+        (file.parent.parent / f"generation-{number}").mkdir(parents=True)
+        (file.parent.parent / f"generation-{number}/company.crt").write_text(f"company {number}\n")
+    file.parent.symlink_to("generation-1")
+    compiled_node.compile(FILE.replace("CA/certs/company.crt", f'"{file}"'))
     with guarded("wrapper", real, compiled_node, bundle) as container:
         assert seen(compiled_node, container)["state"] == "in policy"
-        if how == "moved away":
-            file.rename(file.with_name("old"))
-        file.with_name("new").write_text("company 2\n")
-        file.with_name("new").rename(file)
+        assert stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id])) == []
+        if how == "another generation":
+            file.parent.unlink()
+            file.parent.symlink_to("generation-2")
+        else:
+            if how == "moved away":
+                file.rename(file.with_name("old"))
+            file.with_name("new").write_text("company 2\n")
+            file.with_name("new").rename(file)
         (difference,) = seen(compiled_node, container)["differences"]
-        assert container.exec("/bin/cat", "/etc/company.crt") == "company\n", "the old one, truly"
-        assert difference["kind"] == (STALE if how == "replaced" else "mount")
+        assert container.exec("/bin/cat", "/etc/company.crt") == "company 1\n", "the old one, truly"
+        assert difference["kind"] == STALE
         assert "/etc/company.crt" in difference["message"]
         old = stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id]))
-        assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))] * (how == "replaced")
-        file.with_name("old").unlink(missing_ok=True)
+        assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))]
+    shutil.rmtree(compiled_node.ca / how)
 
 
 def test_an_exempt_container_names_the_line(compiled_node: Node, bundle: Bundle) -> None:
