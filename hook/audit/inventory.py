@@ -47,7 +47,8 @@ class Running:
     """A container that runs. `pid`, `started`: of its first process; `started` in clock ticks since the boot.
 
     `bundle`: "" if it is not known. `state`: the runtime's directory for it, "" if unknown. `created`: seconds since
-    the epoch. `spec`, `identity`: of its config.json, None if that cannot be read, which `problem` says.
+    the epoch. `config`: the path of its config.json, `identity`: what that says; "" and None if it cannot be read, and
+    then `problem` says why.
     """
 
     id: str
@@ -57,9 +58,13 @@ class Running:
     state: str
     created: float
     name: str = ""
-    spec: Spec | None = field(default=None, repr=False, compare=False)
-    identity: Identity | None = field(default=None, repr=False, compare=False)
+    config: str = ""
+    identity: Identity | None = field(default=None, compare=False)
     problem: str = ""
+
+    def spec(self) -> Spec:
+        """Its config.json. It is read again each time: a pod can make it large. Raises ReassertError, OSError."""
+        return Spec(read_file(self.config, LIMIT), self.config)
 
     @property
     def engine(self) -> str:
@@ -139,15 +144,14 @@ def _described(
     container_id: str, process: Process, bundle: str, state: str, created: float, names: dict[str, str]
 ) -> Running:
     """The container with what its config.json says."""
-    spec = identity = None
+    identity = None
     path, problem = f"{bundle.rstrip('/')}/config.json", ""
     try:
-        spec = Spec(read_file(path, LIMIT), path)
-        identity = identify(spec)
+        identity = identify(Spec(read_file(path, LIMIT), path))
     except (ReassertError, OSError) as error:
-        problem = describe(error)
-    name = names.get(container_id, "")
-    return Running(container_id, process.pid, process.started, bundle, state, created, name, spec, identity, problem)
+        path, problem = "", describe(error)
+    about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
+    return Running(*about, path, identity, problem)
 
 
 def _process(record: dict[str, Any]) -> tuple[int, int]:

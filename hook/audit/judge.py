@@ -88,7 +88,7 @@ class Judge:
     def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
         created = _created(spec)
         there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
-        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), there):
+        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):
             message = f"{named(edit.name)} is what {edit.source()} was before it was replaced on the node"
             why = (
                 "a bind mount keeps the old one: restart the container. A file in a mounted directory has no such limit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from hook.audit.inventory import Running, running
 from hook.audit.judge import has_mount
@@ -39,11 +40,18 @@ def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale
     for container in running() if containers is None else containers:
         rows = _rows(container, {destination for _, destination in wanted})
         for source, destination in wanted:
-            made = bool(container.spec and has_mount(container.spec, destination, source))
             here = [row for row in rows if row.point == destination]
+            made = partial(_has_mount, container, destination, source)
             if len(here) == 1 and node.is_stale(here[0], source, made):
                 found.append(Stale(container, source))
     return found
+
+
+def _has_mount(container: Running, destination: str, source: str) -> bool:
+    try:
+        return has_mount(container.spec(), destination, source)
+    except (ReassertError, OSError):
+        return False
 
 
 def _rows(container: Running, points: set[str]) -> list[Row]:

@@ -60,8 +60,9 @@ def values_of(containers: list[Running]) -> set[str]:
     values: set[str] = set()
     names: set[str] = set()
     for container in containers:
-        entries = list(container.spec.env) if container.spec else []
+        entries: list[str] = []
         try:
+            entries += container.spec().env if container.config else []
             with Process(container.pid, container.started) as process:
                 entries += process.environ()
         except (ReassertError, OSError):

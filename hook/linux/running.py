@@ -41,11 +41,11 @@ class Node:
         row = self.table[number]
         return row.device, (row.root.rstrip("/") + path.removeprefix(row.point.rstrip("/"))) or "/"
 
-    def is_stale(self, row: Row, source: str, made_from_it: bool) -> bool:
+    def is_stale(self, row: Row, source: str, made_from_it: Callable[[], bool]) -> bool:
         """Whether a mount is of what a hostPath was, before it was replaced or moved, or a link to it changed.
 
-        `made_from_it`: config.json has this hostPath for the mount. Without that, only a removed file of the same path
-        is known to be one.
+        `made_from_it`: whether config.json has this hostPath for the mount. Without that, only a removed file of the
+        same path is known to be one.
         """
         was = row.root.removesuffix(DELETED)
         try:
@@ -55,7 +55,7 @@ class Node:
         if row.device != device or row.root == root:
             return False
         (old_directory, _, old), (directory, _, new) = was.rpartition("/"), root.rpartition("/")
-        return was == root or (made_from_it and (old == new or old_directory == directory))
+        return was == root or ((old == new or old_directory == directory) and made_from_it())
 
 
 class _View(View):

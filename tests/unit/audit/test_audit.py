@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from hook.audit.command import as_table
 from hook.audit.inventory import Running
 from hook.audit.judge import Difference
 from hook.audit.why import Round
+from hook.cli import main
 from hook.container.identity import Identity
 from hook.policy.compiler import compile_bytes
 from hook.reserve.env import Reserved
@@ -89,3 +91,25 @@ def test_a_container_that_cannot_be_looked_at_holds_up_no_other() -> None:
     assert dict(workers.each(0, work)) == {}
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)  # no worker is left
+
+
+def test_watch_repeats_and_a_user_without_root_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds: list[float] = []
+
+    def slept(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("hook.audit.command.running", list)
+    monkeypatch.setattr("hook.audit.command.time.sleep", slept)
+    arguments = ["audit", "--policy", "/nowhere/p.yaml", "--store", "/nowhere/s"]
+    assert main([*arguments, "--watch", "7", "-o", "json"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["counts"]["drifted"] for line in lines] == [0, 0]
+    assert rounds == [7, 7]
+    assert main([*arguments, "nobody"]) == 2
+    assert "no running container has the id or name nobody" in capsys.readouterr().err
+    assert main([*arguments, "--watch=-1"]) == 2
