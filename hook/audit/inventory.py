@@ -3,17 +3,18 @@
 | source | containers of |
 |---|---|
 | state directories of runc, crun and youki | containerd, CRI-O, docker, podman, k3s, RKE2, runtimes called by hand |
-| bundles of containerd's shims with their `init.pid` | the same with another `--root` for the runtime, kata, gVisor |
+| bundles of containerd's shims, with `init.pid` | the same with another `--root`; without that file unknown (kata) |
 | first processes in /proc whose cgroup is a container's | others; nothing but the id is known of them |
 
-Not found: containers of kata inside their virtual machine, and those that a container starts itself (docker in
-docker), which are that container's own. Rootless containers of users are not looked for: a user owns their records.
+Not found: containers that a container starts itself (docker in docker), which are that container's own. Rootless
+containers of users are not looked for: a user owns their records.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,11 +33,14 @@ STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/
 """Directories with a directory for each container of a runtime."""
 
 BUNDLES = (
-    "/run/containerd/io.containerd.runtime.v2.task/*/*/init.pid",
-    "/run/k3s/containerd/io.containerd.runtime.v2.task/*/*/init.pid",
-    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/init.pid",
+    "/run/containerd/io.containerd.runtime.v2.task/*/*",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/*/*",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*",
 )
-"""Files of containerd's shims with the number of a container's first process, in its bundle."""
+"""Bundles of containerd's shims. `init.pid` in one has the number of the container's first process."""
+
+_CREATING = 30.0
+"""Seconds after which a bundle without a process is that of a container that runs elsewhere, and not a new one."""
 
 _CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 """The part of a cgroup's path that engines make of a container's id."""
@@ -101,13 +105,18 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
     wanted = None if ids is None else set(ids)
     found: dict[tuple[str, int], Running] = {}
     names = names_of() if wanted is None else {}
+    recorded: set[str] = set()
     for directory in _states(wanted):
+        recorded.add(directory.rpartition("/")[2])
         container = from_state(directory, names)
         if container:
             found[container.id, container.pid] = container
-    pids = {container.pid for container in found.values()}
-    for container in [*_of_bundles(wanted, pids, names), *(_of_processes(pids, names) if wanted is None else [])]:
-        found.setdefault((container.id, container.pid), container)
+    for container in _of_bundles(wanted, recorded, names):
+        found[container.id, container.pid] = container
+        recorded.add(container.id)
+    if wanted is None:
+        pids = {container.pid for container in found.values()}
+        found.update({(container.id, container.pid): container for container in _of_processes(pids, recorded, names)})
     return sorted(
         found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
     )
@@ -168,34 +177,41 @@ def _time(text: object) -> float:
         return 0.0
 
 
-def _of_bundles(wanted: set[str] | None, known: set[int], names: dict[str, str]) -> Iterator[Running]:
-    """Containers whose bundle has the number of their process, and that no known state directory has."""
+def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
+    """Containers of containerd that no known state directory has. `recorded`: ids that one has, also of no process."""
     for pattern in BUNDLES:
-        for path in sorted(glob(pattern)):
-            bundle = path.rpartition("/")[0]
+        for bundle in sorted(glob(pattern)):
             container_id = bundle.rpartition("/")[2]
-            if wanted is not None and container_id not in wanted:
+            if container_id in recorded or (wanted is not None and container_id not in wanted):
                 continue
             try:
-                pid = int(read_file(path, 64))
-                if pid in known:
-                    continue
-                with Process(pid) as process:
-                    if not any(container_id in group for group in process.cgroups()):
-                        continue  # an old file, whose number is another process's by now
-                    known.add(pid)
-                    yield _described(container_id, process, bundle, "", when(process.started), names)
+                with Process(int(read_file(f"{bundle}/init.pid", 64))) as process:
+                    if any(container_id in group for group in process.cgroups()):
+                        yield _described(container_id, process, bundle, "", when(process.started), names)
+            except FileNotFoundError:
+                if _age(f"{bundle}/config.json") > _CREATING:
+                    problem = "its runtime keeps no record that shows a process (kata?)"
+                    yield Running(container_id, 0, 0, bundle, "", 0.0, names.get(container_id, ""), problem=problem)
             except (ReassertError, OSError, ValueError):
                 continue
 
 
-def _of_processes(known: set[int], names: dict[str, str]) -> Iterator[Running]:
+def _age(path: str) -> float:
+    """Seconds since a file was changed; -1 if there is none."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return -1.0
+
+
+def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
     """First processes in /proc whose cgroup has a container's id, and that belong to no known container.
 
     A process whose parent is in the same mount namespace is not the first one. The cgroup's first such part counts:
     a container can make cgroups below its own and name them as it likes, and what it starts there is its own.
     """
     namespaces, containers = _of_known(known)
+    containers |= recorded
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         if pid in known:
             continue

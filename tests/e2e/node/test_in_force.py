@@ -66,6 +66,12 @@ def test_it_says_of_each_container_whether_the_policy_is_in_force(node: Wirable)
     whys = {difference["why"] for difference in found["default/old/c"]["differences"]}
     assert all(", before the install at " in why for why in whys)
     assert {each["engine"] for each in found.values()} == {"containerd"}
+    node.booted.run("sh", "-c", "mv /etc/company-ca /etc/company-ca.old && cp -r /etc/company-ca.old /etc/company-ca")
+    old_files = f"container default/new/c ({container.id[:12]}) still has what /etc/company-ca was"
+    assert [hint for hint in node.hints() if hint.startswith(old_files)]
+    assert [each["kind"] for each in audited(node)[1]["default/new/c"]["differences"]] == ["stale file"]
+    node.booted.run("sh", "-c", "rm -r /etc/company-ca && mv /etc/company-ca.old /etc/company-ca")
+    assert audited(node)[1]["default/new/c"]["state"] == "in policy"
     explained = reassert(node, "explain", "--container", "new/c")
     assert "corrected by reassert at create" in explained.stdout
     assert container.id in explained.stdout

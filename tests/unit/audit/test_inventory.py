@@ -124,3 +124,25 @@ def test_it_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(ReassertError, match="sudo"):
         inventory.running()
+
+
+def test_a_bundle_of_a_shim_is_a_container_with_its_process_or_unknown(
+    tmp_path: Path, sleeping: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """containerd's: runc may have another --root, and kata no process here."""
+    monkeypatch.setattr(inventory, "STATES", (str(tmp_path / "states"),))
+    monkeypatch.setattr(inventory, "BUNDLES", (f"{tmp_path}/task/*/*",))
+    monkeypatch.setattr(inventory, "_of_processes", lambda *_: [])
+    bundle = tmp_path / "task/k8s.io" / A
+    bundle.mkdir(parents=True)
+    (bundle / "config.json").write_text('{"process": {}}')
+    assert inventory.running() == [], "it is being created"
+    os.utime(bundle / "config.json", (1, 1))
+    assert [(found.id, found.pid, "kata" in found.problem) for found in inventory.running()] == [(A, 0, True)]
+    (bundle / "init.pid").write_text(str(sleeping))
+    assert inventory.running() == [], "that process is in no cgroup of the container"
+    monkeypatch.setattr(Process, "cgroups", lambda _: [f"/kubepods/{A}"])
+    (found,) = inventory.running()
+    assert (found.pid, found.engine, found.problem) == (sleeping, "containerd", "")
+    (tmp_path / "states" / A).mkdir(parents=True)
+    assert inventory.running() == [], "the runtime has a record of it: it is not started, or has ended"
