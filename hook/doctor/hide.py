@@ -1,7 +1,8 @@
 """Takes env values out of what goes into a bundle, unless the policy file has them.
 
-Three layers, each enough for what it knows: of events only fields are taken whose meaning is known; in other text what
-stands behind `NAME=` is hidden; and at last every env value of a container that runs here, wherever it stands.
+Of events only fields are taken whose meaning is known. In their messages and in other text, what stands behind `NAME=`
+is hidden, and then every env value of a container that runs here, wherever it stands. Fields are not searched for such
+values: a pod could choose one that hides what happened to it.
 """
 
 from __future__ import annotations

@@ -110,3 +110,10 @@ def test_the_policys_own_values_stay(tmp_path: Path) -> None:
         "before": [HIDDEN, OWNED],
         "after": OWNED,
     }
+
+
+def test_a_pod_cannot_hide_its_events_with_a_value_of_its_own(tmp_path: Path) -> None:
+    hider = Hider(seen(tmp_path / "p").known.policy, ["container.denied", '"event": "container.denied"', "team-a"])
+    event = {"event": "container.denied", "container": {"namespace": "team-a"}}
+    assert json.loads(hider.line(json.dumps(event)))["event"] == "container.denied"
+    assert hider.event(event)["container"] == {"namespace": "team-a"}
