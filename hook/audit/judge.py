@@ -14,12 +14,16 @@ from hook.container.spec import Spec
 from hook.linux import running as real
 from hook.linux.walk import NotSo
 from hook.plan import Plan
+from hook.reserve.devices import KIND as DEVICE
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
 
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""
+
+INSIDE = "changed from inside: its config.json has what the policy wants"
+"""Why a container differs that started as the policy wants it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,10 @@ class Judge:
         mounts, devices = real.look(container.pid, decided, spec, self.node, rootfs, process.check)
         process.check()
         found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
-        found += [Difference(d.rule, d.kind, "", d.message, self.known.why(container, created)) for d in devices]
+        why = self.known.why(container, created)
+        if not any(edit.kind == DEVICE for edit in decided.edits):
+            why = INSIDE
+        found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
         return found
 
     def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
@@ -112,9 +119,7 @@ class Judge:
     ) -> Difference:
         """`right`: config.json has what the policy wants."""
         why = self.known.why(container, created)
-        if right:
-            why = "changed from inside: its config.json has what the policy wants"
-        return Difference(edit.rule, edit.kind, edit.name, message, why)
+        return Difference(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
 
 
 def _rootfs(container: Running, spec: Spec) -> str:

@@ -17,6 +17,7 @@ from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
 from e2e.runtimes import NEWER, guarded, real_runtime
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
+from e2e.test_exclusive import Machine
 from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.report import Report
@@ -280,3 +281,16 @@ def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_
         assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")
     finally:
         run(real, *container.options, "delete", "--force", container.id, check=False)
+
+
+def test_a_device_that_was_made_inside_is_seen(node: Node, bundle: Bundle, real: str) -> None:
+    machine = Machine(node, bundle)
+    machine.give("/dev/gpu1", 1)
+    with guarded("wrapper", real, node, bundle) as container:
+        finding = seen(node, container)
+        assert (finding["state"], finding["differences"]) == ("in policy", ())
+        machine.opens(container, "/dev/shm-gpu0", minor=0)
+        (difference,) = seen(node, container)["differences"]
+        assert (difference["kind"], difference["rule"]) == ("device", "gpu")
+        assert difference["why"].startswith("changed from inside")
+        assert "/dev/shm-gpu0 in the container is" in difference["message"]
