@@ -119,7 +119,7 @@ GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
         "2: one could not be looked at",
         _audit,
     ),
-    "doctor": ("say on one page whether this node is well, and which command mends what is not", _doctor),
+    "doctor": ("say on one page whether this node is well, and which command fixes what is not", _doctor),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
     "events": ("print the event log with its rotated files, and follow it", _events),
     "report": ("summarise the event log by workload: what the policy changes or refuses, and what to ask for", _report),

@@ -51,9 +51,9 @@ def explain_running(word: str, policy_file: str | None, store_directory: str, ou
     from hook.audit.inventory import chosen, running
 
     found = chosen(word, running())
-    if found.spec is None:
+    if not found.config:
         raise ReassertError(f"{found.id} runs (process {found.pid}), but its config.json is unknown: {found.problem}")
-    return explain(found.spec.where, policy_file, store_directory, output, runs=True)
+    return explain(found.config, policy_file, store_directory, output, runs=True)
 
 
 def _policy(policy_file: str | None, store_directory: str) -> Policy:

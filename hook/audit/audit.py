@@ -15,7 +15,6 @@ from hook.audit.why import Round
 from hook.base.errors import ReassertError, describe
 from hook.base.system import read_file
 from hook.container.identity import Identity
-from hook.container.spec import Spec
 from hook.decide import Case
 
 IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
@@ -63,17 +62,22 @@ class Auditor:
     def finding(self, container: Running) -> Finding | None:
         """The finding; None if the container has ended meanwhile. Never raises for what a container can cause."""
         try:
-            if container.spec is None or container.identity is None:
+            if container.identity is None:
                 _check_runs(container)
                 return _found(container, UNKNOWN, because=container.problem)
             with Process(container.pid, container.started) as process:
-                return self._judged(container, container.spec, container.identity, process)
+                return self._judged(container, container.identity, process)
         except Gone:
             return None
         except (ReassertError, OSError, ValueError, MemoryError) as error:
             return _found(container, UNKNOWN, because=describe(error))
 
-    def _judged(self, container: Running, spec: Spec, who: Identity, process: Process) -> Finding:
+    def _judged(self, container: Running, who: Identity, process: Process) -> Finding:
+        try:
+            spec = container.spec()
+        except OSError:  # the engine removes the bundle of a container that has ended
+            process.check()
+            raise
         case = Case("audit", container.id, lambda: self.round.policy, self.read)
         decided = case.decide(who, Actual(spec, process.environ()))
         if decided.excluded:

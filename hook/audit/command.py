@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from hook.audit.audit import EXEMPT, IN_POLICY, UNKNOWN, Audit, Finding, audit
+from hook.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, Finding, audit
 from hook.audit.inventory import chosen, running
 from hook.audit.why import look
-from hook.base.errors import Usage
+from hook.base.errors import ReassertError, Usage
 from hook.base.terminal import table
 from hook.base.text import printable
 from hook.policy.command import add_policy_options
@@ -44,9 +44,13 @@ def run(options: argparse.Namespace) -> int:
     if options.watch is not None and options.watch < 0:
         raise Usage("--watch takes a number of seconds from 0 on")
     while True:
-        there = running()
-        if options.container:
-            there = [chosen(word, there) for word in dict.fromkeys(options.container)]
+        try:
+            there = running()
+            if options.container:
+                there = [chosen(word, there) for word in dict.fromkeys(options.container)]
+        except ReassertError as error:
+            print(printable(f"reassert: {error}"), file=sys.stderr)
+            return NOT_ALL_SEEN  # 1 would mean that a container differs
         found = audit(look(os.path.abspath(options.policy), options.store), there, progress())
         if options.output == "json":
             print(json.dumps(found.as_dict(), indent=None if options.watch is not None else 2), flush=True)

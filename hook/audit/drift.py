@@ -38,7 +38,7 @@ def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> list[Di
     def work() -> None:
         try:
             own_directories()
-            containers = [c for c in running([container_id]) if c.spec is not None]
+            containers = [c for c in running([container_id]) if c.config]
             if len(containers) == 1:
                 found.append(_differences(containers[0], decide))
         except (ReassertError, OSError, ValueError):
@@ -54,8 +54,7 @@ def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> list[Di
 
 
 def _differences(container: Running, decide: Callable[[Actual], Plan]) -> list[Difference]:
-    spec = container.spec
-    assert spec is not None  # noqa: S101  # for the type checker
+    spec = container.spec()
     with Process(container.pid, container.started) as process:
         if not any(container.id in path for path in process.cgroups()):
             raise ReassertError("this process sees another /proc than the runtime")

@@ -3,17 +3,18 @@
 | source | containers of |
 |---|---|
 | state directories of runc, crun and youki | containerd, CRI-O, docker, podman, k3s, RKE2, runtimes called by hand |
-| bundles of containerd's shims with their `init.pid` | the same with another `--root` for the runtime, kata, gVisor |
+| bundles of containerd's shims, with `init.pid` | the same with another `--root`; without that file unknown (kata) |
 | first processes in /proc whose cgroup is a container's | others; nothing but the id is known of them |
 
-Not found: containers of kata inside their virtual machine, and those that a container starts itself (docker in
-docker), which are that container's own. Rootless containers of users are not looked for: a user owns their records.
+Not found: containers that a container starts itself (docker in docker), which are that container's own. Rootless
+containers of users are not looked for: a user owns their records.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,18 +29,18 @@ from hook.base.system import read_file
 from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
 
-STATES = (
-    *("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),
-    *("/run/containers/runc", "/run/containers/crun", "/run/k3s/containerd/runc/*"),
-)
+STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
 """Directories with a directory for each container of a runtime."""
 
 BUNDLES = (
-    "/run/containerd/io.containerd.runtime.v2.task/*/*/init.pid",
-    "/run/k3s/containerd/io.containerd.runtime.v2.task/*/*/init.pid",
-    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/init.pid",
+    "/run/containerd/io.containerd.runtime.v2.task/*/*",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/*/*",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*",
 )
-"""Files of containerd's shims with the number of a container's first process, in its bundle."""
+"""Bundles of containerd's shims. `init.pid` in one has the number of the container's first process."""
+
+_CREATING = 30.0
+"""Seconds after which a bundle without a process is that of a container that runs elsewhere, and not a new one."""
 
 _CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 """The part of a cgroup's path that engines make of a container's id."""
@@ -50,7 +51,8 @@ class Running:
     """A container that runs. `pid`, `started`: of its first process; `started` in clock ticks since the boot.
 
     `bundle`: "" if it is not known. `state`: the runtime's directory for it, "" if unknown. `created`: seconds since
-    the epoch. `spec`, `identity`: of its config.json, None if that cannot be read, which `problem` says.
+    the epoch. `config`: the path of its config.json, `identity`: what that says; "" and None if it cannot be read, and
+    then `problem` says why.
     """
 
     id: str
@@ -60,9 +62,13 @@ class Running:
     state: str
     created: float
     name: str = ""
-    spec: Spec | None = field(default=None, repr=False, compare=False)
-    identity: Identity | None = field(default=None, repr=False, compare=False)
+    config: str = ""
+    identity: Identity | None = field(default=None, compare=False)
     problem: str = ""
+
+    def spec(self) -> Spec:
+        """Its config.json. It is read again each time: a pod can make it large. Raises ReassertError, OSError."""
+        return Spec(read_file(self.config, LIMIT), self.config)
 
     @property
     def engine(self) -> str:
@@ -98,14 +104,19 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
         raise ReassertError("only root can look into containers: run this with sudo")
     wanted = None if ids is None else set(ids)
     found: dict[tuple[str, int], Running] = {}
-    names = names_of()
+    names = names_of() if wanted is None else {}
+    recorded: set[str] = set()
     for directory in _states(wanted):
+        recorded.add(directory.rpartition("/")[2])
         container = from_state(directory, names)
         if container:
             found[container.id, container.pid] = container
-    pids = {container.pid for container in found.values()}
-    for container in [*_of_bundles(wanted, pids, names), *(_of_processes(pids, names) if wanted is None else [])]:
-        found.setdefault((container.id, container.pid), container)
+    for container in _of_bundles(wanted, recorded, names):
+        found[container.id, container.pid] = container
+        recorded.add(container.id)
+    if wanted is None:
+        pids = {container.pid for container in found.values()}
+        found.update({(container.id, container.pid): container for container in _of_processes(pids, recorded, names)})
     return sorted(
         found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
     )
@@ -142,15 +153,14 @@ def _described(
     container_id: str, process: Process, bundle: str, state: str, created: float, names: dict[str, str]
 ) -> Running:
     """The container with what its config.json says."""
-    spec = identity = None
+    identity = None
     path, problem = f"{bundle.rstrip('/')}/config.json", ""
     try:
-        spec = Spec(read_file(path, LIMIT), path)
-        identity = identify(spec)
+        identity = identify(Spec(read_file(path, LIMIT), path))
     except (ReassertError, OSError) as error:
-        problem = describe(error)
-    name = names.get(container_id, "")
-    return Running(container_id, process.pid, process.started, bundle, state, created, name, spec, identity, problem)
+        path, problem = "", describe(error)
+    about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
+    return Running(*about, path, identity, problem)
 
 
 def _process(record: dict[str, Any]) -> tuple[int, int]:
@@ -167,62 +177,70 @@ def _time(text: object) -> float:
         return 0.0
 
 
-def _of_bundles(wanted: set[str] | None, known: set[int], names: dict[str, str]) -> Iterator[Running]:
-    """Containers whose bundle has the number of their process, and that no known state directory has."""
+def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
+    """Containers of containerd that no known state directory has. `recorded`: ids that one has, also of no process."""
     for pattern in BUNDLES:
-        for path in sorted(glob(pattern)):
-            bundle = path.rpartition("/")[0]
+        for bundle in sorted(glob(pattern)):
             container_id = bundle.rpartition("/")[2]
-            if wanted is not None and container_id not in wanted:
+            if container_id in recorded or (wanted is not None and container_id not in wanted):
                 continue
             try:
-                pid = int(read_file(path, 64))
-                if pid in known:
-                    continue
-                with Process(pid) as process:
-                    if not any(container_id in group for group in process.cgroups()):
-                        continue  # an old file, whose number is another process's by now
-                    known.add(pid)
-                    yield _described(container_id, process, bundle, "", when(process.started), names)
+                with Process(int(read_file(f"{bundle}/init.pid", 64))) as process:
+                    if any(container_id in group for group in process.cgroups()):
+                        yield _described(container_id, process, bundle, "", when(process.started), names)
+            except FileNotFoundError:
+                if _age(f"{bundle}/config.json") > _CREATING:
+                    problem = "its runtime keeps no record that shows a process (kata?)"
+                    yield Running(container_id, 0, 0, bundle, "", 0.0, names.get(container_id, ""), problem=problem)
             except (ReassertError, OSError, ValueError):
                 continue
 
 
-def _of_processes(known: set[int], names: dict[str, str]) -> Iterator[Running]:
+def _age(path: str) -> float:
+    """Seconds since a file was changed; -1 if there is none."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return -1.0
+
+
+def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
     """First processes in /proc whose cgroup has a container's id, and that belong to no known container.
 
     A process whose parent is in the same mount namespace is not the first one. The cgroup's first such part counts:
     a container can make cgroups below its own and name them as it likes, and what it starts there is its own.
     """
     namespaces, containers = _of_known(known)
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in known:
+    containers |= recorded
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if pid in known:
             continue
         try:
-            with Process(int(name)) as process:
+            with Process(pid) as process:
                 namespace = process.mount_namespace()
                 if namespace in namespaces:
                     continue
                 container_id = _id_in(process.cgroups())
-                if not container_id or container_id in containers:
+                if not container_id or container_id in containers or not _is_first(process, namespace, container_id):
                     continue
-                with Process(process.parent()) as parent:
-                    if parent.mount_namespace() == namespace or _id_in(parent.cgroups()) == container_id:
-                        continue
                 containers.add(container_id)
                 where = "no state directory of a runtime has it"
                 yield Running(
-                    container_id,
-                    process.pid,
-                    process.started,
-                    "",
-                    "",
-                    when(process.started),
+                    *(container_id, process.pid, process.started, "", "", when(process.started)),
                     names.get(container_id, ""),
                     problem=where,
                 )
         except (Gone, OSError, ValueError):
             continue
+
+
+def _is_first(process: Process, namespace: str, container_id: str) -> bool:
+    """Whether its parent is outside of the container, or of what this process may see."""
+    try:
+        with Process(process.parent()) as parent:
+            return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
+    except (Gone, OSError):
+        return True
 
 
 def _of_known(pids: set[int]) -> tuple[set[str], set[str]]:

@@ -14,12 +14,16 @@ from hook.container.spec import Spec
 from hook.linux import running as real
 from hook.linux.walk import NotSo
 from hook.plan import Plan
+from hook.reserve.devices import KIND as DEVICE
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Edit, Reason
 
 STALE = "stale file"
-"""`kind` of a difference: a mount of a file that the node has replaced since."""
+"""`kind` of a difference: a mount of a file or directory that the node has replaced since."""
+
+INSIDE = "changed from inside: its config.json has what the policy wants"
+"""Why a container differs that started as the policy wants it."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +86,25 @@ class Judge:
         mounts, devices = real.look(container.pid, decided, spec, self.node, rootfs, process.check)
         process.check()
         found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
-        found += [Difference(d.rule, d.kind, "", d.message, self.known.why(container, created)) for d in devices]
+        why = self.known.why(container, created)
+        if not any(edit.kind == DEVICE for edit in decided.edits):
+            why = INSIDE
+        found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
         return found
 
     def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
-        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source()):
-            message = f"{named(edit.name)} is the file that {edit.source()} was before it was replaced on the node"
-            why = "a bind mount of a file keeps the old file: restart the container, or mount its directory instead"
-            return Difference(edit.rule, STALE, edit.name, message, why)
         created = _created(spec)
-        there = edit.mount and any(
-            mount["destination"] == edit.name and mount.get("source") == edit.source() for mount in spec.mounts
-        )
-        right = bool(there or edit not in decided.edits or (created and edit.name in created.mounts))
+        there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
+        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):
+            message = f"{named(edit.name)} is what {edit.source()} was before it was replaced on the node"
+            why = (
+                "a bind mount keeps the old one: restart the container. A file in a mounted directory has no such limit"
+            )
+            return Difference(edit.rule, STALE, edit.name, message, why)
+        right = there or edit not in decided.edits or bool(created and edit.name in created.mounts)
+        if right and problem.row:
+            why = "changed from inside, or replaced on the node: its config.json has what the policy wants"
+            return Difference(edit.rule, edit.kind, edit.name, str(problem), why)
         return self._difference(edit, str(problem), container, created, right)
 
     def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
@@ -109,9 +119,7 @@ class Judge:
     ) -> Difference:
         """`right`: config.json has what the policy wants."""
         why = self.known.why(container, created)
-        if right:
-            why = "changed from inside: its config.json has what the policy wants"
-        return Difference(edit.rule, edit.kind, edit.name, message, why)
+        return Difference(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
 
 
 def _rootfs(container: Running, spec: Spec) -> str:
@@ -123,8 +131,13 @@ def _rootfs(container: Running, spec: Spec) -> str:
     return os.path.realpath(os.path.join(container.bundle, path))
 
 
+def has_mount(spec: Spec, destination: str, source: str) -> bool:
+    """Whether config.json has a mount from a hostPath at a path."""
+    return any(mount["destination"] == destination and mount.get("source") == source for mount in spec.mounts)
+
+
 def _created(spec: Spec) -> decision.Decision | None:
-    """What reassert decided at create. None where it did not, and for an annotation of somebody else's."""
+    """What reassert decided at create. None where it did not, and for an annotation that it did not write."""
     try:
         return decision.read(spec.annotations)
     except Undecided:

@@ -1,16 +1,16 @@
-"""Containers that still have the old file of a hostPath: a bind mount of a file keeps it when the node replaces it."""
+"""Containers that still have the old file of a hostPath: a bind mount keeps it when the node replaces it."""
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
+from functools import partial
 
 from hook.audit.inventory import Running, running
+from hook.audit.judge import has_mount
 from hook.audit.process import Gone, Process
 from hook.base.errors import ReassertError
-from hook.linux.running import DELETED, Node
-from hook.linux.walk import mount_table
+from hook.linux.running import Node
+from hook.linux.walk import Row, mount_table
 from hook.policy.model import Policy
 
 
@@ -23,32 +23,46 @@ class Stale:
 
     def __str__(self) -> str:
         name = f"{self.container.title} ({self.container.id[:12]})"
-        return f"container {name} still has the file that {self.source} was before it was replaced: restart it"
+        return f"container {name} still has what {self.source} was before it was replaced: restart it"
 
 
 def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale]:
-    """The containers that have an old file of a policy's hostPath, by their mountinfo; nothing else is looked at.
+    """The containers that have an old file or directory of a policy's hostPath, by their mountinfo.
 
-    Empty at once for a policy that mounts directories only. Raises ReassertError, OSError.
+    Nothing else is looked at. Empty at once for a policy without mounts. Raises ReassertError, OSError.
     """
-    sources = {mount.source for rule in policy.candidates(None) for mount in rule.mounts if _is_file(mount.source)}
-    found: list[Stale] = []
-    if not sources:
-        return found
+    mounts = [] if policy.missing else [m for rule in policy.candidates(None) for m in rule.mounts if m.source]
+    wanted = sorted({(mount.source, mount.destination) for mount in mounts})
+    if not wanted:
+        return []
     node = Node()
+    found: list[Stale] = []
     for container in running() if containers is None else containers:
-        try:
-            if not container.pid:
-                continue
-            with Process(container.pid, container.started) as process:
-                rows = [row for row in mount_table(container.pid).values() if row.root.endswith(DELETED)]
-                process.check()
-        except (Gone, OSError):
-            continue
-        found += [
-            Stale(container, source) for source in sorted(sources) if any(node.is_stale(row, source) for row in rows)
-        ]
+        rows = _rows(container, {destination for _, destination in wanted})
+        for source, destination in wanted:
+            here = [row for row in rows if row.point == destination]
+            made = partial(_has_mount, container, destination, source)
+            if len(here) == 1 and node.is_stale(here[0], source, made):
+                found.append(Stale(container, source))
     return found
+
+
+def _has_mount(container: Running, destination: str, source: str) -> bool:
+    try:
+        return has_mount(container.spec(), destination, source)
+    except (ReassertError, OSError):
+        return False
+
+
+def _rows(container: Running, points: set[str]) -> list[Row]:
+    """The container's mounts at these paths; none if it has ended."""
+    try:
+        with Process(container.pid, container.started) as process:
+            rows = [row for row in mount_table(container.pid).values() if row.point in points]
+            process.check()
+            return rows
+    except (Gone, OSError):
+        return []
 
 
 def hints(policy: Policy) -> list[str]:
@@ -57,10 +71,3 @@ def hints(policy: Policy) -> list[str]:
         return [str(each) for each in stale(policy)]
     except (ReassertError, OSError) as error:
         return [f"containers with old files cannot be looked for: {error}"]
-
-
-def _is_file(source: str) -> bool:
-    try:
-        return bool(source) and stat.S_ISREG(os.stat(source).st_mode)
-    except OSError:
-        return False

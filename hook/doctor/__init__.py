@@ -1,1 +1,1 @@
-"""`reassert doctor`: is this node well, and what mends it; and a bundle for a bug report."""
+"""`reassert doctor`: is this node well, and what fixes it; and a bundle for a bug report."""

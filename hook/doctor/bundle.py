@@ -36,7 +36,7 @@ def write(path: str, page: str, data: dict[str, Any], seen: Seen, containers: li
         "doctor.json": _json(data),
         "status.json": show.as_json(seen.status),
         "audit.json": _json(seen.audit.as_dict() if seen.audit else None),
-        "events.jsonl": "".join(hider.known(json.dumps(hider.event(event))) + "\n" for event in seen.events),
+        "events.jsonl": "".join(json.dumps(hider.event(event)) + "\n" for event in seen.events),
         "version.txt": f"reassert {__version__}\n",
         **{name: hider.known(text) for name, text in _system().items()},
         **{f"journal/{unit}.txt": _journal(unit, hider) for unit in _UNITS if systemd.available()},
@@ -60,8 +60,9 @@ def values_of(containers: list[Running]) -> set[str]:
     values: set[str] = set()
     names: set[str] = set()
     for container in containers:
-        entries = list(container.spec.env) if container.spec else []
+        entries: list[str] = []
         try:
+            entries += container.spec().env if container.config else []
             with Process(container.pid, container.started) as process:
                 entries += process.environ()
         except (ReassertError, OSError):
@@ -82,7 +83,7 @@ def _journal(unit: str, hider: Hider) -> str:
         lines = systemd.command(command, 20).stdout.splitlines()
     except ReassertError as error:
         return describe(error)
-    return "".join(hider.known(hider.line(line)) + "\n" for line in lines)
+    return "".join(hider.line(line) + "\n" for line in lines)
 
 
 def _read(path: str) -> str:

@@ -1,4 +1,4 @@
-"""What `reassert doctor` looks at: each part is ok, a warning or bad, with the command that mends it.
+"""What `reassert doctor` looks at: each part is ok, a warning or bad, with the command that fixes it.
 
 What is wired and what is wrong with it is `node status`'s to say (hook.node.status); it is not computed here again.
 """
@@ -40,7 +40,7 @@ _COMMAND = re.compile(r"`(reassert [^`]+)`|((?:systemctl|sudo reassert) \S+ \S+)
 
 @dataclass(frozen=True)
 class Check:
-    """One line. `remedy`: the command that mends it, or that shows more; "" if nothing has to be done."""
+    """One line. `remedy`: the command that fixes it, or that shows more; "" if nothing has to be done."""
 
     part: str
     state: str

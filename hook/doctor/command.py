@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_table(lines: list[Check]) -> str:
-    """One line for each check; below it the command that mends it."""
+    """One line for each check; below it the command that fixes it."""
     rows: list[list[str]] = []
     part = ""
     for line in lines:

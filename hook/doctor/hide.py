@@ -1,7 +1,8 @@
 """Takes env values out of what goes into a bundle, unless the policy file has them.
 
-Three layers, each enough for what it knows: of events only fields are taken whose meaning is known; in other text what
-stands behind `NAME=` is hidden; and at last every env value of a container that runs here, wherever it stands.
+Of events only fields are taken whose meaning is known. In their messages and in other text, what stands behind `NAME=`
+is hidden, and then every env value of a container that runs here, wherever it stands. Fields are not searched for such
+values: a pod could choose one that hides what happened to it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SHORTEST = 6
 """Characters of the shortest value that is looked for everywhere. `1` and `true` are in every text."""
 
 LONGEST = 4096
-"""Characters that are kept of a line of text that is no event."""
+"""Characters that are kept of a line of text that is not an event."""
 
 _FIELDS = (
     *("timestamp", "event", "level", "adapter", "id", "container", "mode", "policy", "durationMs", "probe", "start"),

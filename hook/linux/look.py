@@ -165,7 +165,8 @@ class View:
             same = same_file(posix.fstat(place.fd), self.sources[edit.name])
             if row.point != self.prefix + place.path or not same:
                 problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
-                raise NotSo(problem, True, row if row.point == self.prefix + place.path else None)
+                alone = row.point == self.prefix + place.path and self._row(row.parent).point != row.point
+                raise NotSo(problem, True, row if alone else None)
             under = self._row(row.parent)
             while under.point == row.point and (under.device, under.root) == (row.device, row.root):
                 under = self._row(under.parent)  # an earlier copy, on which `look` placed this one

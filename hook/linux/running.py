@@ -41,14 +41,21 @@ class Node:
         row = self.table[number]
         return row.device, (row.root.rstrip("/") + path.removeprefix(row.point.rstrip("/"))) or "/"
 
-    def is_stale(self, row: Row, source: str) -> bool:
-        """Whether a mount is of the file that a hostPath was, before it was replaced or removed."""
-        if not row.root.endswith(DELETED):
-            return False
+    def is_stale(self, row: Row, source: str, made_from_it: Callable[[], bool]) -> bool:
+        """Whether a mount is of what a hostPath was, before it was replaced or moved, or a link to it changed.
+
+        `made_from_it`: whether config.json has this hostPath for the mount. Without that, only a removed file of the
+        same path is known to be one.
+        """
+        was = row.root.removesuffix(DELETED)
         try:
-            return (row.device, row.root.removesuffix(DELETED)) == self.origin(source)
+            device, root = self.origin(source)
         except (OSError, KeyError):  # it is missing, or in a mount that came meanwhile
-            return row.root.removesuffix(DELETED).rpartition("/")[2] == source.rpartition("/")[2]
+            return False
+        if row.device != device or row.root == root:
+            return False
+        (old_directory, _, old), (directory, _, new) = was.rpartition("/"), root.rpartition("/")
+        return was == root or ((old == new or old_directory == directory) and made_from_it())
 
 
 class _View(View):

@@ -27,7 +27,7 @@ class Misled(Exception):
 class NotSo(Exception):
     """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
 
-    `row`: the mount that is at its path instead, if there is one.
+    `row`: the only mount at its path, if there is one.
     """
 
     def __init__(self, message: str, can_place: bool = False, row: "Row | None" = None) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from unit.adapters.nri.support import create_request
 
 from e2e.conftest import RUNTIMES
-from e2e.runtimes import guarded
+from e2e.cri.client import wait_for
+from e2e.runtimes import NEWER, guarded, real_runtime
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
+from e2e.test_exclusive import Machine
 from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.report import Report
@@ -87,6 +91,15 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
 
 
+@pytest.mark.parametrize("name", NEWER)
+def test_newer_runtimes_keep_the_same_records(compiled_node: Node, pod: Bundle, name: str) -> None:
+    pod.save()
+    with Running(real_runtime(name, pod.directory), pod) as container:
+        finding = seen(compiled_node, container)
+        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
+        assert finding["engine"] == "containerd"
+
+
 def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(
     compiled_node: Node, pod: Bundle, real: str
 ) -> None:
@@ -109,25 +122,33 @@ def test_a_change_from_inside_is_named_as_that(compiled_node: Node, pod: Bundle,
         assert all(why.startswith("changed from inside") for why in differences(finding).values())
 
 
-@pytest.mark.parametrize("how", ["replaced", "moved away"])
+@pytest.mark.parametrize("how", ["replaced", "moved away", "another generation"])
 def test_a_file_that_the_node_replaced_is_stale(compiled_node: Node, bundle: Bundle, real: str, how: str) -> None:
     bundle.pod()
-    compiled_node.compile(FILE.replace("CA/", f"{compiled_node.ca}/"))
-    file = compiled_node.ca / "certs/company.crt"
-    file.write_text("company\n")
+    file = compiled_node.ca / how / "current" / "company.crt"
+    for number in (1, 2):
+        (file.parent.parent / f"generation-{number}").mkdir(parents=True)
+        (file.parent.parent / f"generation-{number}/company.crt").write_text(f"company {number}\n")
+    file.parent.symlink_to("generation-1")
+    compiled_node.compile(FILE.replace("CA/certs/company.crt", f'"{file}"'))
     with guarded("wrapper", real, compiled_node, bundle) as container:
         assert seen(compiled_node, container)["state"] == "in policy"
-        if how == "moved away":
-            file.rename(file.with_name("old"))
-        file.with_name("new").write_text("company 2\n")
-        file.with_name("new").rename(file)
+        assert stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id])) == []
+        if how == "another generation":
+            file.parent.unlink()
+            file.parent.symlink_to("generation-2")
+        else:
+            if how == "moved away":
+                file.rename(file.with_name("old"))
+            file.with_name("new").write_text("company 2\n")
+            file.with_name("new").rename(file)
         (difference,) = seen(compiled_node, container)["differences"]
-        assert container.exec("/bin/cat", "/etc/company.crt") == "company\n", "the old one, truly"
-        assert difference["kind"] == (STALE if how == "replaced" else "mount")
+        assert container.exec("/bin/cat", "/etc/company.crt") == "company 1\n", "the old one, truly"
+        assert difference["kind"] == STALE
         assert "/etc/company.crt" in difference["message"]
         old = stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id]))
-        assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))] * (how == "replaced")
-        file.with_name("old").unlink(missing_ok=True)
+        assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))]
+    shutil.rmtree(compiled_node.ca / how)
 
 
 def test_an_exempt_container_names_the_line(compiled_node: Node, bundle: Bundle) -> None:
@@ -235,3 +256,41 @@ def test_the_nri_plugin_counts_no_drift_that_the_wrapper_put_right(compiled_node
         pod.save()
     (event,) = [event for event in compiled_node.logged() if event["event"] == "container.drifted"]
     assert {edit["name"] for edit in event["edits"]} == {"REQUESTS_CA_BUNDLE", "/etc/ssl"}
+
+
+def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_own(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    """As with a state directory that only the engine knows; and docker in docker is no container of this node."""
+    script = "/bin/busybox unshare -m /bin/sleep 600 & exec /bin/sleep 600"
+    pod.spec["process"]["args"] = ["/bin/sh", "-c", script]
+    capabilities = pod.spec["process"]["capabilities"]
+    for kind in capabilities:
+        capabilities[kind] = [*capabilities[kind], "CAP_SYS_ADMIN"]
+    pod.save()
+    container = Running(real, pod, "--root", str(pod.directory / "state"))
+    container.id = uuid.uuid4().hex * 2
+    assert container.create() == 0, container.output()
+    try:
+        run(real, *container.options, "start", container.id)
+        pid = json.loads(run(real, *container.options, "state", container.id).stdout)["pid"]
+        wait_for(lambda: len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1, "the inner one starts")
+        found = [each for each in running() if each.id == container.id]
+        assert [(each.pid, each.problem) for each in found] == [(pid, "no state directory of a runtime has it")]
+        finding = audit(look(str(compiled_node.policy), str(compiled_node.store)), found)
+        assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")
+    finally:
+        run(real, *container.options, "delete", "--force", container.id, check=False)
+
+
+def test_a_device_that_was_made_inside_is_seen(node: Node, bundle: Bundle, real: str) -> None:
+    machine = Machine(node, bundle)
+    machine.give("/dev/gpu1", 1)
+    with guarded("wrapper", real, node, bundle) as container:
+        finding = seen(node, container)
+        assert (finding["state"], finding["differences"]) == ("in policy", ())
+        machine.opens(container, "/dev/shm-gpu0", minor=0)
+        (difference,) = seen(node, container)["differences"]
+        assert (difference["kind"], difference["rule"]) == ("device", "gpu")
+        assert difference["why"].startswith("changed from inside")
+        assert "/dev/shm-gpu0 in the container is" in difference["message"]

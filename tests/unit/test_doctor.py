@@ -15,7 +15,6 @@ from hook.audit.inventory import Running
 from hook.audit.why import Round
 from hook.base.errors import ReassertError
 from hook.container.identity import Identity
-from hook.container.spec import Spec
 from hook.doctor import bundle
 from hook.doctor.checks import BAD, OK, Seen, checks, remedy
 from hook.doctor.hide import HIDDEN, Hider
@@ -69,8 +68,9 @@ def test_no_secret_of_a_container_gets_into_a_bundle(
     """Of config.json, events, process files and lines of a journal, also of a container that is gone."""
     env = [f"TOKEN={secret}", f"CA={OWNED}"]
     config = json.dumps({"process": {"env": env, "args": ["x", secret]}, "annotations": {"a": secret}, "mounts": []})
-    spec = Spec(config.encode(), "/b/config.json")
-    running = Running("0a" * 32, 0, 0, "/b", "", 0.0, spec=spec, identity=Identity("containerd", True, "a", "b"))
+    (root_dir / "config.json").write_text(config)
+    where = (str(root_dir), "", 0.0, "", str(root_dir / "config.json"))
+    running = Running("0a" * 32, 0, 0, *where, identity=Identity("containerd", True, "a", "b"))
     events = [
         edit([secret, None, OWNED], OWNED, truncated=[{"at": "/edits/0/before/0", "sha256": "ab"}]),
         edit([secret], secret, **{"from": secret}),
@@ -110,3 +110,10 @@ def test_the_policys_own_values_stay(tmp_path: Path) -> None:
         "before": [HIDDEN, OWNED],
         "after": OWNED,
     }
+
+
+def test_a_pod_cannot_hide_its_events_with_a_value_of_its_own(tmp_path: Path) -> None:
+    hider = Hider(seen(tmp_path / "p").known.policy, ["container.denied", '"event": "container.denied"', "team-a"])
+    event = {"event": "container.denied", "container": {"namespace": "team-a"}}
+    assert json.loads(hider.line(json.dumps(event)))["event"] == "container.denied"
+    assert hider.event(event)["container"] == {"namespace": "team-a"}

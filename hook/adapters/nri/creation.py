@@ -10,6 +10,8 @@ from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
+from hook.audit.drift import really_wrong
+from hook.audit.judge import STALE, Actual
 from hook.base.errors import TooLarge, Unacceptable, Undecided
 from hook.container.engines import crio_image
 from hook.container.identity import APP_TYPES, CRIO, Identity
@@ -223,8 +225,6 @@ def _really(wrong: list[Edit], case: Case, who: Identity, asked: Asked) -> list[
 
     All of them if this process cannot look at the container.
     """
-    from hook.audit.drift import really_wrong  # few nodes have containers that differ
-    from hook.audit.judge import STALE, Actual
 
     def decide(actual: Actual) -> Plan:
         actual.pod_annotations = asked.pod_annotations

@@ -15,7 +15,7 @@ from e2e.node import killed
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
-from e2e.node.wired import PACKAGED, package
+from e2e.node.wired import PACKAGED, audited, package
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 ADMINISTRATORS = """{
@@ -122,6 +122,7 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
     assert docker.probe("--runtime=crun-debug") == WANTED
     docker.start("during")
     assert docker("exec", "--env", ENV, "during", *SHOW) == WANTED
+    assert audited(docker.node) == {"before": ("docker", "drifted"), "during": ("docker", "in policy")}
     docker("restart", "--time=0", "before")  # made with runc, which stays what it is
 
 

@@ -13,7 +13,7 @@ from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
-from e2e.node.wired import PACKAGED, package
+from e2e.node.wired import PACKAGED, audited, package
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 POLICY = """\
@@ -97,6 +97,7 @@ def test_names_lead_to_dispatchers_and_back_for_every_container(podman: Podman) 
     assert podman.probe("--runtime=runc", "run") == CORRECTED
     assert podman("exec", ENV, "during", *SHOW) == CORRECTED
     assert podman("exec", "before", *SHOW) == LEFT_ALONE  # nothing was decided when it was made
+    assert audited(podman.node) == {"before": ("podman", "drifted"), "during": ("podman", "in policy")}
     podman("restart", "--time=0", "before")
     assert podman("exec", "before", *SHOW) == CORRECTED
     assert "nothing to change" in reassert(podman.node, "install", "--no-probe")

@@ -178,3 +178,9 @@ def assert_put_back(pod: Pod, overridden: bool = False, name: str = "c") -> None
     assert reserved_in(container.environ()) == wanted
     assert reserved_in(container.exec_environ()) == wanted
     assert ("company.crt" in container.exec("/bin/ls", "/etc/ssl")) != overridden
+
+
+def audited(node: BootedNode, program: str = PACKAGED) -> dict[str, tuple[str, str]]:
+    """Engine and state of every running container by its name, as `audit` says it."""
+    done = node.run(program, "audit", "-o", "json", check=False)
+    return {each["title"]: (each["engine"], each["state"]) for each in json.loads(done.stdout)["containers"]}

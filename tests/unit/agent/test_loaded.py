@@ -27,6 +27,7 @@ LATER = {
     "hook.adapters.hook": {"hook.adapters.usage"},  # with --help
     "hook.adapters.runtime": {"hook.adapters.usage"},  # likewise
     "hook.adapters.handover": {"hook.linux.early"},  # not by the plugin
+    "hook.linux.look": {"hook.linux.place"},  # likewise: it only looks at running containers
 }
 """What may be loaded later, or never, and why."""
 

@@ -1,0 +1,115 @@
+"""What a round says: its exit status, its table, its reasons; and a container that cannot be looked at in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from hook.adapters.decision import Decision
+from hook.audit import workers
+from hook.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, Finding
+from hook.audit.command import as_table
+from hook.audit.inventory import Running
+from hook.audit.judge import Difference
+from hook.audit.why import Round
+from hook.cli import main
+from hook.container.identity import Identity
+from hook.policy.compiler import compile_bytes
+from hook.reserve.env import Reserved
+from unit.support import document
+
+POLICY = compile_bytes("/p.yaml", document({"name": "a", "env": [{"name": "A", "value": "1"}]}).encode()).policy()
+
+
+def finding(state: str, **more: Any) -> Finding:
+    return Finding("0a" * 32, "n/p/c", "n", "p", "containerd", 7, state, **more)
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [([], 0), ([IN_POLICY, EXEMPT], 0), ([DRIFTED, UNKNOWN], 1), ([IN_POLICY, UNKNOWN], 2)],
+)
+def test_exit_status(states: list[str], status: int) -> None:
+    assert Audit(Round(POLICY), [finding(state) for state in states]).exit_status() == status
+
+
+def test_the_table_has_what_is_not_in_policy_and_escapes_what_a_pod_wrote() -> None:
+    hostile = Difference("r", "mount", "/x", "/x\n\x1b[2J is not", "because")
+    found = [
+        finding(DRIFTED, differences=(hostile,)),
+        finding(UNKNOWN, because="slow"),
+        finding(EXEMPT),
+        finding(IN_POLICY),
+    ]
+    text = as_table(Audit(Round(POLICY), found))
+    assert "\x1b" not in text
+    assert [line.split()[0] for line in text.splitlines()[1:4]] == ["drifted", "unknown", "exempt"]
+    assert (
+        text.splitlines()[-1] == "4 containers: 1 drifted, 1 unknown, 1 exempt, 1 in policy. Policy /p.yaml (Enforce)"
+    )
+    assert len(STATES) == 4
+
+
+@pytest.mark.parametrize(
+    ("created", "decision", "more", "why"),
+    [
+        (50, None, {}, "before the install at 1970-01-01 00:01:40 UTC"),
+        (150, None, {}, "before this policy, which came at 1970-01-01 00:03:20 UTC"),
+        (250, Decision("older", Reserved({}, []), []), {}, "under an earlier policy"),
+        (250, Decision(POLICY.fingerprint, Reserved({}, []), []), {}, "changed since it was created"),
+        (250, None, {"containerd": ["nri", "hook"]}, "the NRI plugin was away"),
+        (250, None, {"containerd": ["runtime"]}, "a runtime or handler that is not wired"),
+        (250, None, {"crio": ["runtime"]}, "containerd is not wired"),
+        (250, None, {"containerd": ["cdi"]}, "the adapter cdi cannot correct this"),
+    ],
+)
+def test_why(created: float, decision: Decision | None, more: dict[str, list[str]], why: str) -> None:
+    known = Round(POLICY, compiled=200, installed=100, adapters=more)
+    running = Running("0a", 1, 1, "/b", "", created, identity=Identity("containerd", True))
+    assert why in known.why(running, decision)
+
+
+def test_a_container_that_cannot_be_looked_at_holds_up_no_other() -> None:
+    def work(number: int) -> Any:
+        if number == 3:
+            signal.pause()  # as a read of memory in a file system that does not answer
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"number": number, "text": "x" * 200_000}
+
+    began = time.monotonic()
+    found = dict(workers.each(9, work, seconds=1.0))
+    assert time.monotonic() - began < 15
+    assert sorted(found) == list(range(9))
+    assert [number for number, result in found.items() if result is None] in ([3, 5], [5, 3])
+    assert all(result["number"] == number for number, result in found.items() if result)
+    assert dict(workers.each(0, work)) == {}
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)  # no worker is left
+
+
+def test_watch_repeats_and_a_user_without_root_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds: list[float] = []
+
+    def slept(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("hook.audit.command.running", list)
+    monkeypatch.setattr("hook.audit.command.time.sleep", slept)
+    arguments = ["audit", "--policy", "/nowhere/p.yaml", "--store", "/nowhere/s"]
+    assert main([*arguments, "--watch", "7", "-o", "json"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["counts"]["drifted"] for line in lines] == [0, 0]
+    assert rounds == [7, 7]
+    assert main([*arguments, "nobody"]) == 2
+    assert "no running container has the id or name nobody" in capsys.readouterr().err
+    assert main([*arguments, "--watch=-1"]) == 2
