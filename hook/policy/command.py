@@ -7,11 +7,8 @@ import gc
 import os
 import sys
 
-from hook.base.system import Untrusted, trusted
-from hook.base.text import printable
 from hook.policy import store
-from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
-from hook.policy.source import Problem
+from hook.policy.compiler import refresh
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -19,12 +16,24 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     policy = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     check = policy.add_parser("check", help="list all errors and warnings of a policy file, with line and column")
     check.add_argument(
-        "file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, whose owner and mode are checked too"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help=f"-: standard input; default: {store.SOURCE}, whose owner and mode are checked too",
     )
     check.add_argument(
         "--node",
         action="store_true",
-        help="also check that every hostPath and valueFrom.file exists on this node and that only root can change it",
+        help="also check that every hostPath and valueFrom.file exists on this node, that only root can change it and "
+        "that containers can read it",
+    )
+    check.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    check.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "github", "sarif"),
+        default="text",
+        help="github: annotations of a workflow; sarif: SARIF 2.1.0 (default: %(default)s)",
     )
     check.set_defaults(run=_check)
     show = policy.add_parser("show", help="print the policy in force, and why a newer policy file is held back")
@@ -47,36 +56,9 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Returns 1 if there is an error.
+    from hook.policy.checking import check
 
-    A wrong owner or mode is an error for the node's policy file, a warning for another file. With --node, a missing
-    file that the policy needs is an error.
-    """
-    path = options.file or store.SOURCE
-    content, _ = read_source(path)
-    compiled = compile_bytes(path, content)
-    problems = [*compiled.warnings, *(_node_problems(compiled) if options.node else [])]
-    for problem in problems:
-        print(problem.at(path), file=sys.stderr)
-    try:
-        trusted(os.path.abspath(path))
-    except Untrusted as error:
-        if not options.file:
-            raise
-        print(printable(f"{path}: warning: on a node this file would be refused: {error}"), file=sys.stderr)
-    if any(problem.severity == "error" for problem in problems):
-        return 1
-    valid = "valid on this node" if options.node else "valid"
-    print(printable(f"{path}: {valid}, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
-    return 0
-
-
-def _node_problems(compiled: Compiled) -> list[Problem]:
-    """Problems of this node's files that the policy names, with their positions in the policy file."""
-    from hook.node.sources import look_at
-
-    source = compiled.source
-    return [source.problem(f.place, f.message, severity=f.severity) for f in look_at(compiled.policy())]
+    return check(options.files, options.node, options.strict, options.output)
 
 
 def _show(options: argparse.Namespace) -> int:
