@@ -17,6 +17,7 @@ from hook.base.text import printable
 from hook.policy import store
 from hook.policy.command import add_policy_options
 from hook.policy.source import PolicyInvalid
+from hook.shell.parser import Parser
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -82,9 +83,23 @@ def _node(parser: argparse.ArgumentParser) -> None:
     add_commands(parser)
 
 
+def _completion(parser: argparse.ArgumentParser) -> None:
+    from hook.shell.command import add_completion
+
+    add_completion(parser)
+
+
+def _man(parser: argparse.ArgumentParser) -> None:
+    from hook.shell.command import add_man
+
+    add_man(parser)
+
+
 GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "policy": ("check or show the node policy", _policy),
     "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
+    "completion": ("print the completion script of a shell", _completion),
+    "man": ("print the manual page of a command", _man),
 }
 """Commands that have commands of their own, with the function that adds those to a parser. Only the function of the
 given command is called: it imports what no other command needs, and a container start may wait for another command."""
@@ -92,7 +107,7 @@ given command is called: it imports what no other command needs, and a container
 
 def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     """The parser of all commands. A group's own commands are in it if `words` has its name."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "reassert",
         description=_DESCRIPTION,
         epilog=_ADAPTERS,
@@ -119,6 +134,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
         "explain", help="print the decision about a container, with the reasons; changes nothing"
     )
     which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
     explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
@@ -181,6 +197,12 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
+    if options.pod:
+        from hook.cases.explain import explain as explain_pod
+
+        if options.output == "diff":
+            raise Usage("-o diff is for a config.json; a pod has none yet")
+        return explain_pod(options.pod, options.policy, options.store, options.output)
     from hook.explain import explain
 
     config = options.config or str(Path(options.bundle) / "config.json")

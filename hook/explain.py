@@ -27,7 +27,7 @@ from hook.trial import Trial
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str) -> int:
     """Print the decision. Returns 0 also for a container that is refused. Raises ReassertError, OSError."""
-    policy = _policy(policy_file, store_directory)
+    policy = policy_of(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
     case = Case("explain", "", lambda: policy)
     decided = case.decide(identify(spec, copied=True), spec)
@@ -36,11 +36,11 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
-        print(_table(decided, case.container, config, case.trial))
+        print(as_table(decided, case.container, config, case.trial))
     return 0
 
 
-def _policy(policy_file: str | None, store_directory: str) -> Policy:
+def policy_of(policy_file: str | None, store_directory: str) -> Policy:
     """The given policy file, compiled but not stored; without one, the policy in force on this node."""
     if policy_file is None:
         return store.load(store.SOURCE, store_directory)
@@ -121,7 +121,8 @@ def _outcome(decided: Plan, container: Container) -> str:
     return "started corrected" if decided.edits else "started unchanged"
 
 
-def _table(decided: Plan, container: Container, config: str, trial: Trial | None) -> str:
+def as_table(decided: Plan, container: Container, config: str, trial: Trial | None) -> str:
+    """The decision as text."""
     parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
         parts.append(_line("WARNING", decided.policy.warning))

@@ -1,4 +1,4 @@
-"""`reassert policy check`: the problems of policy files, for people, for scripts and for code review."""
+"""`reassert policy check`: the problems of policy files, as text, for scripts and for code review."""
 
 from __future__ import annotations
 

@@ -10,6 +10,9 @@ import sys
 from hook.policy import store
 from hook.policy.compiler import refresh
 
+FILE = "reassert-test.yaml"
+"""The name of a file of cases for `policy test`."""
+
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Adds the commands of `reassert policy` to the parser."""
@@ -40,6 +43,24 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     add_policy_options(show)
     show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     show.set_defaults(run=_show)
+    testing = policy.add_parser(
+        "test", help=f"run the cases beside a policy ({FILE} in the directory, or in one below)"
+    )
+    testing.add_argument(
+        "places", nargs="*", metavar="DIR", default=["."], help="directory, or a file of cases (default: .)"
+    )
+    testing.add_argument("--policy", metavar="FILE", help="policy to test in place of the one that the cases name")
+    testing.add_argument("-o", "--output", choices=("table", "junit", "json"), default="table")
+    testing.set_defaults(run=_test)
+    comparing = policy.add_parser(
+        "diff", help="print what a change of a policy means; exit status 1 if it changes anything"
+    )
+    comparing.add_argument("old", metavar="OLD", help="policy file")
+    comparing.add_argument("new", metavar="NEW", help="policy file")
+    comparing.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    comparing.set_defaults(run=_diff)
+    schema = policy.add_parser("schema", help="print the JSON Schema of a policy file, for editors")
+    schema.set_defaults(run=_schema)
     compiling = policy.add_parser(
         "compile", help="compile the policy file now; otherwise the next container start does it"
     )
@@ -59,6 +80,25 @@ def _check(options: argparse.Namespace) -> int:
     from hook.policy.checking import check
 
     return check(options.files, options.node, options.strict, options.output)
+
+
+def _test(options: argparse.Namespace) -> int:
+    from hook.cases.report import test
+
+    return test(options.places, options.policy, options.output)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from hook.cases.diff import diff
+
+    return diff(options.old, options.new, options.output)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from importlib import resources
+
+    sys.stdout.write(resources.files("hook.policy").joinpath("schema.json").read_text("utf-8"))
+    return 0
 
 
 def _show(options: argparse.Namespace) -> int:
