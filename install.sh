@@ -33,6 +33,12 @@ build() {
   packaging/build.sh
 }
 
+# Manual pages, completion and the policy's schema; a package has its own. No reason to fail: /usr may be read-only.
+extras() {
+  [ ! -e /usr/share/doc/reassert ] || return 0
+  packaging/extras.sh "$@" || echo "install.sh: the manual pages and completions were not changed, see above" >&2
+}
+
 for argument; do
   case $argument in
   -h | --help)
@@ -58,11 +64,15 @@ case ${1-} in
     echo "reassert is not installed on this node; nothing was changed."
     exit 0
   fi
-  exec "$program" node uninstall "$@"
+  "$program" node uninstall "$@"
+  case " $* " in *" --dry-run "*) exit 0 ;; esac
+  extras remove /usr/local
   ;;
 "" | --engine* | --adapter* | --runtime-class* | --default | --dry-run | --no-probe | --no-unit | --agent | --no-agent)
   build
-  exec dist/reassert/reassert node install "$@"
+  dist/reassert/reassert node install "$@"
+  case " $* " in *" --dry-run "*) exit 0 ;; esac
+  extras install dist/reassert/reassert /usr/local
   ;;
 *)
   usage >&2

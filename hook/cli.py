@@ -7,7 +7,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from importlib import import_module
 from pathlib import Path
 
 from hook import __version__, events
@@ -17,6 +18,7 @@ from hook.base.text import printable
 from hook.policy import store
 from hook.policy.command import add_policy_options
 from hook.policy.source import PolicyInvalid
+from hook.shell.parser import Parser
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -70,68 +72,40 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def _policy(parser: argparse.ArgumentParser) -> None:
-    from hook.policy.command import add_commands
-
-    add_commands(parser)
-
-
-def _node(parser: argparse.ArgumentParser) -> None:
-    from hook.node.command import add_commands
-
-    add_commands(parser)
-
-
-def _trust(parser: argparse.ArgumentParser) -> None:
-    from hook.trust.command import add_commands
-
-    add_commands(parser)
-
-
-def _doctor(parser: argparse.ArgumentParser) -> None:
-    from hook.doctor.command import add_commands
-
-    add_commands(parser)
-
-
-def _audit(parser: argparse.ArgumentParser) -> None:
-    from hook.audit.command import add_commands
-
-    add_commands(parser)
-
-
-def _events(parser: argparse.ArgumentParser) -> None:
-    from hook.eventlog.command import add_arguments
-
-    add_arguments(parser)
-
-
-def _report(parser: argparse.ArgumentParser) -> None:
-    from hook.eventlog.report import add_arguments
-
-    add_arguments(parser)
-
-
-GROUPS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "policy": ("check or show the node policy", _policy),
+GROUPS: dict[str, tuple[str, str]] = {
+    "policy": ("check, show, test and compare policies", "hook.policy.command:add_commands"),
+    "trust": (
+        "build the company's trust store from the system's roots and your CAs, and check it",
+        "hook.trust.command:add_commands",
+    ),
+    "node": (
+        "configure this node's container engine to call reassert, verify it, and undo it",
+        "hook.node.command:add_commands",
+    ),
     "audit": (
         "compare every running container with the policy in force; exit status 0: all are in policy, 1: one is not, "
         "2: one could not be looked at",
-        _audit,
+        "hook.audit.command:add_commands",
     ),
-    "doctor": ("say on one page whether this node is well, and which command fixes what is not", _doctor),
-    "node": ("configure this node's container engine to call reassert, verify it with probes, and undo it", _node),
-    "events": ("print the event log with its rotated files, and follow it", _events),
-    "report": ("summarise the event log by workload: what the policy changes or refuses, and what to ask for", _report),
-    "trust": ("build the company's trust store from the system's roots and your CAs, and check it", _trust),
+    "report": (
+        "summarise the event log by workload: what the policy changes or refuses, and what to ask for",
+        "hook.eventlog.report:add_commands",
+    ),
+    "events": ("print the event log with its rotated files, and follow it", "hook.eventlog.command:add_commands"),
+    "doctor": (
+        "say on one page whether this node is well, and which command fixes what is not",
+        "hook.doctor.command:add_commands",
+    ),
+    "completion": ("print the completion script of a shell", "hook.shell.command:add_completion"),
+    "man": ("print the manual page of a command", "hook.shell.command:add_man"),
 }
-"""Commands with commands or options of their own, with the function that adds those to a parser. Only the function of
-the given command is called: it imports what no other one needs, and a container start may wait for another command."""
+"""Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
+imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
 
 
 def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     """The parser of all commands. A group's own commands are in it if `words` has its name."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "reassert",
         description=_DESCRIPTION,
         epilog=_ADAPTERS,
@@ -158,6 +132,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
         "explain", help="print the decision about a container, with the reasons; changes nothing"
     )
     which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
     which.add_argument(
@@ -174,10 +149,11 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
         )
     )
 
-    for word, (text, add) in GROUPS.items():
+    for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if word in words:
-            add(group)
+            module, _, function = where.partition(":")
+            getattr(import_module(module), function)(group)
 
     agent = commands.add_parser(
         "agent", help="run as a service that answers container starts in place of new processes"
@@ -223,6 +199,12 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
+    if options.pod:
+        from hook.cases.explain import explain as explain_pod
+
+        if options.output == "diff":
+            raise Usage("-o diff is for a config.json; a pod has none yet")
+        return explain_pod(options.pod, options.policy, options.store, options.output)
     from hook.explain import explain, explain_running
 
     if options.container:

@@ -31,7 +31,7 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
 
     `runs`: it is the config.json of a container that runs, in the bundle that its engine made.
     """
-    policy = _policy(policy_file, store_directory)
+    policy = policy_of(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
     case = Case("explain", "", lambda: policy)
     decided = case.decide(identify(spec, copied=not runs), spec)
@@ -42,7 +42,7 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
-        print(_table(decided, container, config, outcome, case.trial))
+        print(as_table(decided, container, config, case.trial, outcome))
     return 0
 
 
@@ -56,7 +56,7 @@ def explain_running(word: str, policy_file: str | None, store_directory: str, ou
     return explain(found.config, policy_file, store_directory, output, runs=True)
 
 
-def _policy(policy_file: str | None, store_directory: str) -> Policy:
+def policy_of(policy_file: str | None, store_directory: str) -> Policy:
     """The given policy file, compiled but not stored; without one, the policy in force on this node."""
     if policy_file is None:
         return store.load(store.SOURCE, store_directory)
@@ -150,7 +150,8 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     return f"its config.json is not what the policy wants: a new container would be {would}. See `reassert audit`"
 
 
-def _table(decided: Plan, container: Container, config: str, outcome: str, trial: Trial | None) -> str:
+def as_table(decided: Plan, container: Container, config: str, trial: Trial | None, outcome: str = "") -> str:
+    """The decision as text. `outcome`: the result, where it is not that of a start."""
     parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
         parts.append(_line("WARNING", decided.policy.warning))
@@ -168,7 +169,7 @@ def _table(decided: Plan, container: Container, config: str, outcome: str, trial
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
-    parts += ["", _line("result", outcome)]
+    parts += ["", _line("result", outcome or _outcome(decided, container))]
     if trial:
         parts += ["", "the rules in Audit mode would do, if they were enforced:"]
         if trial.edits:

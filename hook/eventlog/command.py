@@ -21,7 +21,7 @@ _CELL = 120
 """Bytes of one value in the table."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_commands(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `reassert events`."""
     parser.add_argument("-f", "--follow", action="store_true", help="go on with each event as it is logged")
     select.add_options(parser)

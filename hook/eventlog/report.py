@@ -25,7 +25,7 @@ _WORDS = {
 _CELL = 100
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_commands(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `reassert report`."""
     select.add_options(parser, since="7d")
     parser.add_argument(

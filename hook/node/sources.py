@@ -60,6 +60,26 @@ def _severity(rule: Rule) -> str:
     return WARNING if rule.tried else ERROR
 
 
+def unreadable(policy: Policy) -> list[Finding]:
+    """Returns a warning for each mounted file or directory that a process of another user than root cannot read."""
+    found: list[Finding] = []
+    for number, rule in enumerate(policy.candidates(None)):
+        for index, mount in enumerate(rule.mounts):
+            try:
+                mode = os.stat(mount.source).st_mode if mount.source else 0
+            except OSError:
+                continue  # `look_at` has that
+            wanted = 0o005 if stat.S_ISDIR(mode) else 0o004
+            if (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and mode & wanted != wanted:
+                place: Place = ("spec", "rules", number, "mounts", index, "hostPath")
+                text = f"rule {rule.name}: hostPath {mount.source} has mode {stat.S_IMODE(mode):04o}"
+                message = (
+                    f"{text}: only root and its group can read it in a container (chmod o+r{'x' if wanted & 1 else ''})"
+                )
+                found.append(Finding(WARNING, place, message))
+    return found
+
+
 def problems_and_hints(policy: Policy) -> tuple[list[str], list[str]]:
     """Returns two lists for `status` and `install`: findings by which containers are refused now, and all others."""
     problems: list[str] = []

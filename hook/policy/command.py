@@ -7,11 +7,11 @@ import gc
 import os
 import sys
 
-from hook.base.system import Untrusted, trusted
-from hook.base.text import printable
 from hook.policy import store
-from hook.policy.compiler import Compiled, compile_bytes, read_source, refresh
-from hook.policy.source import Problem
+from hook.policy.compiler import refresh
+
+FILE = "reassert-test.yaml"
+"""The name of a file of cases for `policy test`."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -19,18 +19,48 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     policy = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     check = policy.add_parser("check", help="list all errors and warnings of a policy file, with line and column")
     check.add_argument(
-        "file", nargs="?", metavar="FILE", help=f"default: {store.SOURCE}, whose owner and mode are checked too"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help=f"-: standard input; default: {store.SOURCE}, whose owner and mode are checked too",
     )
     check.add_argument(
         "--node",
         action="store_true",
-        help="also check that every hostPath and valueFrom.file exists on this node and that only root can change it",
+        help="also check that every hostPath and valueFrom.file exists on this node, that only root can change it and "
+        "that containers can read it",
+    )
+    check.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    check.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "github", "sarif"),
+        default="text",
+        help="github: annotations of a workflow; sarif: SARIF 2.1.0 (default: %(default)s)",
     )
     check.set_defaults(run=_check)
     show = policy.add_parser("show", help="print the policy in force, and why a newer policy file is held back")
     add_policy_options(show)
     show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     show.set_defaults(run=_show)
+    testing = policy.add_parser(
+        "test", help=f"run the cases beside a policy ({FILE} in the directory, or in one below)"
+    )
+    testing.add_argument(
+        "places", nargs="*", metavar="DIR", default=["."], help="directory, or a file of cases (default: .)"
+    )
+    testing.add_argument("--policy", metavar="FILE", help="policy to test in place of the one that the cases name")
+    testing.add_argument("-o", "--output", choices=("table", "junit", "json"), default="table")
+    testing.set_defaults(run=_test)
+    comparing = policy.add_parser(
+        "diff", help="print what a change of a policy means; exit status 1 if it changes anything"
+    )
+    comparing.add_argument("old", metavar="OLD", help="policy file")
+    comparing.add_argument("new", metavar="NEW", help="policy file")
+    comparing.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    comparing.set_defaults(run=_diff)
+    schema = policy.add_parser("schema", help="print the JSON Schema of a policy file, for editors")
+    schema.set_defaults(run=_schema)
     compiling = policy.add_parser(
         "compile", help="compile the policy file now; otherwise the next container start does it"
     )
@@ -47,37 +77,28 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Returns 1 if there is an error.
+    from hook.policy.checking import check
 
-    A wrong owner or mode is an error for the node's policy file, a warning for another file. With --node, a missing
-    file that the policy needs is an error.
-    """
-    path = options.file or store.SOURCE
-    content, _ = read_source(path)
-    compiled = compile_bytes(path, content)
-    problems = [*compiled.warnings, *(_node_problems(compiled) if options.node else [])]
-    for problem in problems:
-        print(problem.at(path), file=sys.stderr)
-    try:
-        trusted(os.path.abspath(path))
-    except Untrusted as error:
-        if not options.file:
-            raise
-        print(printable(f"{path}: warning: on a node this file would be refused: {error}"), file=sys.stderr)
-    if any(problem.severity == "error" for problem in problems):
-        return 1
-    valid = "valid on this node" if options.node else "valid"
-    print(printable(f"{path}: {valid}, {len(compiled.lines)} rules, sha256 {compiled.source.sha256}"))
+    return check(options.files, options.node, options.strict, options.output)
+
+
+def _test(options: argparse.Namespace) -> int:
+    from hook.cases.report import test
+
+    return test(options.places, options.policy, options.output)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from hook.cases.diff import diff
+
+    return diff(options.old, options.new, options.output)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from importlib import resources
+
+    sys.stdout.write(resources.files("hook.policy").joinpath("schema.json").read_text("utf-8"))
     return 0
-
-
-def _node_problems(compiled: Compiled) -> list[Problem]:
-    """Problems of this node's files that the policy names, with their positions in the policy file."""
-    from hook.node.sources import look_at
-
-    source = compiled.source
-    found = look_at(compiled.policy())
-    return [source.problem(source.origin(f.place), f.message, severity=f.severity) for f in found]
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -59,8 +59,8 @@ reassert ($VERSION) unstable; urgency=medium
 
  -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 END
-install -d "$root/usr/share/man/man8" "$root/usr/share/lintian/overrides"
-gzip -9n < packaging/deb/reassert.8 > "$root/usr/share/man/man8/reassert.8.gz"
+install -d "$root/usr/share/lintian/overrides"
+packaging/extras.sh install "$DIST/reassert/reassert" /usr "$root"
 cp packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/reassert"
 find "$root" -type d -exec chmod 755 {} +
 find "$root" -type f ! -path "$program/$content/reassert" ! -path "$program/$content/front" -exec chmod 644 {} +

@@ -21,12 +21,12 @@ from e2e.test_exclusive import Machine
 from hook.adapters.nri.creation import Decider
 from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.report import Report
-from hook.policy.resident import Resident
 from hook.audit.audit import Audit, audit
 from hook.audit.inventory import chosen, running
 from hook.audit.judge import STALE
 from hook.audit.stale import stale
 from hook.audit.why import look
+from hook.policy.resident import Resident
 from hook.policy.store import load
 
 FILE = """\

@@ -50,7 +50,27 @@ FULL: dict[str, Any] = {
         ],
     },
 }
-VALUES = [None, True, False, 0, 1, 1.0, 1.5, 5000, "", "x", "Audit", "/a", "a b", [], ["x"], [1], {}, {"a": "b"}, {"absent": True}]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    1.0,
+    1.5,
+    5000,
+    "",
+    "x",
+    "Audit",
+    "/a",
+    "a b",
+    [],
+    ["x"],
+    [1],
+    {},
+    {"a": "b"},
+    {"absent": True},
+]
 KEYS = ["name", "mode", "value", "absent", "file", "hostPath", "x", "rules", "valueFrom", "deviceAllocation"]
 SHAPES = Shapes(schema())
 JSONSCHEMA = Draft202012Validator(schema())

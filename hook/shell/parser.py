@@ -1,0 +1,45 @@
+"""argparse's parser with "did you mean" for commands, options and values."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of one command. Its sub-commands get parsers of the same class."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]  # its overloads say no more
+        """See argparse. The error about an unknown option names the one that was meant."""
+        given = list(sys.argv[1:] if args is None else args)
+        found, extras = self.parse_known_args(given, namespace)
+        if extras:
+            at = self._of(given)
+            at.error(f"unrecognized arguments: {' '.join(extras)}{meant(extras[0], at._option_string_actions)}")
+        return found
+
+    def _of(self, arguments: list[str]) -> Parser:
+        """The parser of the command that the arguments name."""
+        at: Parser = self
+        for word in arguments:
+            below = next((a for a in at._actions if isinstance(a, argparse._SubParsersAction)), None)
+            if below is not None and word in below.choices:
+                at = below.choices[word]
+        return at
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        names = [str(choice) for choice in choices]
+        hint = meant(str(value), names) or f" (choose from {', '.join(names)})"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """`; did you mean NAME?`, if there is a name like the given one."""
+    near = difflib.get_close_matches(given.partition("=")[0], list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,180 @@
+"""`policy test`: cases beside a policy, and their reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from unit.support import CONTAINERD, ROOT, config, document, reassert
+
+POD = """kind: Pod
+metadata: {name: web, namespace: team-a}
+spec:
+  containers:
+  - name: c
+    env: [{name: CA, value: /mine}]
+    volumeMounts: [{name: v, mountPath: /etc/ssl}]
+  volumes: [{name: v, emptyDir: {}}]
+"""
+RULE = {
+    "name": "ca",
+    "mode": "Audit",
+    "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "BAD", "absent": True}],
+    "mounts": [{"hostPath": "/ca", "mountPath": "/etc/ssl"}],
+}
+LABELLED = {
+    "name": "by-label",
+    "match": {"podSelector": {"matchLabels": {"a": "b"}}, "ifUnknown": "Skip"},
+    "env": [{"name": "L", "value": "1"}],
+}
+FROM_FILE = {"name": "file", "match": {"namespaces": ["f"]}, "env": [{"name": "F", "valueFrom": {"file": "/f"}}]}
+DENY = {
+    "name": "deny",
+    "match": {"namespaces": ["deny"]},
+    "env": [{"name": "CA", "value": "/ca.pem"}],
+    "onConflict": "Deny",
+}
+
+
+class Suite:
+    """A directory with a policy, a pod and cases."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "policy.yaml").write_text(document(RULE, LABELLED, FROM_FILE, DENY, mode="Audit"))
+        (directory / "pod.yaml").write_text(POD)
+        found = config(["CA=/mine"], annotations=CONTAINERD)
+        (directory / "config.json").write_text(json.dumps(found))
+
+    def run(self, *cases: dict[str, Any], output: str = "json", **fields: Any) -> tuple[int, str, str]:
+        test = {"kind": "PolicyTest", "policy": "policy.yaml", "cases": list(cases), **fields}
+        (self.directory / "reassert-test.yaml").write_text(json.dumps(test))
+        done = reassert("policy", "test", str(self.directory), "-o", output)
+        return done.returncode, done.stdout, done.stderr
+
+    def failures(self, expect: dict[str, Any], **case: Any) -> list[str]:
+        """Of one case with the pod."""
+        status, out, err = self.run({"name": "n", "pod": "pod.yaml", "expect": expect, **case})
+        [result] = json.loads(out)["tests"][0]["results"] if out else [{"failures": [err]}]
+        assert status == (1 if result["failures"] else 0)
+        found: list[str] = result["failures"]
+        return found
+
+
+@pytest.fixture
+def suite(root_dir: Path) -> Suite:
+    return Suite(root_dir)
+
+
+def test_rules_are_tested_as_if_they_were_enforced(suite: Suite) -> None:
+    assert suite.failures({"env": {"CA": "/ca.pem", "BAD": None}, "mounts": {"/etc/ssl": "/ca"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("expect", "failure"),
+    [
+        ({"env": {"CA": "/other"}}, "env CA: '/ca.pem', expected '/other'"),
+        ({"env": {"CA": None}}, "env CA: '/ca.pem', expected absent"),
+        ({"env": {"GONE": "x"}}, "env GONE: absent, expected 'x'"),
+        ({"mounts": {"/etc/ssl/": None}}, "mount /etc/ssl: '/ca', expected absent"),
+        ({"mounts": {"/x": "/y"}}, "mount /x: absent, expected '/y'"),
+        ({"refusal": True}, "not refused"),
+        ({"edits": []}, "edits: env CA, mount /etc/ssl; expected none"),
+    ],
+)
+def test_difference_is_told(suite: Suite, expect: dict[str, Any], failure: str) -> None:
+    assert suite.failures(expect) == [failure]
+
+
+def test_refusal_is_expected_by_a_part_of_its_text(suite: Suite) -> None:
+    text = "rule deny: env CA is reserved and was set to something else"
+    assert suite.failures({"refusal": "rule deny"}, namespace="deny") == []
+    assert suite.failures({"refusal": True}, namespace="deny") == []
+    assert suite.failures({"refusal": "rule other"}, namespace="deny") == [f"refused with another text: {text}"]
+    assert suite.failures({"env": {}}, namespace="deny") == [f"refused: {text}"]
+
+
+def test_labels_and_adapter_decide_which_rules_match(suite: Suite) -> None:
+    assert suite.failures({"env": {"L": None}}) == []
+    assert suite.failures({"env": {"L": "1"}}, labels={"a": "b"}) == []
+    assert suite.failures({"env": {"L": None}}, labels={"a": "b"}, adapter="runtime") == []
+
+
+def test_facts_of_the_node_are_given_and_not_read_here(suite: Suite) -> None:
+    node = {"files": {"/f": "value"}, "missing": ["/ca"]}
+    [missing] = suite.failures({"env": {}}, node={"missing": ["/ca"]})
+    assert "hostPath /ca for mount /etc/ssl does not exist on this node" in missing
+    assert suite.failures({"env": {"F": "value"}}, namespace="f", node={"files": {"/f": "value"}}) == []
+    [unsaid] = suite.failures({"env": {}}, namespace="f")
+    assert "the case does not say what /f has (node.files)" in unsaid
+    assert suite.failures({"refusal": "hostPath /ca"}, namespace="f", node=node) == []
+
+
+def test_config_json_is_an_input_too(suite: Suite) -> None:
+    status, out, _ = suite.run({"name": "n", "config": "config.json", "expect": {"env": {"CA": "/ca.pem"}}})
+    [result] = json.loads(out)["tests"][0]["results"]
+    assert (status, result["passed"], result["rules"]) == (0, True, ["ca"])
+
+
+def test_report_names_rules_without_a_case(suite: Suite) -> None:
+    _, out, _ = suite.run({"name": "n", "pod": "pod.yaml", "expect": {"env": {"CA": "/ca.pem"}}}, output="table")
+    assert "no case for: by-label, file, deny" in out
+    assert "1 passed, 0 failed" in out
+
+
+def test_junit_has_a_case_for_each_container(suite: Suite) -> None:
+    good = {"name": "good <&>", "pod": "pod.yaml", "expect": {"env": {"CA": "/ca.pem"}}}
+    bad = {"name": "bad", "pod": "pod.yaml", "expect": {"env": {"CA": "\u0007x"}}}
+    status, out, _ = suite.run(good, bad, output="junit")
+    root = ElementTree.fromstring(out.partition("\n")[2])
+    [one] = root
+    assert (status, one.attrib["tests"], one.attrib["failures"]) == (1, "2", "1")
+    assert [case.attrib["name"] for case in one] == ["good <&>: c", "bad: c"]
+    assert [len(case) for case in one] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("case", "complaint"),
+    [
+        ({"pod": "pod.yaml", "expects": {}}, "unknown field 'expects'; did you mean expect?"),
+        ({"pod": "pod.yaml"}, "expect is missing"),
+        ({"expect": {}}, "it takes a pod or a config"),
+        ({"pod": "gone.yaml", "expect": {}}, "gone.yaml: No such file or directory"),
+        ({"pod": "pod.yaml", "expect": {"envs": {}}}, "unknown field 'envs'; did you mean env?"),
+        ({"pod": "pod.yaml", "container": "x", "expect": {}}, "the pod has no container x"),
+        ({"pod": "pod.yaml", "adapter": "x", "expect": {}}, "adapter: 'x' is not one of nri, runtime"),
+    ],
+)
+def test_case_that_is_wrong_is_an_error_of_its_own(suite: Suite, case: dict[str, Any], complaint: str) -> None:
+    status, out, err = suite.run({"name": "n", **case})
+    assert (status, out) == (1, "")
+    assert complaint in err
+
+
+def test_directory_without_cases_is_an_error(root_dir: Path) -> None:
+    done = reassert("policy", "test", str(root_dir))
+    assert (done.returncode, "no reassert-test.yaml in this directory" in done.stderr) == (1, True)
+
+
+def test_examples_pass() -> None:
+    done = reassert("policy", "test", str(ROOT / "config/tests"))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "4 passed, 0 failed" in done.stdout
+
+
+def test_explain_shows_each_container_of_a_pod(suite: Suite) -> None:
+    text = POD.replace("spec:\n", "spec:\n  initContainers: [{name: i}]\n")
+    (suite.directory / "pod.yaml").write_text(text)
+    where = (str(suite.directory / "pod.yaml"), "--policy", str(suite.directory / "policy.yaml"))
+    done = reassert("explain", *where, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    init, container = json.loads(done.stdout)
+    assert (init["container"]["types"], container["container"]["types"]) == (["init"], ["container"])
+    assert "env CA" in [f"{edit['kind']} {edit['name']}" for edit in container["edits"]]
+    table = reassert("explain", *where)
+    assert table.stdout.count("\nresult") == 2
+    assert reassert("explain", *where, "-o", "diff").returncode == 2

@@ -1,0 +1,118 @@
+"""`policy check` for several files, standard input, and the formats of code review."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.support import document, reassert
+
+GOOD = document({"name": "r", "env": [{"name": "A", "value": "x"}]})
+WARNED = document(
+    {"name": "r", "match": {"podSelector": {"matchLabels": {"a": "b"}}}, "env": [{"name": "A", "value": "x"}]}
+)
+BAD = "apiVersion: reassert/v1\nkind: NodePolicy\nspec: {mod: x}\n"
+COMPLAINT = "unknown field 'mod'; did you mean mode?"
+
+
+@pytest.fixture
+def files(root_dir: Path) -> dict[str, str]:
+    found = {}
+    for name, text in (("good", GOOD), ("warned", WARNED), ("bad", BAD)):
+        path = root_dir / f"{name}.yaml"
+        path.write_text(text)
+        found[name] = str(path)
+    return found
+
+
+def checked(*arguments: str, **options: Any) -> tuple[int, str, str]:
+    done = reassert("policy", "check", *arguments, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_several_files_are_all_checked(files: dict[str, str]) -> None:
+    status, out, err = checked(files["good"], files["bad"], files["warned"])
+    assert status == 1
+    assert [line.partition(":")[0] for line in out.splitlines()] == [files["good"], files["warned"]]
+    assert f"{files['bad']}:3:8: error: {COMPLAINT}" in err
+    assert f"{files['warned']}:" in err
+
+
+def test_standard_input_is_checked() -> None:
+    assert checked("-", input=BAD) == (1, "", f"stdin:3:8: error: {COMPLAINT}\n")
+    status, out, err = checked("-", input=GOOD)
+    assert (status, out.partition(",")[0], err) == (0, "stdin: valid", "")
+
+
+def test_file_that_is_missing_does_not_hide_the_others(files: dict[str, str]) -> None:
+    status, out, err = checked("/nonexistent/x.yaml", files["good"])
+    assert (status, err) == (1, "reassert: /nonexistent/x.yaml: No such file or directory\n")
+    assert out.startswith(files["good"])
+
+
+def test_warnings_fail_with_strict_alone(files: dict[str, str]) -> None:
+    assert checked(files["warned"])[0] == 0
+    assert checked("--strict", files["warned"])[0] == 1
+    assert checked("--strict", files["good"])[0] == 0
+
+
+def test_json(files: dict[str, str]) -> None:
+    status, out, _ = checked("-o", "json", files["good"], files["bad"])
+    good, bad = json.loads(out)["files"]
+    assert status == 1
+    assert (good["valid"], good["rules"], good["problems"], len(good["sha256"])) == (True, 1, [], 64)
+    problem = {"line": 3, "column": 8, "severity": "error", "message": COMPLAINT}
+    assert (bad["file"], bad["valid"], bad["problems"]) == (files["bad"], False, [problem])
+
+
+def test_github_annotations_are_escaped(root_dir: Path) -> None:
+    path = root_dir / "a,b.yaml"
+    path.write_text("apiVersion: reassert/v1\nkind: NodePolicy\nspec: {'50%\\n': x}\n")
+    status, out, _ = checked("-o", "github", str(path))
+    assert status == 1
+    [line] = out.splitlines()
+    assert line.startswith(f"::error file={root_dir}/a%2Cb.yaml,line=3,col=8::unknown field '50%25")
+
+
+def test_sarif(files: dict[str, str]) -> None:
+    status, out, _ = checked("-o", "sarif", files["bad"], files["warned"], "/nonexistent")
+    log = json.loads(out)
+    assert (status, log["version"]) == (1, "2.1.0")
+    [run] = log["runs"]
+    assert run["tool"]["driver"]["name"] == "reassert"
+    places = [
+        (
+            result["level"],
+            result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+            result["locations"][0]["physicalLocation"]["region"],
+        )
+        for result in run["results"]
+    ]
+    assert places[0] == ("error", files["bad"], {"startLine": 3, "startColumn": 8})
+    assert [level for level, _, _ in places] == ["error", "warning", "error"]
+    assert places[2][2] == {"startLine": 1, "startColumn": 1}
+    assert {result["ruleId"] for result in run["results"]} == {"policy"}
+
+
+def test_node_says_which_hostpath_a_container_cannot_read(root_dir: Path) -> None:
+    (root_dir / "ca.pem").write_text("x")
+    (root_dir / "ca.pem").chmod(0o640)
+    (root_dir / "dir").mkdir(mode=0o700)
+    (root_dir / "open.pem").write_text("x")
+    mounts = [
+        {"hostPath": f"{root_dir}/{name}", "mountPath": f"/{name}"} for name in ("ca.pem", "dir", "open.pem", "gone")
+    ]
+    path = root_dir / "p.yaml"
+    path.write_text(document({"name": "r", "mounts": mounts}))
+    status, _, err = checked("--node", str(path))
+    assert status == 1  # for the one that is gone
+    said = [line for line in err.splitlines() if "only root" in line and "can read it" in line]
+    assert [("ca.pem has mode 0640" in said[0], "(chmod o+r)" in said[0]), "dir has mode 0700" in said[1]] == [
+        (True, True),
+        True,
+    ]
+    assert len(said) == 2
+    assert ": warning: rule r: hostPath" in said[0]
