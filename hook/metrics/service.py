@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import threading
 import time
 
 from hook.adapters.nri.metrics import Metrics, NoMetrics
-from hook.base.errors import Usage
 from hook.base.system import replace_file
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
+from hook.metrics.options import check_directory
 
 FILE = "reassert.prom"
 """Name of the file for node_exporter's textfile collector, which reads `*.prom`."""
@@ -54,12 +53,6 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
         work = _Work(metrics, options.textfile or "", log)
         threading.Thread(target=work.run, name="metrics", daemon=True).start()
     return metrics
-
-
-def check_directory(path: str) -> None:
-    """Raises Usage unless --textfile names a directory."""
-    if not path.startswith("/") or not os.path.isdir(path):
-        raise Usage(f"--textfile takes the directory of node_exporter's textfile collector, not {path!r}")
 
 
 class _Work:

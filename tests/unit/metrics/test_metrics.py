@@ -21,6 +21,7 @@ from hook.metrics import service, verified
 from hook.metrics.certificates import expiries
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
+from hook.metrics.options import check_directory
 from hook.policy.compiler import refresh
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
 from unit.support import document
@@ -104,6 +105,14 @@ def test_starts_while_no_agent_ran_are_counted_by_the_next_one(root_dir: Path) -
     LogCounter(str(path), str(root_dir), metrics).count()
     found = {name: value for name, value in samples(metrics).items() if name.startswith("reassert_containers_total")}
     assert found == {'reassert_containers_total{adapter="runtime",cold="absent",outcome="adjusted",start="cold"}': 1}
+
+
+def test_the_first_events_of_a_node_count_though_the_agent_ends_before_it_has_counted_them(root_dir: Path) -> None:
+    path, metrics = root_dir / "events.jsonl", Metrics()
+    LogCounter(str(path), str(root_dir), NoMetrics())
+    log(path, event("edited", "a", 1))
+    LogCounter(str(path), str(root_dir), metrics).count()
+    assert any(name.startswith("reassert_containers_total") for name in samples(metrics))
 
 
 # -- the node
@@ -201,7 +210,7 @@ def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
 def test_textfile_must_be_a_directory(tmp_path: Path) -> None:
     for path in ("relative", str(tmp_path / "none")):
         with pytest.raises(Usage, match="--textfile takes the directory"):
-            service.check_directory(path)
+            check_directory(path)
 
 
 def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None:
