@@ -30,6 +30,8 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
     if not options.metrics and not options.textfile:
         return NoMetrics()
     metrics = Metrics()
+    if not has_plugin:
+        metrics.without_plugin()
     state = NodeState(metrics, options.policy, options.store, has_plugin)
     own = ("nri",) if has_plugin else ()
     log = LogCounter(options.events, options.store, metrics, own) if all_adapters else None

@@ -207,6 +207,13 @@ def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
     assert type(service.start(options(tmp_path), False, True)) is NoMetrics
 
 
+def test_a_node_without_the_plugin_is_none_without_a_connection() -> None:
+    metrics = Metrics()
+    assert samples(metrics)["reassert_nri_connected"] == 0
+    metrics.without_plugin()
+    assert not [name for name in samples(metrics) if name.startswith(("reassert_nri", "reassert_decision"))]
+
+
 def test_textfile_must_be_a_directory(tmp_path: Path) -> None:
     for path in ("relative", str(tmp_path / "none")):
         with pytest.raises(Usage, match="--textfile takes the directory"):
