@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +27,7 @@ from hook.metrics.node import NodeState
 from hook.metrics.options import check_directory
 from hook.policy.compiler import refresh
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
-from unit.support import document
+from unit.support import ROOT, document
 
 BUNDLE = Path(where())
 
@@ -244,6 +247,43 @@ def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None
     assert bad == []
     assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(tmp_path) == [service.FILE], "no other file that node_exporter could read"
+
+
+def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod on the node's network can occupy the port; the agent answers container starts all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = "import sys; from unit.metrics.test_metrics import serve; serve(*sys.argv[1:])"
+        path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+        running = subprocess.Popen(
+            [sys.executable, "-c", command, address, str(tmp_path)], env={"PYTHONPATH": path}, stderr=subprocess.PIPE
+        )
+        assert running.stderr
+        assert b"Address already in use" in running.stderr.readline()
+        assert running.poll() is None
+    try:
+        host, port = address.split(":")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with socket.create_connection((host, int(port))) as client:
+                    client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                    assert client.recv(100).startswith(b"HTTP/1.0 200")
+                    break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        running.kill()
+        running.wait()
+        running.stderr.close()
+
+
+def serve(address: str, directory: str) -> None:
+    """The agent's part of it, in a process of its own."""
+    service._COUNT = 0.2
+    service.start(options(Path(directory), metrics=address), False, True)
+    time.sleep(60)
 
 
 def test_a_textfile_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
