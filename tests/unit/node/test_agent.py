@@ -97,6 +97,7 @@ def test_metrics_stay_as_they_are_until_an_install_says_otherwise(tmp_path: Path
     nothing: dict[str, str | None] = {"metrics": None, "textfile": None}
     address, notes = "[::1]:9464", {"metrics": {"metrics": "[::1]:9464"}}
     assert metrics_of(nothing, {}, []) is None
+    assert metrics_of({"metrics": None, "textfile": ""}, {}, []) is None
     assert metrics_of({**nothing, "metrics": address}, {}, []) == {"metrics": address}
     assert metrics_of(nothing, notes, []) == metrics_of(nothing, {}, [{}, notes]) == {"metrics": address}
     both = {"metrics": address, "textfile": str(tmp_path)}

@@ -73,7 +73,7 @@ def metrics_of(
     """
     before = next((found[METRICS] for found in (notes, *others) if METRICS in found), None)
     said = {name: value for name, value in given.items() if value is not None}
-    if not said:
+    if not said or (before is None and not any(said.values())):
         return before
     if address := said.get("metrics"):
         check_address(address)
