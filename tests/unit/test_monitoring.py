@@ -123,8 +123,8 @@ def test_every_variable_of_a_panel_is_defined() -> None:
 # -- Prometheus' own tool
 
 
-def promtool(*arguments: str, where: Path = MONITORING) -> str:
-    done = subprocess.run([PROMTOOL, *arguments], cwd=where, capture_output=True, text=True, timeout=120)
+def promtool(*arguments: str, where: Path = MONITORING, text: str = "") -> str:
+    done = subprocess.run([PROMTOOL, *arguments], cwd=where, capture_output=True, text=True, timeout=120, input=text)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -137,6 +137,17 @@ def test_promtool_accepts_the_alerts_and_their_unit_tests_pass() -> None:
     tested = {name for file in names for name in re.findall(r"alertname: (\w+)", (MONITORING / file).read_text())}
     rules = YAML(typ="safe").load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
     assert tested == {rule["alert"] for rule in rules}
+
+
+@pytest.mark.promtool
+def test_promtool_has_nothing_against_the_metrics() -> None:
+    """Also what node_exporter reads from the textfile."""
+    metrics = Metrics()
+    metrics.started("runtime", "adjusted", "cold", "absent")
+    metrics.edit('a "rule"\\\n', "env", "runtime")
+    metrics.verified({"containerd": (1, 0)})
+    metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
+    assert promtool("check", "metrics", text=metrics.text()[1].decode()) == ""
 
 
 @pytest.mark.promtool
