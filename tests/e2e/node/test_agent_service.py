@@ -148,6 +148,7 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
     assert sum(float(line.split()[-1]) for line in counted) == 3, "the pod's sandbox and its containers; no probe"
     wait_for(lambda: "absent" in booted.path("/run/textfile/reassert.prom").read_text(), "the textfile")
 
+    assert booted.run("journalctl", "-o", "cat", "REASSERT_EVENT=agent.ended").stdout.startswith("agent.ended answered")
     found = booted.run("journalctl", "-o", "json", "SYSLOG_IDENTIFIER=reassert", "REASSERT_EVENT=container.edited")
     entries = [json.loads(line) for line in found.stdout.splitlines()]
     mine = [entry for entry in entries if "REASSERT_PROBE" not in entry and "REASSERT_CONTAINER" in entry]
