@@ -10,7 +10,7 @@ import time
 from hook.base.errors import ReassertError
 from hook.base.jsontext import encode
 from hook.base.system import timestamp, trusted
-from hook.container.identity import Identity
+from hook.container.identity import CONTAINERD, Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
 
@@ -86,7 +86,7 @@ def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bo
     """Whether the container is a probe, which `node verify` or `node install` started as root.
 
     No other user can mark a container as a probe: engines choose ids at random, and only root can write to PROBES. The
-    pod's UID counts only over NRI. In config.json it may be a docker user's annotation.
+    pod's UID counts only over NRI and of containerd, for sandboxes. Elsewhere it may be a docker user's annotation.
     """
     try:
         marks = posix.listdir(PROBES)  # a list to compare with: an id is never used as a path
@@ -95,7 +95,9 @@ def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bo
         trusted(PROBES)
     except (OSError, ReassertError):
         return False
-    return container_id in marks or (adapter == "nri" and identity is not None and identity.uid in marks)
+    if container_id in marks or identity is None:
+        return container_id in marks
+    return identity.uid in marks and (adapter == "nri" or identity.engine == CONTAINERD)
 
 
 def plan_event(

@@ -15,6 +15,7 @@ from e2e.support import REASSERT
 from hypothesis import settings
 
 BROWSER = "chromium-headless-shell"
+PROMTOOL = Path(__file__).resolve().parents[1] / "build/promtool"
 ENGINES = ("/usr/sbin/runc", "/usr/bin/crun", "/bin/busybox")
 
 
@@ -29,6 +30,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "users": ("files and processes of several users: the machine's own root", several_users),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
     "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),
+    "promtool": ("promtool (tests/promtool.sh)", lambda: os.access(PROMTOOL, os.X_OK)),
     "engine": ("real runtimes and engines", lambda: all(os.access(tool, os.X_OK) for tool in ENGINES)),
 }
 """Markers: what a test needs of the machine, in words, and the probe for it."""

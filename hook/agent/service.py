@@ -242,6 +242,8 @@ class Agent:
     def log(self, event: str, level: str, text: str, **more: object) -> None:
         """Logs an event about the agent itself."""
         now = timestamp(time.time_ns())
+        with contextlib.suppress(GoCold):
+            events.SETTINGS[:] = self._memory.policy().event_log
         events.write(
             self._memory.events,
             {"event": event, "timestamp": now, "adapter": ADAPTER, "level": level, "message": text, **more},

@@ -1,1 +1,1 @@
-"""The event log for people: `reassert events` and `reassert report`."""
+"""Reads the event log: `reassert events` and `reassert report`."""

@@ -17,6 +17,9 @@ from hook.eventlog.reader import Event, Tail
 NAME = "events-position.json"
 """In the directory of compiled policies: where the counting ended. What is logged while no agent runs counts too."""
 
+_NO_LOG = (0, 0, 0)
+"""The place before the first event of a node: all that is logged counts."""
+
 _ADAPTERS = ("runtime", "hook", "precreate", "nri")
 _OUTCOMES = {
     events.EDITED: "adjusted",
@@ -38,13 +41,17 @@ class LogCounter:
         self._tail = Tail(log, start=self._place)
         if self._place is None:
             self._tail.to_the_end()
+            self._keep_place()
 
     def count(self) -> None:
         """Count the events since the last call."""
         for event in self._tail.new():
             self._event(event)
-        place = self._tail.place()
-        if place is not None and place != self._place:
+        self._keep_place()
+
+    def _keep_place(self) -> None:
+        place = self._tail.place() or _NO_LOG
+        if place != self._place:
             self._place = place
             with contextlib.suppress(OSError):
                 make_directory(self._store, 0o700)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from hook.base.errors import Usage
 from hook.base.system import replace_file
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
+from hook.metrics.options import check_address, check_directory
 
 FILE = "reassert.prom"
 """Name of the file for node_exporter's textfile collector, which reads `*.prom`."""
@@ -26,11 +26,14 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
     """What counts, served as the options say. Raises Usage.
 
     `options`: metrics, textfile, policy, store, events. `has_plugin`: whether the NRI plugin is in this process.
-    `all_adapters`: whether this process counts the other adapters from the event log.
+    `all_adapters`: whether this process is the agent. It counts the other adapters from the event log, and it runs
+    without metrics while the address is in use or the directory is missing: container starts wait for it.
     """
     if not options.metrics and not options.textfile:
         return NoMetrics()
     metrics = Metrics()
+    if not has_plugin:
+        metrics.without_plugin()
     state = NodeState(metrics, options.policy, options.store, has_plugin)
     own = ("nri",) if has_plugin else ()
     log = LogCounter(options.events, options.store, metrics, own) if all_adapters else None
@@ -45,35 +48,44 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
 
     metrics.refresh = refresh
     if options.metrics:
-        from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
-
-        serve(metrics, options.metrics)
-    if options.textfile:
+        check_address(options.metrics)
+    if options.textfile and not all_adapters:
         check_directory(options.textfile)
+    work = _Work(metrics, options.textfile or "", log, options.metrics or "")
+    work.serve(patient=all_adapters)
     if options.textfile or log:
-        work = _Work(metrics, options.textfile or "", log)
         threading.Thread(target=work.run, name="metrics", daemon=True).start()
     return metrics
 
 
-def check_directory(path: str) -> None:
-    """Raises Usage unless --textfile names a directory."""
-    if not path.startswith("/") or not os.path.isdir(path):
-        raise Usage(f"--textfile takes the directory of node_exporter's textfile collector, not {path!r}")
-
-
 class _Work:
-    """The thread that counts, and writes the textfile."""
+    """The thread that counts, and writes the textfile. `address`: what is not served yet."""
 
-    def __init__(self, metrics: Metrics, directory: str, log: LogCounter | None) -> None:
+    def __init__(self, metrics: Metrics, directory: str, log: LogCounter | None, address: str = "") -> None:
         self._metrics = metrics
         self._directory = directory
         self._log = log
-        self._said = ""
+        self._address = address
+        self._said: set[str] = set()
+
+    def serve(self, patient: bool = True) -> None:
+        """Serve the metrics at the address. If it is in use: raises Usage, or, if `patient`, says so once."""
+        if not self._address:
+            return
+        from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
+
+        try:
+            serve(self._metrics, self._address)
+            self._address = ""
+        except Usage as error:
+            if not patient:
+                raise
+            self._say(str(error))
 
     def run(self) -> None:
         written = -_WRITE
         while True:
+            self.serve()
             if self._directory and time.monotonic() - written >= _WRITE:
                 written = time.monotonic()
                 self.write()
@@ -86,9 +98,10 @@ class _Work:
         """Replace the file: node_exporter reads the old one or the new one. A problem is said once."""
         try:
             replace_file(f"{self._directory}/{FILE}", self._metrics.text()[1], 0o644)
-            self._said = ""
         except OSError as error:
-            said = f"{self._directory}/{FILE}: {error.strerror or error}"
-            if said != self._said:
-                self._said = said
-                print(f"reassert: --textfile: {said}", file=sys.stderr)
+            self._say(f"--textfile: {self._directory}/{FILE}: {error.strerror or error}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            print(f"reassert: {text}", file=sys.stderr)

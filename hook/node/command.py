@@ -124,6 +124,18 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="answer container starts by a resident agent, or not (default: as before, else yes where systemd runs)",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="have the agent serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH; '' for no more "
+        "(default: as before)",
+    )
+    parser.add_argument(
+        "--textfile",
+        metavar="DIR",
+        help="have the agent write the metrics for node_exporter's textfile collector; '' for no more (default: as "
+        "before)",
+    )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--runtime-class", metavar="NAME", help="wire only this handler; it is created if it does not exist"
@@ -227,7 +239,9 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     put = program(copy)
     agent = options.agent if options.agent is not None else agent_unit.is_wanted(old.notes)
     cold = agent_unit.why_cold(agent, front_in_use())
-    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use())
+    given = {"metrics": options.metrics, "textfile": options.textfile}
+    metrics = agent_unit.metrics_of(given, old.notes, [part.notes for part in record.parts.values()])
+    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use(), metrics)
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     agent_unit.add_agent(wiring, choice)

@@ -19,6 +19,7 @@ from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.claims import without_devices
 from hook.node.engines import registry
 from hook.node.engines.artifacts import agent_unit
+from hook.node.engines.artifacts.agent_unit import METRICS
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.sources import problems_and_hints
@@ -166,7 +167,16 @@ def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecor
     wanted = agent_unit.is_wanted(part.notes)
     front = "" if agent_unit.why_cold(wanted, front_in_use()) else front_in_use()
     adapters = tuple(part.adapters)
-    choice = Choice(adapters, part.runtime_class, path_in_use(), in_force, plugin_is_ours(part), wanted, front)
+    choice = Choice(
+        adapters,
+        part.runtime_class,
+        path_in_use(),
+        in_force,
+        plugin_is_ours(part),
+        wanted,
+        front,
+        part.notes.get(METRICS),
+    )
     rewiring = _as_installed(engine, now, record, part, choice)
     # A user's edit of an engine's file changes only its backup, which the next install writes: nothing is out of date.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]

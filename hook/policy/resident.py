@@ -11,6 +11,7 @@ import time
 from copy import copy
 
 from hook.base.errors import describe
+from hook.events import SETTINGS
 from hook.policy import store
 from hook.policy.missing import NoPolicy
 from hook.policy.model import HELD, Policy
@@ -73,6 +74,7 @@ class Resident:
                 if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
                     self.loaded_at = time.time()
                 self.last, self._state = policy, state
+                SETTINGS[:] = policy.event_log
                 if state == self._look():
                     return
         finally:

@@ -27,7 +27,14 @@ CONTROL = "<!doctype html><title>t</title><body><img src=x onerror=\"document.ti
 def render(page: Path, *options: str) -> str:
     """Opens a page; what the browser made of it, after scripts have run."""
     home = page.parent / "home"
-    where = ["--no-sandbox", "--disable-gpu", f"--user-data-dir={home}", "--window-size=1200,900", *options]
+    where = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={home}",
+        "--window-size=1200,900",
+        *options,
+    ]
     command = [BROWSER, *where, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 

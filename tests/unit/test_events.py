@@ -174,7 +174,9 @@ def test_a_uid_counts_only_where_a_runtime_says_it(marks: Path) -> None:
     (marks / str(POD.uid)).touch()
     assert events.is_probe("nri", "0a1b", POD)
     for adapter in ("runtime", "hook", "precreate"):
-        assert not events.is_probe(adapter, "0a1b", POD)
+        assert events.is_probe(adapter, "0a1b", POD), "a sandbox, whose id nobody knows before it runs"
+        for engine in ("docker", "podman", ""):
+            assert not events.is_probe(adapter, "0a1b", Identity(engine, True, uid=POD.uid))
 
 
 def test_no_name_of_a_pods_becomes_a_path(marks: Path) -> None:

@@ -1,9 +1,13 @@
-"""The dashboard and the alert rules use only metrics that the NRI plugin has."""
+"""Dashboard and alert rules: they use metrics and labels that exist, and Prometheus' own tool accepts them."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -12,20 +16,145 @@ from hook.adapters.nri.metrics import Metrics
 from unit.support import ROOT
 
 MONITORING = ROOT / "packaging" / "monitoring"
+PROMTOOL = ROOT / "build/promtool"
+DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+
+OF_SCRAPES = {"instance", "job", "le"}
+OF_OTHERS = {"kube_node_info", "node_uname_info", "node_textfile_mtime_seconds", "up"}
+"""Metrics of kube-state-metrics, node_exporter and Prometheus, which the alerts join with."""
+
+WORDS = {"by", "on", "and", "or", "unless", "group_left", "sum", "count", "rate", "increase", "time", "vector"}
+WORDS |= {"histogram_quantile", "label_replace"}
 
 
 def expressions(name: str) -> list[str]:
     """Every PromQL expression in a file."""
-    text = (MONITORING / name).read_text()
     if name.endswith(".json"):
-        return [target["expr"] for panel in json.loads(text)["panels"] for target in panel["targets"]]
+        return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    text = (MONITORING / name).read_text()
     return [rule["expr"] for group in YAML(typ="safe").load(text)["groups"] for rule in group["rules"]]
 
 
-@pytest.mark.parametrize("name", ["alerts.yaml", "dashboard.json"])
-def test_every_metric_exists(name: str) -> None:
-    declared = set(re.findall(rb"^# TYPE (\w+) ", Metrics().text()[1], re.MULTILINE))
-    known = {metric.decode() for metric in declared} | {"reassert_decision_seconds_bucket"}
-    asked = {metric for expression in expressions(name) for metric in re.findall(r"\breassert_\w+", expression)}
-    assert asked
-    assert asked <= known
+def declared() -> dict[str, set[str]]:
+    """Every sample's name with its labels, from the definitions."""
+    metrics = Metrics()
+    found = {}
+    for metric in vars(metrics).values():
+        if hasattr(metric, "_labelnames"):
+            suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric._type, [""])
+            found.update({metric._name + suffix: {*metric._labelnames, *OF_SCRAPES} for suffix in suffixes})
+    assert {family.name for family in metrics._registry.collect()} <= {
+        re.sub("_(total|bucket|sum|count)$", "", n) for n in found
+    }
+    return found
+
+
+ALL = [
+    pytest.param(each, id=f"{name}-{number}")
+    for name in ("alerts.yaml", "dashboard.json")
+    for number, each in enumerate(expressions(name))
+]
+
+
+@pytest.mark.parametrize("expression", ALL)
+def test_every_metric_and_label_exists(expression: str) -> None:
+    known = declared()
+    bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^]]*\]', "", expression)
+    grouped = {label for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", bare) for label in group.split(", ") if label}
+    metrics = set(re.findall(r"\b[a-z_][a-z0-9_]*\b", bare)) - WORDS - grouped
+    assert metrics
+    assert metrics <= known.keys() | OF_OTHERS
+    for metric, selector in re.findall(r"\b(reassert_\w+)\{([^}]*)\}", expression):
+        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)) <= known[metric]
+    ours = metrics - OF_OTHERS
+    if ours == metrics:
+        assert grouped <= set.union(*(known[metric] for metric in ours))
+
+
+def test_every_metric_is_in_the_dashboard_or_in_an_alert() -> None:
+    """Or it is a count that only its rate in another panel would repeat."""
+    text = " ".join([*expressions("dashboard.json"), *expressions("alerts.yaml")])
+    unused = {name for name in declared() if name not in text and not name.endswith(("_sum", "_count"))}
+    assert unused == {
+        "reassert_probes_total",
+        "reassert_nri_connections_total",
+        "reassert_policy_loaded_timestamp_seconds",
+        "reassert_ca_certificates",
+        "reassert_ca_expired_certificates",
+    }
+
+
+# -- the dashboard's structure, as Grafana's schema 39 has it
+
+
+def test_panels_have_what_grafana_needs_and_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    for panel in panels:
+        assert panel["type"] in ("stat", "timeseries", "table")
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
+        assert panel["fieldConfig"]["defaults"]["unit"] in ("short", "ops", "s")
+    for one, two in combinations([panel["gridPos"] for panel in panels], 2):
+        apart = any(
+            first[at] + first[size] <= second[at]
+            for first, second in ((one, two), (two, one))
+            for at, size in ("xw", "yh")
+        )
+        assert apart, (one, two)
+
+
+def test_every_variable_of_a_panel_is_defined() -> None:
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    used = {name for each in expressions("dashboard.json") for name in re.findall(r"\$\{?(\w+)", each)}
+    assert used - {"__rate_interval"} <= variables.keys()
+    for variable in variables.values():
+        if variable["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups()  # type: ignore[union-attr]
+            assert label in declared()[metric]
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            kept = {label for group in re.findall(r"by \(([^)]*)\)", target["expr"]) for label in group.split(", ")}
+            assert labels <= kept
+
+
+# -- Prometheus' own tool
+
+
+def promtool(*arguments: str, where: Path = MONITORING, text: str = "") -> str:
+    done = subprocess.run([PROMTOOL, *arguments], cwd=where, capture_output=True, text=True, timeout=120, input=text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.promtool
+def test_promtool_accepts_the_alerts_and_their_unit_tests_pass() -> None:
+    assert "15 rules found" in promtool("check", "rules", "alerts.yaml")
+    names = [path.name for path in sorted(MONITORING.glob("*.test.yaml"))]
+    promtool("test", "rules", *names)
+    tested = {name for file in names for name in re.findall(r"alertname: (\w+)", (MONITORING / file).read_text())}
+    rules = YAML(typ="safe").load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
+    assert tested == {rule["alert"] for rule in rules}
+
+
+@pytest.mark.promtool
+def test_promtool_has_nothing_against_the_metrics() -> None:
+    """Also what node_exporter reads from the textfile."""
+    metrics = Metrics()
+    metrics.started("runtime", "adjusted", "cold", "absent")
+    metrics.edit('a "rule"\\\n', "env", "runtime")
+    metrics.verified({"containerd": (1, 0)})
+    metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
+    assert promtool("check", "metrics", text=metrics.text()[1].decode()) == ""
+
+
+@pytest.mark.promtool
+def test_promtool_parses_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    plain = [
+        each.replace("$__rate_interval", "5m").replace("$instance", ".*") for each in expressions("dashboard.json")
+    ]
+    rules = [{"record": f"panel:{number}", "expr": each} for number, each in enumerate(plain)]
+    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in promtool("check", "rules", "rules.yaml", where=tmp_path)

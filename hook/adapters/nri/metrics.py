@@ -159,6 +159,11 @@ class Metrics(NoMetrics):
         )
         self._dropped = counter("agent_dropped", "Connections to the agent that were dropped: no front sent them.")
 
+    def without_plugin(self) -> None:
+        """Leave out what only the NRI plugin sets: a plugin that is not there is not one without a connection."""
+        for metric in (self._connected, self._connections, self._seconds, self._loaded):
+            self._registry.unregister(metric)
+
     def container(self, outcome: str, seconds: float) -> None:
         """See NoMetrics."""
         self._containers.labels(NRI, outcome, "", "").inc()

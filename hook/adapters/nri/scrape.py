@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import socketserver
@@ -13,6 +12,7 @@ from typing import Any
 
 from hook.adapters.nri.metrics import Metrics
 from hook.base.errors import Usage
+from hook.metrics.options import UNIX, check_address
 
 CONNECTIONS = 8
 """How many connections are served at once. Further ones are closed without a reply."""
@@ -89,8 +89,9 @@ class _Unix(_Bounded, socketserver.UnixStreamServer):
 
 
 def _server(address: str, handler: type[BaseHTTPRequestHandler]) -> socketserver.BaseServer:
-    if address.startswith("unix:/"):
-        path = address[len("unix:") :]
+    where = check_address(address)
+    if where is None:
+        path = address.removeprefix(UNIX)
         if os.path.lexists(path):
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
                 raise Usage(f"--metrics {address}: {path} exists and is not a socket")
@@ -100,11 +101,4 @@ def _server(address: str, handler: type[BaseHTTPRequestHandler]) -> socketserver
             return _Unix(path, handler)
         finally:
             os.umask(mask)
-    host, _, port = address.rpartition(":")
-    try:
-        where = ipaddress.ip_address(host.strip("[]"))
-        if not where.is_loopback:
-            raise ValueError
-        return (_Inet if where.version == 4 else _Inet6)((str(where), int(port)), handler)
-    except (ValueError, OverflowError):
-        raise Usage(f"--metrics takes 127.0.0.1:PORT, [::1]:PORT or unix:/PATH, not {address!r}") from None
+    return (_Inet6 if ":" in where[0] else _Inet)(where, handler)

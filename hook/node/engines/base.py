@@ -30,6 +30,7 @@ class Choice:
     `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
     the node's. `unit`: whether NRI's plugin is a service of this node; else others run it. `agent`: whether a resident
     agent is wanted. `front`: absolute path of front, as it lasts over upgrades; "" where there is to be no agent.
+    `metrics`: the agent's options for metrics; None: no install was ever told any.
     """
 
     adapters: tuple[str, ...]
@@ -39,6 +40,7 @@ class Choice:
     unit: bool = True
     agent: bool = True
     front: str = ""
+    metrics: dict[str, str] | None = None
 
     @property
     def hook_file(self) -> str:

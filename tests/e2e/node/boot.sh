@@ -174,11 +174,7 @@ show_v1() {
   cat > "$units/reassert-agent.service.d/zz-cgroup1.conf" << 'END'
 [Service]
 ExecStart=
-ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh /run/cgroup1.agent
-END
-  cat > run/cgroup1.agent << 'END'
-options=$(sed -n 's/^ExecStart=.* agent//p' /etc/systemd/system/reassert-agent.service.d/nri.conf 2> /dev/null) || :
-for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $options; done
+ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $NRI $METRICS $OPTIONS; done'
 END
 }
 

@@ -119,6 +119,51 @@ def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
         assert len(cold()) > len(before)
 
 
+def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> None:
+    """As `install --metrics --textfile` sets it up, and a policy that sends events to systemd's journal."""
+    booted = node.booted
+    booted.path(POLICY_FILE).write_text(POLICY.replace("spec:\n", "spec:\n  eventLog: {journal: true}\n"))
+    booted.path("/run/textfile").mkdir(exist_ok=True)
+    node.install("--no-probe", "--metrics", "127.0.0.1:9464", "--textfile", "/run/textfile")
+    assert node.status()[0] == 0
+    pod = node.hostile_pod("runc")
+    assert_put_back(pod, name="warm")
+    booted.run("systemctl", "stop", *UNITS)
+    assert_put_back(pod, name="absent")
+    booted.run("systemctl", "start", SOCKET, SERVICE)
+    node.node("verify", "--engine", "containerd", "--except", "handler/kata")
+    pod.remove()
+
+    def scraped() -> str:
+        url = "http://127.0.0.1:9464/metrics"
+        return booted.run("busybox", "wget", "-q", "-O", "-", url, check=False).stdout
+
+    start = 'reassert_containers_total{adapter="runtime",cold="%s",outcome="adjusted",start="%s"} 1.0'
+    wait_for(lambda: start % ("absent", "cold") in scraped(), "the start without an agent", scraped)
+    text = scraped()
+    assert 'reassert_verify_exit_status{engine="containerd"} 0.0' in text
+    assert 'mode="Enforce"' in text
+    assert 'reassert_probes_total{adapter="runtime",outcome="adjusted"}' in text
+    counted = [line for line in text.splitlines() if line.startswith("reassert_containers_total{")]
+    assert sum(float(line.split()[-1]) for line in counted) == 3, "the pod's sandbox and its containers; no probe"
+    wait_for(lambda: "absent" in booted.path("/run/textfile/reassert.prom").read_text(), "the textfile")
+
+    assert booted.run("journalctl", "-o", "cat", "REASSERT_EVENT=agent.ended").stdout.startswith("agent.ended answered")
+    found = booted.run("journalctl", "-o", "json", "SYSLOG_IDENTIFIER=reassert", "REASSERT_EVENT=container.edited")
+    entries = [json.loads(line) for line in found.stdout.splitlines()]
+    mine = [entry for entry in entries if "REASSERT_PROBE" not in entry and "REASSERT_CONTAINER" in entry]
+    assert [entry["REASSERT_START"] for entry in mine] == ["warm", "cold"]
+    assert mine[0]["REASSERT_RULE"] == ["company-ca", "gpu"]
+    assert json.loads(mine[1]["REASSERT_JSON"])["cold"] == "absent"
+    shown = booted.run("/opt/reassert/reassert", "events", "-o", "json", "--event", "container.edited").stdout
+    logged = [json.loads(line) for line in shown.splitlines()]
+    assert [line for line in logged if line["container"].get("container") in ("warm", "absent")] == [
+        json.loads(entry["REASSERT_JSON"]) for entry in mine
+    ]
+    node.install("--no-probe", "--metrics", "", "--textfile", "")
+    wait_for(lambda: not scraped(), "an agent without metrics", scraped)
+
+
 def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     said = node.install("--no-agent", "--no-probe").stdout
     assert "Note: every container start is cold: --no-agent\n" in said

@@ -114,12 +114,15 @@ def test_nodes_may_keep_their_own_policy() -> None:
 
 
 def test_what_the_node_command_is_told() -> None:
-    def arguments(nri: bool = False, agent: bool = True, **node: object) -> Any:
-        found = objects({"node": node, "nri": {"enabled": nri}, "agent": {"enabled": agent}})
+    def arguments(nri: bool = False, agent: bool = True, textfile: str = "", **node: object) -> Any:
+        given = {"enabled": agent, "textfile": textfile}
+        found = objects({"node": node, "nri": {"enabled": nri}, "agent": given})
         (container,) = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
-        return container["args"]
+        assert f"--textfile={textfile}" in container["args"]
+        return [argument for argument in container["args"] if not argument.startswith("--textfile")]
 
     assert arguments() == ["--adapter=runtime", "--agent", "--default"]
+    assert arguments(textfile="/var/lib/node_exporter") == arguments()
     assert arguments(agent=False) == ["--adapter=runtime", "--no-agent", "--default"]
     told = arguments(engine="crio", adapters=["runtime", "hook"], runtimeClass="gpu")
     assert told == ["--engine=crio", "--adapter=runtime,hook", "--agent", "--runtime-class=gpu"]

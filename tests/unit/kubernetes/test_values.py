@@ -34,6 +34,7 @@ def refusal(values: Object, namespace: str = NAMESPACE) -> str:
         ({"node": {"maxUnavailable": "0%"}}, "maxUnavailable"),
         ({"node": {"onUninstall": "remove"}}, "onUninstall"),
         ({"nri": {"enabled": "yes"}}, "enabled"),
+        ({"agent": {"textfile": "/a b"}}, "textfile"),
         ({"nri": {"index": 10}}, "index"),
         ({"runtimeClasses": [{"name": "gpu"}]}, "handler"),
         ({"priorityClass": {"value": 2000000000}}, "value"),

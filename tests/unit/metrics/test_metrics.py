@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,9 +24,10 @@ from hook.metrics import service, verified
 from hook.metrics.certificates import expiries
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
+from hook.metrics.options import check_directory
 from hook.policy.compiler import refresh
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
-from unit.support import document
+from unit.support import ROOT, document
 
 BUNDLE = Path(where())
 
@@ -104,6 +108,14 @@ def test_starts_while_no_agent_ran_are_counted_by_the_next_one(root_dir: Path) -
     LogCounter(str(path), str(root_dir), metrics).count()
     found = {name: value for name, value in samples(metrics).items() if name.startswith("reassert_containers_total")}
     assert found == {'reassert_containers_total{adapter="runtime",cold="absent",outcome="adjusted",start="cold"}': 1}
+
+
+def test_the_first_events_of_a_node_count_though_the_agent_ends_before_it_has_counted_them(root_dir: Path) -> None:
+    path, metrics = root_dir / "events.jsonl", Metrics()
+    LogCounter(str(path), str(root_dir), NoMetrics())
+    log(path, event("edited", "a", 1))
+    LogCounter(str(path), str(root_dir), metrics).count()
+    assert any(name.startswith("reassert_containers_total") for name in samples(metrics))
 
 
 # -- the node
@@ -198,10 +210,17 @@ def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
     assert type(service.start(options(tmp_path), False, True)) is NoMetrics
 
 
+def test_a_node_without_the_plugin_is_none_without_a_connection() -> None:
+    metrics = Metrics()
+    assert samples(metrics)["reassert_nri_connected"] == 0
+    metrics.without_plugin()
+    assert not [name for name in samples(metrics) if name.startswith(("reassert_nri", "reassert_decision"))]
+
+
 def test_textfile_must_be_a_directory(tmp_path: Path) -> None:
     for path in ("relative", str(tmp_path / "none")):
         with pytest.raises(Usage, match="--textfile takes the directory"):
-            service.check_directory(path)
+            check_directory(path)
 
 
 def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None:
@@ -228,6 +247,43 @@ def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None
     assert bad == []
     assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(tmp_path) == [service.FILE], "no other file that node_exporter could read"
+
+
+def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod on the node's network can occupy the port; the agent answers container starts all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = "import sys; from unit.metrics.test_metrics import serve; serve(*sys.argv[1:])"
+        path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+        running = subprocess.Popen(
+            [sys.executable, "-c", command, address, str(tmp_path)], env={"PYTHONPATH": path}, stderr=subprocess.PIPE
+        )
+        assert running.stderr
+        assert b"Address already in use" in running.stderr.readline()
+        assert running.poll() is None
+    try:
+        host, port = address.split(":")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with socket.create_connection((host, int(port))) as client:
+                    client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                    assert client.recv(100).startswith(b"HTTP/1.0 200")
+                    break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        running.kill()
+        running.wait()
+        running.stderr.close()
+
+
+def serve(address: str, directory: str) -> None:
+    """The agent's part of it, in a process of its own."""
+    service._COUNT = 0.2
+    service.start(options(Path(directory), metrics=address), False, True)
+    time.sleep(60)
 
 
 def test_a_textfile_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

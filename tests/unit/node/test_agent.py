@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hook.base.errors import Usage
 from hook.node import agent, systemd
 from hook.node.agent import Agent, Starts, last_starts, starts_of
 from hook.node.change.files import put
 from hook.node.engines.artifacts import agent_unit, dispatchers
-from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, why_cold
+from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of, why_cold
 from hook.node.engines.artifacts.dispatchers import HOOK_FILE, dispatcher_for, pass_through, real_of, script
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
 from unit.support import policy
@@ -22,9 +23,15 @@ from unit.support import policy
 PROGRAM, FRONT = "/opt/reassert/reassert", "/opt/reassert/front"
 
 
-def choice(*adapters: str, front: str = FRONT, wanted: bool = True, program: str = PROGRAM) -> Choice:
+def choice(
+    *adapters: str,
+    front: str = FRONT,
+    wanted: bool = True,
+    program: str = PROGRAM,
+    metrics: dict[str, str] | None = None,
+) -> Choice:
     in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
-    return Choice(adapters, None, program, in_force, agent=wanted, front=front)
+    return Choice(adapters, None, program, in_force, agent=wanted, front=front, metrics=metrics)
 
 
 def test_the_files_and_units_of_an_agent() -> None:
@@ -40,7 +47,7 @@ def test_the_files_and_units_of_an_agent() -> None:
         "/usr/local/sbin/reassert-runc",  # names the hook file, so it comes later and goes earlier
     ]
     text = dict(wiring.artifacts)[f"/etc/systemd/system/{SERVICE}"]
-    assert text and f"\nExecStart={PROGRAM} agent\n" in text.content.decode()
+    assert text and f"\nExecStart={PROGRAM} agent $NRI $METRICS $OPTIONS\n" in text.content.decode()
     hook = dict(wiring.artifacts)[HOOK_FILE]
     assert hook and hook.mode == 0o755 and hook.content.startswith(b"#!/opt/reassert/front\n")
     assert is_wanted(wiring.notes)
@@ -67,6 +74,53 @@ def test_no_agent(adapters: tuple[str, ...], front: str, wanted: bool) -> None:
     wiring = Wiring()
     add_agent(wiring, choice(*adapters, front=front, wanted=wanted))
     assert (wiring.units, wiring.artifacts, is_wanted(wiring.notes)) == ([], [], wanted)
+
+
+DROP_IN = f"/etc/systemd/system/{SERVICE}.d/metrics.conf"
+
+
+def test_metrics_are_a_drop_in_for_every_kind_of_unit() -> None:
+    wiring = Wiring()
+    add_agent(wiring, choice(RUNTIME, metrics={"metrics": "127.0.0.1:9464", "textfile": "/run/t"}))
+    path, state = wiring.artifacts[0]
+    assert path == DROP_IN
+    assert state and state.content.decode().endswith(
+        '\n[Service]\nEnvironment="METRICS=--metrics 127.0.0.1:9464 --textfile /run/t"\n'
+    )
+    assert wiring.notes == {"metrics": {"metrics": "127.0.0.1:9464", "textfile": "/run/t"}}
+    wiring = Wiring()
+    add_agent(wiring, choice(RUNTIME, front="", metrics={"metrics": "127.0.0.1:9464"}))
+    assert (wiring.artifacts, wiring.remarks) == ([], ["no metrics are served, because there is no agent"])
+
+
+def test_metrics_stay_as_they_are_until_an_install_says_otherwise(tmp_path: Path) -> None:
+    nothing: dict[str, str | None] = {"metrics": None, "textfile": None}
+    address, notes = "[::1]:9464", {"metrics": {"metrics": "[::1]:9464"}}
+    assert metrics_of(nothing, {}, []) is None
+    assert metrics_of({"metrics": None, "textfile": ""}, {}, []) is None
+    assert metrics_of({**nothing, "metrics": address}, {}, []) == {"metrics": address}
+    assert metrics_of(nothing, notes, []) == metrics_of(nothing, {}, [{}, notes]) == {"metrics": address}
+    both = {"metrics": address, "textfile": str(tmp_path)}
+    assert metrics_of({**nothing, "textfile": str(tmp_path)}, notes, []) == both
+    assert metrics_of({**nothing, "metrics": ""}, notes, []) == {}, "the drop-in stays, so that the agent is restarted"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"metrics": "0.0.0.0:9464"},
+        {"metrics": "9464"},
+        {"metrics": "127.0.0.1:65536"},
+        {"metrics": "unix:/run/a b"},
+        {"metrics": 'unix:/run/"\n[Service]'},
+        {"metrics": "unix:/run/%n"},
+        {"textfile": "/no/such/directory"},
+        {"textfile": "."},
+    ],
+)
+def test_metrics_that_a_unit_cannot_take_are_refused(given: dict[str, str | None]) -> None:
+    with pytest.raises(Usage):
+        metrics_of(given, {}, [])
 
 
 def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,14 +40,11 @@ def test_where_there_is_an_agent_it_runs_the_plugin() -> None:
     assert path == f"/etc/systemd/system/{AGENT}.d/nri.conf"
     assert state
     lines = state.content.decode().splitlines()
-    assert [line for line in lines if line.startswith("ExecStart=")] == [
-        "ExecStart=",
-        f"ExecStart={PROGRAM} agent --nri",
-    ]
+    assert 'Environment="NRI=--nri"' in lines
     assert f"Conflicts={PLUGIN}" in lines
     elsewhere, _ = nri.nri_unit(choice("/opt/reassert/front"), "/run/other.sock")
     assert elsewhere[0][1]
-    assert f"ExecStart={PROGRAM} agent --nri --nri-socket /run/other.sock\n" in elsewhere[0][1].content.decode()
+    assert '\nEnvironment="NRI=--nri --nri-socket /run/other.sock"\n' in elsewhere[0][1].content.decode()
 
 
 def test_without_an_agent_the_plugin_has_a_service_of_its_own() -> None:

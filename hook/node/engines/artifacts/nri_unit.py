@@ -33,8 +33,7 @@ Conflicts={NAME}
 After={NAME}
 
 [Service]
-ExecStart=
-ExecStart=COMMAND
+Environment="NRI=OPTIONS"
 # The service is ready when a runtime has connected, which may take any time.
 TimeoutStartSec=infinity
 """
@@ -47,7 +46,7 @@ def nri_unit(choice: Choice, socket: str) -> tuple[list[Change], list[str]]:
     """
     if choice.front:
         where = ["--nri-socket", socket] if socket != _SOCKET else []
-        text = _WITH_PLUGIN.replace("COMMAND", shlex.join([choice.program, "agent", "--nri", *where]))
+        text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where]))
         return [(DROP_IN, State(text.encode()))], []
     command = [choice.program, "nri", *(["--socket", socket] if socket != _SOCKET else [])]
     source = TEMPLATE if TEMPLATE.exists() else TEMPLATE.parents[4] / "packaging/systemd" / NAME
