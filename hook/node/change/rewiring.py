@@ -150,8 +150,8 @@ class Rewiring:
         operation = "install" if self.target.adapters else "uninstall"
         different = [path for path, state in changes if not self.disk.has(path, state)]
         running = restarts and self.engine.running()
-        if running and self.engine.service and systemd.is_masked(self.engine.service):
-            raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
+        if running:
+            self._refuse_a_last_restart()
         restarted = False
         after = self.before
         try:
@@ -189,6 +189,14 @@ class Rewiring:
         journal.end(self.directory)
         self._retire(after, say)
         return True
+
+    def _refuse_a_last_restart(self) -> None:
+        """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
+        if self.engine.service and systemd.is_masked(self.engine.service):
+            raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
+        blockers = self.engine.blockers(self.before) if self.target.adapters else []
+        if blockers:
+            raise NodeError(f"{self.engine.title} runs and would not start again: {'; '.join(blockers)}")
 
     def _nothing_left(self, after: Any) -> None:
         """Checks after an uninstall that the engine refers to no file of reassert. Raises NodeError."""

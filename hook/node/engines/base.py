@@ -134,6 +134,10 @@ class Engine(ABC, Generic[Now]):
         """Returns warnings about settings by which containers bypass reassert, or by which none starts."""
         return []
 
+    def blockers(self, before: Callable[[], Now]) -> list[str]:
+        """Returns what would keep the daemon from starting again, reassert's changes aside. `before`: returns `now`."""
+        return []
+
     def hints(self, now: Now) -> list[str]:
         """Returns hints about settings without effect that were meant to set env or hooks, with a correction."""
         return []

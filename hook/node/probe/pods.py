@@ -38,6 +38,9 @@ from hook.node.probe.starter import (
 LABEL = "reassert.probe"
 """The label of test pods. Its value is the token of the pod."""
 
+_KUBELETS = "io.kubernetes."
+"""The prefix of kubelet's labels, which CRI-O copies into config.json: its containers are identified by them."""
+
 _NAMESPACES = {"network": NODE, "pid": OWN}
 """The network namespace is the node's, so no CNI plugin and no address is needed."""
 
@@ -86,10 +89,12 @@ class PodStarter:
         token = new_token()
         logs = scratch()
         who = self.identity
+        labels = {f"{_KUBELETS}pod.{key}": getattr(who, key) for key in ("namespace", "uid")}
+        labels[f"{_KUBELETS}pod.name"] = who.pod
         config = {
             "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
             "log_directory": logs,
-            "labels": {LABEL: token},
+            "labels": {LABEL: token, **labels},
             "linux": {
                 "cgroup_parent": self._cgroup_parent(handler),
                 "security_context": {"namespace_options": _NAMESPACES},
@@ -97,7 +102,9 @@ class PodStarter:
         }
         container = {
             "metadata": {"name": who.container},
-            "image": {"image": self._image},
+            # CRI-O checks the signature of the second one (signature_policy).
+            "image": {"image": self._image, "user_specified_image": self._image},
+            "labels": {**labels, f"{_KUBELETS}container.name": who.container},
             "envs": [{"key": name, "value": value} for name, value in (*env, (MARKER, token))],
             "mounts": [{"host_path": host, "container_path": path} for host, path in mounts],
             "log_path": "probe.log",
