@@ -14,10 +14,10 @@ from hook.base.errors import ReassertError, Usage
 from hook.base.files import discard_output
 from hook.base.text import printable
 from hook.node import status, systemd
-from hook.node.change import journal, tree
+from hook.node.change import installation, journal, tree
 from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import front_in_use, lay_out, policy, program, seed
+from hook.node.change.program import front_in_use, lay_out, path_in_use, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare, rollback
 from hook.node.engines import registry
@@ -56,6 +56,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no test containers")
     install.set_defaults(run=_install)
 
+    install.add_argument(
+        "--take-over",
+        action="store_true",
+        help="move the wiring from another installation on this node (package, or /opt/reassert) to this one",
+    )
+
     layout = node.add_parser(
         "layout",
         help="for package maintainers: copy the program into a layout that an upgrade can replace while it runs",
@@ -92,6 +98,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     uninstall.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     uninstall.add_argument(
         "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
+    )
+    uninstall.add_argument(
+        "--own",
+        action="store_true",
+        help="for package maintainers: change nothing if engines call another installation on this node",
     )
     uninstall.set_defaults(run=_uninstall)
 
@@ -143,6 +154,8 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
+            installation.refuse_to_move(Record.read(), options.take_over)
+            before = installation.version_of(installation.called(Record.read()) or path_in_use())
             asked = _asked_for(options)
             rewiring = asked.rewiring
             _warn(asked.choice.policy)
@@ -164,6 +177,8 @@ def _install(options: argparse.Namespace) -> int:
     for remark in [*asked.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
+    if told := installation.change_of_version(before, asked.choice.program):
+        _say(told)
     _say(
         f"{rewiring.engine.title} is wired ({adapters})."
         if changed
@@ -230,6 +245,7 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     agent_unit.add_agent(wiring, choice)
+    wiring.notes[installation.CALLED] = choice.program
     if cold and RUNTIME in adapters:
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
@@ -286,6 +302,9 @@ def _beside(name: str, record: Record) -> list[str]:
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
     record = Record.read()
+    if options.own and (other := installation.other(record)):
+        _say(f"Nothing was changed: this node is wired with {other}.")
+        return 0
     stays = sorted({*record.engines()} - {*_with_files(record, options.engine)})
     if options.purge and stays:
         raise NodeError(f"--purge: reassert is still wired into {', '.join(stays)}; uninstall it there too")

@@ -159,7 +159,9 @@ class Rewiring:
             journal = journals.begin(operation, self.engine.name, changes, started, self.directory, running)
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
-                    say(f"{'writing' if state else 'removing'} {path}")
+                    # The name of a program's directory means nothing to people.
+                    name = f"the program in {PLACE}" if state and state.kind == TREE else path
+                    say(f"{'writing' if state else 'removing'} {name}")
             journals.apply(journal)
             if restarts:
                 after = cache(self.engine.read)

@@ -308,6 +308,12 @@ def test_deprecated_settings_of_the_monitor_are_every_handlers(
     )
 
 
+def test_a_validator_that_crio_config_never_shows_is_no_difference(drop_ins: Path) -> None:
+    engine = Crio.find()
+    table = {"default_validator": {"nri_enable_default_validator": True}}
+    engine.check(engine.read(), Wiring(expected={"crio": {"nri": table}}))
+
+
 def test_nri_is_shown_for_each_handler(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (drop_ins / "20.conf").write_text("[crio.nri]\nenable_nri = true\n")
     engine = Crio.find()
