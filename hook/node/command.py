@@ -134,6 +134,12 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="answer container starts by a resident agent, or not (default: as before, else yes where systemd runs)",
     )
+    parser.add_argument(
+        "--prefix",
+        metavar="DIR",
+        help="the directory below which program, command and dispatchers are placed (default: /opt for the program and "
+        "/usr/local for the others)",
+    )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--runtime-class", metavar="NAME", help="wire only this handler; it is created if it does not exist"
@@ -146,6 +152,7 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     if options.dry_run:
         return _plan(options)
     compiled = os.path.lexists(store.STORE)
@@ -245,7 +252,7 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     agent_unit.add_agent(wiring, choice)
-    wiring.notes[installation.CALLED] = choice.program
+    installation.note(wiring.notes, choice.program)
     if cold and RUNTIME in adapters:
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
@@ -269,6 +276,7 @@ def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[st
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     registry.clear_probes()  # a start of a test container reports the same problems
     engine = registry.engine(registry.chosen(options.engine))
     record = Record.read()
@@ -301,6 +309,7 @@ def _beside(name: str, record: Record) -> list[str]:
 
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     record = Record.read()
     if options.own and (other := installation.other(record)):
         _say(f"Nothing was changed: this node is wired with {other}.")
@@ -382,6 +391,7 @@ def _engine_or_removed(name: str) -> AnyEngine:
 
 def _status(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     found = status.look(Record.read(), options.engine)
     show = as_json if options.output == "json" else as_table
     print(show(found))

@@ -9,16 +9,66 @@ import os
 import re
 
 from hook import __version__
+from hook.base.errors import ReassertError, describe
+from hook.base.system import trusted
 from hook.node import systemd
-from hook.node.change import tree
+from hook.node.change import journal, tree
+from hook.node.change.files import TREE
 from hook.node.change.program import path_in_use
 from hook.node.change.record import PROGRAM, OwnerRecord, Record
+from hook.node.engines.artifacts import dispatchers
 from hook.node.errors import NodeError
 
 CALLED = "program"
 """A key in an engine's notes: the path of the program that the engine's files call."""
 
+PREFIX = "prefix"
+"""A key in an engine's notes: the value of --prefix, if it was given."""
+
+_DEFAULTS = tree.PLACE, dispatchers.DIRECTORY
 _PACKAGED = "/usr/lib/reassert/reassert"
+
+
+def locate(prefix: str) -> None:
+    """Makes program and dispatchers lie where they do on this node, or below `prefix`. Raises NodeError.
+
+    A change that was interrupted before it was recorded is in its journal.
+    """
+    record, left = Record.read(), journal.pending()
+    trees = [step.path for step in (left.steps if left else []) if step.after and step.after.kind == TREE]
+    recorded = [str(part.notes[PREFIX]) for part in record.parts.values() if PREFIX in part.notes]
+    places = [os.path.dirname(path) for path in trees]
+    recorded += [os.path.dirname(place) for place in places if place != _DEFAULTS[0]]
+    was = recorded[0] if recorded else ""
+    if prefix and (record.engines() or left) and prefix != was:
+        how = f"with --prefix {was}" if was else "without --prefix"
+        raise NodeError(f"this node is wired {how}; run `reassert node uninstall` first")
+    chosen = prefix or was
+    if prefix:
+        _check(prefix)
+    if chosen:
+        tree.use_prefix(chosen)
+        dispatchers.use_prefix(chosen)
+
+
+def note(notes: dict[str, object], program: str) -> None:
+    """Adds to an engine's notes where the program and the dispatchers are."""
+    notes[CALLED] = program
+    if (tree.PLACE, dispatchers.DIRECTORY) != _DEFAULTS:
+        notes[PREFIX] = os.path.dirname(tree.PLACE)
+
+
+def _check(prefix: str) -> None:
+    """Checks that only root can write to a directory and to all above it. Raises NodeError."""
+    if not prefix.startswith("/") or os.path.normpath(prefix) != prefix or prefix == "/":
+        raise NodeError(f"--prefix takes an absolute path of a directory, not {prefix!r}")
+    there = prefix
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        trusted(there)
+    except (ReassertError, OSError) as error:
+        raise NodeError(f"--prefix {prefix}: {describe(error)}") from None
 
 
 def called(record: Record) -> str:

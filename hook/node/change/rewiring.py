@@ -18,7 +18,6 @@ from hook.node.change import tree, units
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.change.tree import PLACE
 from hook.node.engines.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
 from hook.node.errors import NodeError
@@ -160,7 +159,7 @@ class Rewiring:
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
                     # The name of a program's directory means nothing to people.
-                    name = f"the program in {PLACE}" if state and state.kind == TREE else path
+                    name = f"the program in {tree.PLACE}" if state and state.kind == TREE else path
                     say(f"{'writing' if state else 'removing'} {name}")
             journals.apply(journal)
             if restarts:
@@ -315,13 +314,13 @@ class Rewiring:
         base = base_of(self.record, self.engine, self.disk)
         directories = [
             *old.directories,
-            *([PLACE] if PLACE in old.files else []),
+            *([tree.PLACE] if tree.PLACE in old.files else []),
         ]  # earlier versions recorded it as one
-        kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{PLACE}/")}
+        kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{tree.PLACE}/")}
         files: dict[str, OwnedFile] = {}
         for path, state in self.target.program:
             if state is not None:
-                before = None if path.startswith(f"{PLACE}/") else base(path)
+                before = None if path.startswith(f"{tree.PLACE}/") else base(path)
                 files[path] = OwnedFile(kept[path].before if path in kept else before, state.sha256())
         files = {**files, **{path: owned for path, owned in kept.items() if path not in files}}
         return replace(old, files=files, directories=sorted({*directories, *missing_directories(list(files))}))

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from hook.node import systemd
 from hook.node.change.files import Change, State
-from hook.node.engines.artifacts.dispatchers import HOOK_FILE
+from hook.node.engines.artifacts.dispatchers import hook_file
 from hook.node.probe.starter import Starter
 from hook.policy.model import Policy
 
@@ -43,7 +43,7 @@ class Choice:
     @property
     def hook_file(self) -> str:
         """What hook entries execute instead of the program, "" for the program."""
-        return HOOK_FILE if self.front else ""
+        return hook_file() if self.front else ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hook.emit.front import warm_hook
 from hook.node import systemd
 from hook.node.change.files import Change, State, link
 from hook.node.change.program import installed
-from hook.node.engines.artifacts.dispatchers import HOOK_FILE, WHERE
+from hook.node.engines.artifacts.dispatchers import WHERE, hook_file
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
 
@@ -54,7 +54,7 @@ def is_wanted(notes: dict[str, Any]) -> bool:
 
 def _hook_file(choice: Choice) -> Change:
     text = warm_hook(choice.program, choice.front, WHERE, [], installed(choice.program))
-    return HOOK_FILE, State(text.encode(), mode=0o755)
+    return hook_file(), State(text.encode(), mode=0o755)
 
 
 def _units(program: str) -> list[Change]:
