@@ -113,7 +113,7 @@ def test_the_package_and_install_sh_on_one_node(node: BootedNode, debs: Path) ->
     sh(node, "/opt/reassert/reassert node status")
     assert visible(node) == {f"{VISIBLE}=void"}
 
-    sh(node, INSTALL.replace("/debs/", f"{node.directory}/debs/"))
+    sh(node, UPGRADE.replace("/debs/2", f"{node.directory}/debs/1"))
     sh(node, "/usr/bin/reassert node install --no-probe --take-over")
     assert "/usr/lib/reassert/" in sh(node, "cat /usr/local/sbin/reassert-runc")
     assert visible(node) == {f"{VISIBLE}=void"}
