@@ -14,9 +14,9 @@ say() { echo "report.sh: $*" >&2; }
 
 condition() { # STATUS REASON MESSAGE
   now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-  message=$(printf %s "$3" | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c 1-400)
+  text=$(printf %s "$3" | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c 1-400)
   kubectl patch node "$NODE" --subresource=status --type=strategic --patch "{\"status\": {\"conditions\": [
-    {\"type\": \"ReassertEnforcing\", \"status\": \"$1\", \"reason\": \"$2\", \"message\": \"$message\",
+    {\"type\": \"ReassertEnforcing\", \"status\": \"$1\", \"reason\": \"$2\", \"message\": \"$text\",
      \"lastTransitionTime\": \"$now\", \"lastHeartbeatTime\": \"$now\"}]}}"
 }
 
@@ -27,7 +27,8 @@ untaint() {
 }
 
 while :; do
-  read -r reason message < "$STATE_FILE" 2> /dev/null || : "${reason:=Starting}"
+  reason=Starting message=
+  [ ! -e "$STATE_FILE" ] || read -r reason message < "$STATE_FILE" || :
   case $reason in
   Enforcing) status=True ;;
   *) status=False ;;

@@ -24,7 +24,7 @@ EVERYTHING: Object = {
         "engine": "containerd",
         "adapters": ["runtime", "hook"],
         "runtimeClass": "gpu",
-        "updateStrategy": {"type": "OnDelete"},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
         "prefix": "/var/lib/reassert",
         "startupTaint": "reassert.internal/not-wired",
         "condition": True,
@@ -214,6 +214,17 @@ def test_the_strategy_is_free() -> None:
     }
     free = find(objects({"node": {"updateStrategy": {"type": "OnDelete"}}}), "DaemonSet")
     assert free["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_nodes_that_are_changed_by_hand_are_removed_all_the_same() -> None:
+    """kubectl knows no roll-out of an OnDelete DaemonSet, so the removal makes it one of RollingUpdate first."""
+    found = objects({"node": {"updateStrategy": {"type": "OnDelete"}}})
+    roll, ask = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]["initContainers"]
+    assert json.loads(roll["command"][-1].removeprefix("--patch=")) == {
+        "spec": {"updateStrategy": {"type": "RollingUpdate"}}
+    }
+    assert "STATE=absent" in ask["command"]
+    assert not hooks_of(found, "test")
 
 
 def test_nothing_is_removed_where_that_was_asked_for() -> None:
