@@ -233,6 +233,31 @@ def _collected(files: list[str]) -> list[Any]:
     return collector.items
 
 
+# -- values of the chart
+
+
+def values() -> str:
+    """Every value of the chart with its default and its comment."""
+    rows: list[list[str]] = []
+    path: list[str] = []
+    above, section = "", ""  # comments: of the lines before, of the table around
+    for line in (ROOT / "packaging/kubernetes/chart/values.yaml").read_text().splitlines():
+        text = line.strip()
+        if not text or text.startswith("#"):
+            above = f"{above} {text[1:].strip()}" if text else ""
+            continue
+        key, _, rest = text.partition(":")
+        value, _, said = f" {rest}".partition(" #")
+        path = [*path[: (len(line) - len(line.lstrip())) // 2], key]
+        said, above = f"{above} {said}".strip(), ""
+        if not value.strip():
+            section = said
+            continue
+        said = section if key == "enabled" and not said else said
+        rows.append([f"`{'.'.join(path)}`", f"`{value.strip()}`".replace("|", r"\|"), _cell(said)])
+    return "\n" + table(["value", "default", "meaning"], rows) + "\n"
+
+
 # -- pages
 
 
@@ -242,6 +267,7 @@ def pages() -> dict[Path, str]:
     made: dict[str, Callable[[], str]] = {
         "commands": commands,
         "metrics": metrics,
+        "values": values,
         "claims": claims.table,
         "tests of claims": claims.tests,
         **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},

@@ -69,10 +69,12 @@ class Caller:
         self.environment = environment
         self.start = {"start": "cold", "cold": cold} if cold else {"start": "cold"}
 
-    def say(self, text: str) -> None:
-        """Writes one line to the caller's standard error."""
-        from hook.base.files import say
+    def say(self, text: str, is_hook: bool = False) -> None:
+        """Writes one line to the caller's standard error. `is_hook`: to the runtime's, if the caller has none."""
+        from hook.base.files import say, use_parents_stderr
 
+        if is_hook:
+            use_parents_stderr()
         say(text)
 
     def policy(self, options: Options) -> "Policy":

@@ -76,7 +76,7 @@ def run(options: Options, caller: Caller) -> int:
         elif stage != POSTSTOP:
             _at_stage(options, stage, kinds, caller)
     except Refused as error:
-        caller.say(str(error).replace("\n", " "))
+        caller.say(str(error).replace("\n", " "), is_hook=True)
         return 1
     return 0
 

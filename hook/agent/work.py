@@ -119,8 +119,8 @@ class Asking(Caller):
         if poll.poll(0):
             raise GoCold(LATE)
 
-    def say(self, text: str) -> None:
-        """Adds a line for the caller's standard error, with the words of a cold start."""
+    def say(self, text: str, is_hook: bool = False) -> None:
+        """Adds a line for the caller's standard error, with the words of a cold start. front knows what a hook is."""
         self._said.append(f"reassert: {message(text)}\n")
 
     def policy(self, options: Options) -> Policy:

@@ -55,6 +55,17 @@ def say(text: str) -> None:
         pass
 
 
+def use_parents_stderr() -> None:
+    """Make standard error the parent's if it is /dev/null: crun starts hooks so, and engines read crun's own."""
+    parent = posix.getppid()
+    try:
+        if parent > 1 and posix.fstat(2).st_rdev == posix.stat("/dev/null").st_rdev:
+            flags = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+            posix.dup2(posix.open(f"/proc/{parent}/fd/2", flags), 2)
+    except OSError:
+        pass
+
+
 def discard_output() -> None:
     """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
     posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)

@@ -15,10 +15,10 @@ from hook.base.files import discard_output
 from hook.base.text import printable
 from hook.metrics import verified
 from hook.node import status, systemd
-from hook.node.change import journal, tree
+from hook.node.change import installation, journal, tree
 from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import front_in_use, lay_out, policy, program, seed
+from hook.node.change.program import front_in_use, lay_out, path_in_use, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare, rollback
 from hook.node.engines import registry
@@ -57,6 +57,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no test containers")
     install.set_defaults(run=_install)
 
+    install.add_argument(
+        "--take-over",
+        action="store_true",
+        help="move the wiring from another installation on this node (package, or /opt/reassert) to this one",
+    )
+
     layout = node.add_parser(
         "layout",
         help="for package maintainers: copy the program into a layout that an upgrade can replace while it runs",
@@ -93,6 +99,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     uninstall.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     uninstall.add_argument(
         "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
+    )
+    uninstall.add_argument(
+        "--own",
+        action="store_true",
+        help="for package maintainers: change nothing if engines call another installation on this node",
     )
     uninstall.set_defaults(run=_uninstall)
 
@@ -136,6 +147,12 @@ def _choice(parser: argparse.ArgumentParser) -> None:
         help="have the agent write the metrics for node_exporter's textfile collector; '' for no more (default: as "
         "before)",
     )
+    parser.add_argument(
+        "--prefix",
+        metavar="DIR",
+        help="the directory below which program, command and dispatchers are placed (default: /opt for the program and "
+        "/usr/local for the others)",
+    )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--runtime-class", metavar="NAME", help="wire only this handler; it is created if it does not exist"
@@ -148,6 +165,7 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     if options.dry_run:
         return _plan(options)
     compiled = os.path.lexists(store.STORE)
@@ -156,6 +174,8 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
+            installation.refuse_to_move(Record.read(), options.take_over)
+            before = installation.version_of(installation.called(Record.read()) or path_in_use())
             asked = _asked_for(options)
             rewiring = asked.rewiring
             _warn(asked.choice.policy)
@@ -177,6 +197,8 @@ def _install(options: argparse.Namespace) -> int:
     for remark in [*asked.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
+    if told := installation.change_of_version(before, asked.choice.program):
+        _say(told)
     _say(
         f"{rewiring.engine.title} is wired ({adapters})."
         if changed
@@ -245,6 +267,7 @@ def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     agent_unit.add_agent(wiring, choice)
+    installation.note(wiring.notes, choice.program)
     if cold and RUNTIME in adapters:
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
@@ -268,6 +291,7 @@ def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[st
 
 def _verify(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     registry.clear_probes()  # a start of a test container reports the same problems
     engine = registry.engine(registry.chosen(options.engine))
     record = Record.read()
@@ -302,7 +326,11 @@ def _beside(name: str, record: Record) -> list[str]:
 
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     record = Record.read()
+    if options.own and (other := installation.other(record)):
+        _say(f"Nothing was changed: this node is wired with {other}.")
+        return 0
     stays = sorted({*record.engines()} - {*_with_files(record, options.engine)})
     if options.purge and stays:
         raise NodeError(f"--purge: reassert is still wired into {', '.join(stays)}; uninstall it there too")
@@ -380,6 +408,7 @@ def _engine_or_removed(name: str) -> AnyEngine:
 
 def _status(options: argparse.Namespace) -> int:
     _root()
+    installation.locate(getattr(options, "prefix", None) or "")
     found = status.look(Record.read(), options.engine)
     show = as_json if options.output == "json" else as_table
     print(show(found))

@@ -33,7 +33,7 @@ trap 'rm -rf "$work"' EXIT
 name=reassert-$version-linux-$machine
 mkdir -p "$work/$name/dist" "$work/$name/packaging"
 cp -a "$DIST/reassert" "$work/$name/dist"
-cp packaging/demo.sh "$work/$name/packaging"
+cp packaging/demo.sh packaging/extras.sh "$work/$name/packaging"
 cp -R install.sh README.md LICENSE CHANGELOG.md SECURITY.md config docs "$work/$name"
 find "$work/$name" -name __pycache__ -prune -exec rm -rf {} +
 find "$work/$name" -type d -exec chmod 755 {} +

@@ -191,7 +191,8 @@ class Running:
         """Exit status of the runtime's `create`."""
         empty = self.bundle.directory / "empty"
         empty.touch()
-        with (self.bundle.directory / "output").open("w+") as output, empty.open() as stdin:
+        (self.bundle.directory / "output").write_text("")
+        with (self.bundle.directory / "output").open("a") as output, empty.open() as stdin:
             # The container inherits these descriptors: pipes would keep `run` waiting for it.
             return subprocess.run(
                 [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from dataclasses import dataclass
@@ -13,19 +14,16 @@ from hook.emit.dispatcher import START, stable_path, start_text
 from hook.emit.front import FRONT
 from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, link
-from hook.node.change.tree import PLACE
 from hook.node.errors import NodeError
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Policy
 
-COMMAND = "/usr/local/bin/reassert"
-
 _SEED = Path(__file__).with_name("policy.yaml")
 """config/policy.yaml; the frozen program has it beside this module."""
 
-_PACKAGED = "/usr/"
-"""A program below this path belongs to a package manager and is used where it is."""
+_PACKAGED = "/usr/(?!local/)"
+"""A program below such a path belongs to a package manager and is used where it is."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,8 @@ def program(prepare: bool = True) -> Program:
     """
     here = _own_tree()
     changes: list[Change] = []
-    if not here.startswith(_PACKAGED):
-        _only_roots(PLACE)
+    if not re.match(_PACKAGED, here):
+        _only_roots(tree.PLACE)
         content = tree.fingerprint(here, laid_out=True)
         directory = tree.directory_of(content)
         if prepare and not os.path.isdir(directory):
@@ -53,10 +51,10 @@ def program(prepare: bool = True) -> Program:
         executable = f"{directory}/reassert"
         changes += [
             (directory, State(content.encode(), TREE)),
-            (f"{PLACE}/{START}", State(start_text(executable).encode())),
-            *([(f"{PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
-            (f"{PLACE}/reassert", link(os.path.relpath(executable, PLACE))),
-            (COMMAND, link(f"{PLACE}/reassert")),
+            (f"{tree.PLACE}/{START}", State(start_text(executable).encode())),
+            *([(f"{tree.PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
+            (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
+            (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
         ]
     return Program(path_in_use(), changes)
 
@@ -75,7 +73,7 @@ def lay_out(directory: str, place: str) -> None:
 
 def installed(path: str) -> bool:
     """Whether an executable is the one that `program` installs."""
-    return path == f"{PLACE}/reassert"
+    return path == f"{tree.PLACE}/reassert"
 
 
 def seed() -> list[Change]:
@@ -109,7 +107,7 @@ def _is_compiled() -> bool:
 def path_in_use() -> str:
     """The executable that a wired engine calls."""
     here = _own_tree()
-    return stable_path(f"{here}/reassert") if here.startswith(_PACKAGED) else f"{PLACE}/reassert"
+    return stable_path(f"{here}/reassert") if re.match(_PACKAGED, here) else f"{tree.PLACE}/reassert"
 
 
 def front_in_use() -> str:

@@ -18,7 +18,6 @@ from hook.node.change import tree, units
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.change.tree import PLACE
 from hook.node.engines.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
 from hook.node.errors import NodeError
@@ -150,8 +149,8 @@ class Rewiring:
         operation = "install" if self.target.adapters else "uninstall"
         different = [path for path, state in changes if not self.disk.has(path, state)]
         running = restarts and self.engine.running()
-        if running and self.engine.service and systemd.is_masked(self.engine.service):
-            raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
+        if running:
+            self._refuse_a_last_restart()
         restarted = False
         after = self.before
         try:
@@ -160,7 +159,9 @@ class Rewiring:
             journal = journals.begin(operation, self.engine.name, changes, started + stopped, self.directory, running)
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
-                    say(f"{'writing' if state else 'removing'} {path}")
+                    # The name of a program's directory means nothing to people.
+                    name = f"the program in {tree.PLACE}" if state and state.kind == TREE else path
+                    say(f"{'writing' if state else 'removing'} {name}")
             journals.apply(journal)
             if restarts:
                 after = cache(self.engine.read)
@@ -190,6 +191,14 @@ class Rewiring:
         journal.end(self.directory)
         self._retire(after, say)
         return True
+
+    def _refuse_a_last_restart(self) -> None:
+        """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
+        if self.engine.service and systemd.is_masked(self.engine.service):
+            raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
+        blockers = self.engine.blockers(self.before) if self.target.adapters else []
+        if blockers:
+            raise NodeError(f"{self.engine.title} runs and would not start again: {'; '.join(blockers)}")
 
     def _nothing_left(self, after: Any) -> None:
         """Checks after an uninstall that the engine refers to no file of reassert. Raises NodeError."""
@@ -310,13 +319,13 @@ class Rewiring:
         base = base_of(self.record, self.engine, self.disk)
         directories = [
             *old.directories,
-            *([PLACE] if PLACE in old.files else []),
+            *([tree.PLACE] if tree.PLACE in old.files else []),
         ]  # earlier versions recorded it as one
-        kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{PLACE}/")}
+        kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{tree.PLACE}/")}
         files: dict[str, OwnedFile] = {}
         for path, state in self.target.program:
             if state is not None:
-                before = None if path.startswith(f"{PLACE}/") else base(path)
+                before = None if path.startswith(f"{tree.PLACE}/") else base(path)
                 files[path] = OwnedFile(kept[path].before if path in kept else before, state.sha256())
         files = {**files, **{path: owned for path, owned in kept.items() if path not in files}}
         return replace(old, files=files, directories=sorted({*directories, *missing_directories(list(files))}))

@@ -25,6 +25,15 @@ from hook.node.errors import NodeError
 PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
 """The staging directory: a tree is prepared here, and a removed tree is kept here until the change is complete."""
+COMMAND = "/usr/local/bin/reassert"
+
+
+def use_prefix(prefix: str) -> None:
+    """Makes these paths lie below a directory."""
+    global PLACE, STAGING, COMMAND  # noqa: PLW0603  # one node, one place
+    PLACE, STAGING = f"{prefix}/reassert", f"{prefix}/.reassert.reassert-aside"
+    COMMAND = f"{prefix}/bin/reassert"
+
 
 _SECONDS = 1
 """Seconds that a replaced program stays at least: a dispatcher may have read `start` and not executed it yet."""

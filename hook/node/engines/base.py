@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from hook.node import systemd
 from hook.node.change.files import Change, State
-from hook.node.engines.artifacts.dispatchers import HOOK_FILE
+from hook.node.engines.artifacts.dispatchers import hook_file
 from hook.node.probe.starter import Starter
 from hook.policy.model import Policy
 
@@ -45,7 +45,7 @@ class Choice:
     @property
     def hook_file(self) -> str:
         """What hook entries execute instead of the program, "" for the program."""
-        return HOOK_FILE if self.front else ""
+        return hook_file() if self.front else ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,10 @@ class Engine(ABC, Generic[Now]):
 
     def warnings(self, now: Now) -> list[str]:
         """Returns warnings about settings by which containers bypass reassert, or by which none starts."""
+        return []
+
+    def blockers(self, before: Callable[[], Now]) -> list[str]:
+        """Returns what would keep the daemon from starting again, reassert's changes aside. `before`: returns `now`."""
         return []
 
     def hints(self, now: Now) -> list[str]:

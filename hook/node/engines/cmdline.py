@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -9,6 +10,14 @@ def arguments_of(pid: int) -> list[str]:
     """Returns the arguments of a process, [] if it does not run (pid 0)."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
+    except OSError:
+        return []
+
+
+def environment_of(pid: int) -> list[str]:
+    """Returns the environment of a process, NAME=VALUE, [] if it does not run (pid 0)."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).rstrip("\0").split("\0") if pid else []
     except OSError:
         return []
 

@@ -24,6 +24,7 @@ from hook.node import systemd
 from hook.node.change.files import Change, State
 from hook.node.change.program import installed
 from hook.node.engines import toml
+from hook.node.engines.artifacts import dispatchers
 from hook.node.engines.artifacts.cdi import cdi_file
 from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Engine, Handler, Wiring
@@ -35,7 +36,6 @@ DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 HOOKS = "/etc/reassert/hooks.d/podman"
 """A directory of our own: CRI-O does not start if one of its hooks.d directories has a stage `precreate`."""
 
-HOOK_SCRIPT = "/usr/local/sbin/reassert-podman-hook"
 
 _COMMAND_SECONDS = 10.0
 """Seconds to wait, after a change of the files, for podman commands that began before it."""
@@ -298,8 +298,9 @@ def _hook_files(program: str) -> list[Change]:
         f"#!/bin/sh\n{MARK}: containers of ordinary users are not changed\n{NOT_ROOTS} && exec cat\n"
         f'{launch_lines(program, installed(program))}\nexec "$reassert" {arguments}\n'
     )
-    entry["hook"].update(path=HOOK_SCRIPT, args=[HOOK_SCRIPT])
+    path = f"{dispatchers.DIRECTORY}/reassert-podman-hook"
+    entry["hook"].update(path=path, args=[path])
     return [
-        (HOOK_SCRIPT, State(script.encode(), mode=0o755)),
+        (path, State(script.encode(), mode=0o755)),
         (f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())),
     ]

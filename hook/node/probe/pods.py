@@ -48,6 +48,8 @@ LABEL = "reassert.probe"
 
 _ASKED = "REASSERT_PROBE_EXEC"
 """An env name that only an exec asks for: a process that does not have it shows that the engine ignores such env."""
+_KUBELETS = "io.kubernetes."
+"""The prefix of kubelet's labels, which CRI-O copies into config.json: its containers are identified by them."""
 
 _NAMESPACES = {"network": NODE, "pid": OWN}
 """The network namespace is the node's, so no CNI plugin and no address is needed."""
@@ -100,10 +102,12 @@ class PodStarter:
         logs = scratch()
         who = self.identity
         security = {"namespace_options": _NAMESPACES, "privileged": extra.privileged}
+        labels = {f"{_KUBELETS}pod.{key}": getattr(who, key) for key in ("namespace", "uid")}
+        labels[f"{_KUBELETS}pod.name"] = who.pod
         config = {
             "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
             "log_directory": logs,
-            "labels": {LABEL: token},
+            "labels": {LABEL: token, **labels},
             "annotations": dict(extra.pod_annotations),
             "linux": {
                 "cgroup_parent": self._cgroup_parent(handler),
@@ -112,7 +116,9 @@ class PodStarter:
         }
         container = {
             "metadata": {"name": who.container},
-            "image": {"image": self._image},
+            # CRI-O checks the signature of the second one (signature_policy).
+            "image": {"image": self._image, "user_specified_image": self._image},
+            "labels": {**labels, f"{_KUBELETS}container.name": who.container},
             "envs": [{"key": name, "value": value} for name, value in (*env, (MARKER, token))],
             "mounts": [{"host_path": host, "container_path": path} for host, path in mounts],
             "devices": [{"host_path": h, "container_path": path, "permissions": "rwm"} for h, path in extra.devices],

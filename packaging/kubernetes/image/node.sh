@@ -13,7 +13,7 @@ image=/opt/reassert                   # the frozen program in this image
 policy=/policy/policy.yaml            # from the ConfigMap; if it is missing, nodes keep their own
 work=/run/reassert                    # state of this pod
 there=/var/lib/reassert-kubernetes    # directory of these pods on the node, removed by STATE=absent
-installed=/opt/reassert/reassert      # where `reassert node install` puts the program
+installed=${PREFIX:-/opt}/reassert/reassert # where `reassert node install` puts the program
 in_force=/etc/reassert/policy.yaml
 unit=reassert-kubernetes.service
 
@@ -111,7 +111,9 @@ verify() {
   set --
   for part in $VERIFY_EXCEPT; do set -- "$@" "--except=$part"; done
   set +f
-  as_service "$installed" node verify "$@" || [ "$status" -eq 3 ] # 3: nothing to verify, as in Audit mode
+  as_service "$installed" node verify "$@" && return 0
+  [ "$status" -eq 3 ] || return 1 # 3: nothing to verify, as in Audit mode
+  touch "$work/unverified"
 }
 
 remove() {
@@ -126,7 +128,21 @@ remove() {
   while :; do sleep 3600; done
 }
 
+# Print the state as readiness probe, and write it for report.sh: a reason in one word, and a message.
 ready() {
+  status=0
+  said=$(problem) || status=1
+  reason=Enforcing
+  [ ! -e "$work/unverified" ] || reason=NothingToVerify
+  [ "$STATE" = present ] || reason=Removed
+  [ "$status" -eq 0 ] || reason=NotReady
+  printf '%s %s\n' "$reason" "$(printf %s "$said" | tr '\n' ' ')" > "$work/state.new"
+  mv "$work/state.new" "$work/state"
+  [ -z "$said" ] || printf '%s\n' "$said"
+  return "$status"
+}
+
+problem() {
   if [ -e "$work/problem" ]; then
     cat "$work/problem"
   elif [ ! -e "$work/done" ]; then
@@ -136,7 +152,8 @@ ready() {
   elif [ "$STATE" = absent ]; then
     return 0
   else
-    node "$installed" node status && return 0
+    shown=$(node "$installed" node status 2>&1) && return 0
+    printf '%s\n' "$shown"
   fi
   return 1
 }

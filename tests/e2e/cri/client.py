@@ -105,7 +105,7 @@ class Pod:
         """Create a container. `mounts` and `devices`: (host path, container path). Raises CriError."""
         config = messages.ContainerConfig(
             metadata=messages.ContainerMetadata(name=name),
-            image=messages.ImageSpec(image=image),
+            image=messages.ImageSpec(image=image, user_specified_image=image),
             command=command,
             envs=[messages.KeyValue(key=key, value=value) for key, value in env],
             mounts=[messages.Mount(host_path=host, container_path=path) for host, path in mounts],

@@ -174,7 +174,7 @@ show_v1() {
   cat > "$units/reassert-agent.service.d/zz-cgroup1.conf" << 'END'
 [Service]
 ExecStart=
-ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $NRI $METRICS $OPTIONS; done'
+ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert /var/lib/reassert/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $NRI $METRICS $OPTIONS; done'
 END
 }
 

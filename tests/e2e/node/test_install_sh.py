@@ -6,6 +6,7 @@ import pytest
 
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
+from e2e.node.files import differences
 from e2e.node.wired import POLICY_FILE, Wirable
 from e2e.support import TOP
 
@@ -42,6 +43,22 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     assert node.changes() == []
     assert not booted.path("/var/log/reassert").exists()
     assert not booted.path("/run/reassert").exists()
+
+
+def test_below_a_prefix(booted: BootedNode) -> None:
+    """As on a node on which /opt and /usr cannot be written."""
+    node = Wirable(booted, booted.snapshot(("/opt", "/usr/local")))
+    booted.run("sh", INSTALL, "--prefix", "/var/lib/reassert")
+    assert differences(node.before, booted.snapshot(("/opt", "/usr/local"))) == []
+    assert "/var/lib/reassert/sbin/reassert-runc" in node.config()
+    assert booted.run("/var/lib/reassert/bin/reassert", "node", "status").returncode == 0
+    again = booted.run("/var/lib/reassert/bin/reassert", "node", "install")
+    assert "nothing was restarted" in again.stdout
+    moved = booted.run("sh", INSTALL, "--prefix", "/opt", check=False)
+    assert "wired with --prefix /var/lib/reassert; run `reassert node uninstall` first" in moved.stderr
+    booted.run("sh", INSTALL, "--uninstall", "--purge")
+    assert not booted.path("/var/lib/reassert").exists()
+    assert "reassert" not in node.config()
 
 
 def test_wrong_usage(booted: BootedNode) -> None:

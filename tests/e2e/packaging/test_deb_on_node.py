@@ -92,3 +92,31 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=all"}
     assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT)] == ["not-found"] * 3
+
+
+def test_the_package_and_install_sh_on_one_node(node: BootedNode, debs: Path) -> None:
+    """Each leaves the other's wiring alone, and it moves only if that is asked for."""
+    (node.directory / "debs").mkdir()
+    os.link(debs / "1.deb", node.directory / "debs/1.deb")
+    sh(node, INSTALL.replace("/debs/", f"{node.directory}/debs/"))
+    node.path(POLICY).write_text(POLICY_TEXT)
+    assert "is wired (runtime)" in sh(node, "/src/reassert/dist/reassert/reassert node install --no-probe")
+    refused = node.run("/usr/bin/reassert", "node", "install", check=False)
+    assert refused.returncode == 1
+    assert "add --take-over to have engines call this one" in refused.stderr
+    agents = node.property(AGENT[1], "MainPID")
+    removed = sh(node, "dpkg --purge reassert 2>&1")
+    assert "Nothing was changed: this node is wired with /opt/reassert/reassert." in removed
+    assert node.property(AGENT[1], "MainPID") == agents
+    assert node.path(POLICY).read_text() == POLICY_TEXT
+    sh(node, "/opt/reassert/reassert node status")
+    assert visible(node) == {f"{VISIBLE}=void"}
+
+    sh(node, UPGRADE.replace("/debs/2", f"{node.directory}/debs/1"))
+    sh(node, "/usr/bin/reassert node install --no-probe --take-over")
+    assert "/usr/lib/reassert/" in sh(node, "cat /usr/local/sbin/reassert-runc")
+    assert visible(node) == {f"{VISIBLE}=void"}
+    sh(node, "dpkg --purge reassert")
+    node.wait_for_cri()
+    assert visible(node) == {f"{VISIBLE}=all"}
+    assert not node.path("/opt/reassert").exists()

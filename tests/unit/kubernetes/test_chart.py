@@ -15,12 +15,20 @@ from e2e.support import need
 
 from hook import __version__
 from hook.policy.compiler import compile_bytes
-from unit.kubernetes.chart import CHART, IMAGE, KUBERNETES, NAMESPACE, Object, find, helm, is_hook, load, objects
+from unit.kubernetes.chart import CHART, IMAGE, KUBERNETES, NAMESPACE, Object, find, helm, load, objects
 from unit.support import ROOT
 
 EVERYTHING: Object = {
     "nri": {"enabled": True, "metrics": True, "index": "20"},
-    "node": {"engine": "containerd", "adapters": ["runtime", "hook"], "runtimeClass": "gpu", "maxUnavailable": "10%"},
+    "node": {
+        "engine": "containerd",
+        "adapters": ["runtime", "hook"],
+        "runtimeClass": "gpu",
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+        "prefix": "/var/lib/reassert",
+        "startupTaint": "reassert.internal/not-wired",
+        "condition": True,
+    },
     "monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}},
     "runtimeClasses": [
         {
@@ -86,14 +94,14 @@ def test_the_chart_is_of_the_programs_version() -> None:
 
 def test_the_default_policy_is_the_repositorys() -> None:
     """And reassert itself finds nothing wrong with it, after its way through YAML."""
-    policy = find(objects(), "ConfigMap")["data"]["policy.yaml"]
+    policy = find(objects(), "ConfigMap", "reassert-policy")["data"]["policy.yaml"]
     assert policy == (ROOT / "config/policy.yaml").read_text()
     assert compile_bytes("policy.yaml", policy.encode()).lines
 
 
 def test_a_policy_arrives_as_it_was_written() -> None:
     text = "\n".join(["# {{ .not }} a template", "kind: NodePolicy", "spec: {exclude: {namespaces: ['kube-*']}}", ""])
-    assert find(objects({"policy": {"text": text}}), "ConfigMap")["data"]["policy.yaml"] == text
+    assert find(objects({"policy": {"text": text}}), "ConfigMap", "reassert-policy")["data"]["policy.yaml"] == text
 
 
 def test_a_new_policy_rolls_the_nodes() -> None:
@@ -121,6 +129,7 @@ def test_what_the_node_command_is_told() -> None:
         assert f"--textfile={textfile}" in container["args"]
         return [argument for argument in container["args"] if not argument.startswith("--textfile")]
 
+    assert arguments(prefix="/srv")[0] == "--prefix=/srv"
     assert arguments() == ["--adapter=runtime", "--agent", "--default"]
     assert arguments(textfile="/var/lib/node_exporter") == arguments()
     assert arguments(agent=False) == ["--adapter=runtime", "--no-agent", "--default"]
@@ -130,32 +139,106 @@ def test_what_the_node_command_is_told() -> None:
     assert arguments(nri=True, adapters=["nri"]) == ["--adapter=nri", "--no-unit", "--agent", "--default"]
 
 
-def test_no_pod_on_the_nodes_has_a_token() -> None:
-    for each in objects(EVERYTHING):
-        if each["kind"] == "DaemonSet":
-            assert each["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
-            assert "serviceAccountName" not in each["spec"]["template"]["spec"]
+def test_no_privileged_container_has_a_token() -> None:
+    for values in (EVERYTHING, {}):
+        for each in objects(values):
+            if each["kind"] == "DaemonSet":
+                pod = each["spec"]["template"]["spec"]
+                assert pod["automountServiceAccountToken"] is False
+                for container in pod["containers"]:
+                    if container["name"] != "report":
+                        assert "token" not in {mount["name"] for mount in container.get("volumeMounts", [])}
+                assert ("report" in {c["name"] for c in pod["containers"]}) == ("serviceAccountName" in pod)
+
+
+@pytest.mark.parametrize(
+    ("node", "rules"),
+    [
+        ({}, None),
+        ({"condition": True}, [("nodes/status", ["patch"])]),
+        ({"startupTaint": "a/b"}, [("nodes", ["get", "patch"])]),
+        ({"condition": True, "startupTaint": "a/b"}, [("nodes", ["get", "patch"]), ("nodes/status", ["patch"])]),
+    ],
+)
+def test_what_reports_may_is_what_was_asked_for(node: Object, rules: list[tuple[str, list[str]]] | None) -> None:
+    found = objects({"node": node})
+    roles = [each for each in found if each["kind"] == "ClusterRole"]
+    assert [[(rule["resources"][0], rule["verbs"]) for rule in role["rules"]] for role in roles] == (
+        [rules] if rules else []
+    )
+
+
+def hooks_of(found: list[Object], moment: str) -> list[Object]:
+    return [each for each in found if each["metadata"].get("annotations", {}).get("helm.sh/hook") == moment]
 
 
 def test_the_removal_may_touch_one_object_and_is_there_only_while_helm_deletes() -> None:
-    found = objects(EVERYTHING)
-    hooks = [each for each in found if is_hook(each)]
+    hooks = hooks_of(objects(EVERYTHING), "pre-delete")
     assert {each["kind"] for each in hooks} == {"ServiceAccount", "Role", "RoleBinding", "Job"}
-    assert not {each["kind"] for each in found if not is_hook(each)} & {"ServiceAccount", "Role", "RoleBinding", "Job"}
-    assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in hooks} == {"pre-delete"}
     (rule,) = find(hooks, "Role")["rules"]
     assert (rule["resources"], rule["resourceNames"]) == (["daemonsets"], ["reassert-node"])
 
 
+def test_helm_test_may_look_at_one_object() -> None:
+    hooks = hooks_of(objects(EVERYTHING), "test")
+    assert {each["kind"] for each in hooks} == {"ServiceAccount", "Role", "RoleBinding", "Pod"}
+    (rule,) = find(hooks, "Role")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["reassert-node"], ["get", "list", "watch"])
+
+
+def test_a_policy_is_checked_before_anything_changes(tmp_path: Path) -> None:
+    """By the program of the image, on the text that the nodes would get."""
+    text = (
+        "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: a}\nspec: {exclude: {namespaces: [kube-system]}}\n"
+    )
+    found = objects({"policy": {"text": text}})
+    hooks = hooks_of(found, "pre-install,pre-upgrade")
+    assert find(hooks, "ConfigMap")["data"] == find(found, "ConfigMap", "reassert-policy")["data"]
+    (container,) = find(hooks, "Job")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["/opt/reassert/reassert", "policy", "check", "/policy/policy.yaml"]
+    weights = {each["kind"]: each["metadata"]["annotations"]["helm.sh/hook-weight"] for each in hooks}
+    assert int(weights["ConfigMap"]) < int(weights["Job"])
+    assert not hooks_of(objects({"policy": {"check": False}}), "pre-install,pre-upgrade")
+    assert not hooks_of(objects({"policy": {"manage": False}}), "pre-install,pre-upgrade")
+
+
+def test_pools_are_releases() -> None:
+    """Two releases in one namespace, for two pools of nodes: no object is in both."""
+    both = [{(each["kind"], each["metadata"]["name"]) for each in objects(name=name)} for name in ("gpu", "cpu")]
+    assert both[0] & both[1] == set()
+    daemons = [find(objects({"nodeSelector": {"pool": name}}, name=name), "DaemonSet") for name in ("gpu", "cpu")]
+    assert daemons[0]["spec"]["selector"] != daemons[1]["spec"]["selector"]
+
+
+def test_the_strategy_is_free() -> None:
+    assert find(objects(), "DaemonSet")["spec"]["updateStrategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": 1},
+    }
+    free = find(objects({"node": {"updateStrategy": {"type": "OnDelete"}}}), "DaemonSet")
+    assert free["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_nodes_that_are_changed_by_hand_are_removed_all_the_same() -> None:
+    """kubectl knows no roll-out of an OnDelete DaemonSet, so the removal makes it one of RollingUpdate first."""
+    found = objects({"node": {"updateStrategy": {"type": "OnDelete"}}})
+    roll, ask = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]["initContainers"]
+    assert json.loads(roll["command"][-1].removeprefix("--patch=")) == {
+        "spec": {"updateStrategy": {"type": "RollingUpdate"}}
+    }
+    assert "STATE=absent" in ask["command"]
+    assert not hooks_of(found, "test")
+
+
 def test_nothing_is_removed_where_that_was_asked_for() -> None:
-    assert not any(map(is_hook, objects({"node": {"onUninstall": "Keep"}})))
+    assert not hooks_of(objects({"node": {"onUninstall": "Keep"}}), "pre-delete")
 
 
 def test_the_removal_says_to_the_pods_what_they_understand() -> None:
     """The Job's own command, carried out by kubectl on the DaemonSet that was rendered; without an API server."""
     need(shutil.which("kubectl") is not None, "kubectl")
     found = objects()
-    (ask,) = find(found, "Job")["spec"]["template"]["spec"]["initContainers"]
+    (ask,) = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]["initContainers"]
     kubectl, namespace, *verb = ask["command"]
     options = [word for word in verb if word != "daemonset/reassert-node"]
     command = [kubectl, *options, "--local", "--filename=-", "--output=json"]
@@ -170,11 +253,16 @@ def test_the_removal_says_to_the_pods_what_they_understand() -> None:
 def test_only_the_node_pods_are_privileged() -> None:
     """The others hold to as little as they need; the removal even to PodSecurity's level `restricted`."""
     found = objects(EVERYTHING)
-    (node,) = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
+    node, report = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
+    check = find(found, "Job", "reassert-policy-check")["spec"]["template"]["spec"]
+    test = find(found, "Pod")["spec"]
     nri, metrics = find(found, "DaemonSet", "reassert-nri")["spec"]["template"]["spec"]["containers"]
-    removal = find(found, "Job")["spec"]["template"]["spec"]
+    removal = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]
     assert node["securityContext"]["privileged"]
-    for container in (nri, metrics, *removal["containers"], *removal["initContainers"]):
+    for container in (
+        *(nri, metrics, report, *check["containers"], *test["containers"]),
+        *(*removal["containers"], *removal["initContainers"]),
+    ):
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
         assert context["readOnlyRootFilesystem"] is True
@@ -182,8 +270,9 @@ def test_only_the_node_pods_are_privileged() -> None:
         assert container is nri or "add" not in context["capabilities"]
     assert nri["securityContext"]["capabilities"]["add"] == ["SYS_CHROOT"]
     assert nri["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
-    assert removal["securityContext"]["runAsNonRoot"]
-    assert removal["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for pod in (removal, check, test):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
 def test_pods_are_found_by_what_selects_them() -> None:

@@ -24,8 +24,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     monkeypatch.setattr(systemd, "run", lambda *words: ran.append(words))
     monkeypatch.setattr(systemd, "is_active", lambda unit: True)
     monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
-    for module in (change, change.tree):
-        monkeypatch.setattr(module, "PLACE", str(tmp_path / "opt/reassert"))
+    monkeypatch.setattr(change.tree, "PLACE", str(tmp_path / "opt/reassert"))
     monkeypatch.setattr(change.tree, "_SECONDS", 0)
     monkeypatch.setattr(change.tree, "STAGING", str(tmp_path / "opt/aside"))
     monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))

@@ -21,8 +21,7 @@ class Opt:
         self.place = directory / "reassert"
         self._frozen = directory.parent / "dist"
         monkeypatch.setattr(tree, "PLACE", str(self.place))
-        monkeypatch.setattr(programs, "PLACE", str(self.place))
-        monkeypatch.setattr(programs, "COMMAND", str(directory / "command"))
+        monkeypatch.setattr(tree, "COMMAND", str(directory / "command"))
         monkeypatch.setattr(tree, "STAGING", str(directory / ".aside"))
         monkeypatch.setattr(tree, "_SECONDS", 0)
         monkeypatch.setattr(tree, "_PATIENCE", 0.2)

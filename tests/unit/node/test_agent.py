@@ -16,7 +16,7 @@ from hook.node.agent import Agent, Starts, last_starts, starts_of
 from hook.node.change.files import put
 from hook.node.engines.artifacts import agent_unit, dispatchers
 from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of, why_cold
-from hook.node.engines.artifacts.dispatchers import HOOK_FILE, dispatcher_for, pass_through, real_of, script
+from hook.node.engines.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
 from unit.support import policy
 
@@ -43,12 +43,12 @@ def test_the_files_and_units_of_an_agent() -> None:
         f"/etc/systemd/system/sockets.target.wants/{SOCKET}",
         f"/etc/systemd/system/{SERVICE}",
         f"/etc/systemd/system/multi-user.target.wants/{SERVICE}",
-        HOOK_FILE,
+        hook_file(),
         "/usr/local/sbin/reassert-runc",  # names the hook file, so it comes later and goes earlier
     ]
     text = dict(wiring.artifacts)[f"/etc/systemd/system/{SERVICE}"]
     assert text and f"\nExecStart={PROGRAM} agent $NRI $METRICS $OPTIONS\n" in text.content.decode()
-    hook = dict(wiring.artifacts)[HOOK_FILE]
+    hook = dict(wiring.artifacts)[hook_file()]
     assert hook and hook.mode == 0o755 and hook.content.startswith(b"#!/opt/reassert/front\n")
     assert is_wanted(wiring.notes)
 
@@ -145,7 +145,7 @@ def test_a_dispatcher_names_front_before_it_is_there(directory: Path) -> None:
     path, state = dispatcher_for("/bin/true", PROGRAM, {}, front=FRONT)
     lines = state.content.decode().splitlines()
     assert lines[0] == f"#!{FRONT}"
-    assert f"# hook: {HOOK_FILE}" in lines
+    assert f"# hook: {hook_file()}" in lines
     assert "# socket: /run/reassert/agent/agent.sock" in lines
     put(path, state)
     assert real_of(path) == "/bin/true"

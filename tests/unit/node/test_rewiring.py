@@ -147,6 +147,13 @@ def test_policy_that_was_edited_stays(node: FakeNode) -> None:
     assert not (node.top / "bin/reassert").is_symlink()
 
 
+def test_an_engine_that_would_not_start_again_is_not_restarted(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(node.engine), "blockers", lambda engine, before: ["x.json: CRI-O does not start"])
+    with pytest.raises(NodeError, match=r"Fake 1.0 runs and would not start again: x.json: CRI-O does not start"):
+        node.install(node.wiring("crun"))
+    assert not node.dispatcher("crun").exists()
+
+
 def test_dispatcher_that_is_not_needed_any_more_goes(node: FakeNode, order: list[str]) -> None:
     node.dispatcher("crun").write_text("an administrator's\n")
     node.install(node.wiring("crun", "runc"))

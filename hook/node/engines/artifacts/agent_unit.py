@@ -16,7 +16,7 @@ from hook.node import systemd
 from hook.node.change.files import Change, State, link
 from hook.node.change.program import installed
 from hook.node.change.units import AGENT
-from hook.node.engines.artifacts.dispatchers import HOOK_FILE, WHERE
+from hook.node.engines.artifacts.dispatchers import WHERE, hook_file
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
 
@@ -96,7 +96,7 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
 
 def _hook_file(choice: Choice) -> Change:
     text = warm_hook(choice.program, choice.front, WHERE, [], installed(choice.program))
-    return HOOK_FILE, State(text.encode(), mode=0o755)
+    return hook_file(), State(text.encode(), mode=0o755)
 
 
 def _units(program: str) -> list[Change]:

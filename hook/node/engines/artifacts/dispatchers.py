@@ -16,8 +16,17 @@ from hook.policy import store
 
 DIRECTORY = "/usr/local/sbin"
 
-HOOK_FILE = f"{DIRECTORY}/reassert-hook"
-"""What hook entries execute where there is an agent to ask (hook.emit.front.warm_hook)."""
+
+def use_prefix(prefix: str) -> None:
+    """Makes dispatchers lie below a directory."""
+    global DIRECTORY  # noqa: PLW0603  # one node, one place
+    DIRECTORY = f"{prefix}/sbin"
+
+
+def hook_file() -> str:
+    """Returns what hook entries execute where there is an agent to ask (hook.emit.front.warm_hook)."""
+    return f"{DIRECTORY}/reassert-hook"
+
 
 WHERE = {
     "socket": "/run/reassert/agent/agent.sock",
@@ -53,7 +62,7 @@ def dispatcher_for(
             taken[path] = real
             if front:
                 text = warm_dispatcher(
-                    real, program, front, {**WHERE, "hook": HOOK_FILE}, [], installed(program), rootless
+                    real, program, front, {**WHERE, "hook": hook_file()}, [], installed(program), rootless
                 )
             else:
                 first, mark, rest = dispatcher(real, program, [], installed(program), rootless).split("\n", 2)

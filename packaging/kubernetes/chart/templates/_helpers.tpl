@@ -60,6 +60,20 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end }}
 
+{{- /* Whether the node pods talk to the API server. */}}
+{{- define "reassert.reports" -}}
+{{- if or .Values.node.startupTaint .Values.node.condition }}true{{ end }}
+{{- end }}
+
+{{- /* securityContext of a pod and of a container at PodSecurity's level restricted. */}}
+{{- define "reassert.unprivileged" -}}
+{runAsNonRoot: true, runAsUser: 65534, runAsGroup: 65534, seccompProfile: {type: RuntimeDefault}}
+{{- end }}
+
+{{- define "reassert.restricted" -}}
+{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end }}
+
 {{- /* Fields of the pods of both DaemonSets. */}}
 {{- define "reassert.pod" -}}
 automountServiceAccountToken: false

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tomllib
@@ -217,6 +218,120 @@ def test_podmans_hook_where_crio_looks_is_warned_of(drop_ins: Path, tmp_path: Pa
     (hooks / "reassert.json").write_text('{"stages": ["precreate"]}')
     [warning] = engine.warnings(engine.read())
     assert warning.startswith(f"{hooks}/reassert.json: CRI-O does not start")
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, *arguments: str, environment: tuple[str, ...] = ()) -> list[list[str]]:
+    """crio runs, with these arguments and variables. Returns the commands that are called from now on."""
+    called: list[list[str]] = []
+    answer = systemd.command
+
+    def command(words: list[str], seconds: float = 0) -> subprocess.CompletedProcess[str]:
+        called.append(words)
+        return answer(words, seconds)
+
+    monkeypatch.setattr(systemd, "main_pid", lambda unit: 7)
+    monkeypatch.setattr(crio, "arguments_of", lambda pid: ["/usr/bin/crio", *arguments, ""])
+    monkeypatch.setattr(crio, "environment_of", lambda pid: list(environment))
+    monkeypatch.setattr(systemd, "command", command)
+    return called
+
+
+def shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str], of: str = "wired.toml"
+) -> None:
+    (tmp_path / "shown.toml").write_text(change((RECORDED / of).read_text()))
+    answers(monkeypatch, str(tmp_path / "shown.toml"))
+
+
+def test_what_the_running_crio_was_told_counts_and_not_the_files_alone(
+    drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --hooks-dir and --listen: the hook of our drop-in is not called, and the socket is another one."""
+    _, wiring = wire(HOOK)
+    [(path, state)] = wiring.references
+    assert state is not None
+    Path(path).write_bytes(state.content)
+    assert HOOK in Crio.find().handlers(Crio.find().read(), {})[0].wired
+    options = ["--hooks-dir", "/etc/mine", "--listen=/run/mine.sock"]
+    listen = 'listen = "/var/run/crio/crio.sock"'
+    shown(
+        tmp_path,
+        monkeypatch,
+        lambda text: text.replace(f'\t"{HOOKS}",\n', "").replace(
+            "[crio.api]", "[crio.api]\n" + listen.replace("crio/crio", "mine")
+        ),
+    )
+    called = runs(monkeypatch, *options, environment=("CONTAINER_STREAM_PORT=1",))
+    engine = Crio.find()
+    now = engine.read()
+    assert ["env", "-i", "CONTAINER_STREAM_PORT=1", "crio", *options, "config"] in called
+    assert HOOK not in engine.handlers(now, {})[0].wired
+    assert now.effective(with_ours=True)["crio"]["api"]["listen"] == "/var/run/mine.sock"
+    choice = Choice((HOOK,), None, PROGRAM, policy(RULE))
+    with pytest.raises(NodeError, match=r"an option or variable for hooks_dir, which overrides .*, or set it to "):
+        engine.wire(now, choice, lambda path: None, {})
+
+
+def test_files_that_a_variable_names_are_read(drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.conf.d"
+    runs(monkeypatch, environment=(f"CONTAINER_CONFIG_DIR={other}",))
+    _, wiring = wire(HOOK)
+    assert wiring.references[0][0] == f"{other}/99-reassert.conf"
+
+
+def test_what_would_not_start_again_is_not_restarted(drop_ins: Path, tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks.d"
+    hooks.mkdir()
+    (drop_ins / "20.conf").write_text(f'crio.runtime.hooks_dir = ["{hooks}"]\n')
+    engine = Crio.find()
+    assert engine.blockers(engine.read) == []
+    (hooks / "podmans.json").write_text('{"stages": ["precreate"]}')
+    assert engine.blockers(engine.read) == engine.warnings(engine.read())
+
+
+def test_deprecated_settings_of_the_monitor_are_every_handlers(
+    drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file has a table of a handler, and CRI-O shows the setting in the built-in ones."""
+    (drop_ins / "10-crio.conf").write_text('[crio.runtime]\nconmon_cgroup = "pod"\n')
+    engine, wiring = wire(RUNTIME)
+    table = drop_in(wiring)["crio"]["runtime"]["runtimes"]["crun"]
+    assert table["monitor_cgroup"] == "pod"
+    shown(
+        tmp_path,
+        monkeypatch,
+        lambda text: text.replace('monitor_cgroup = "system.slice"', 'monitor_cgroup = "pod"'),
+        "default.toml",
+    )
+    engine.check(
+        engine.read(), Wiring(expected={"crio": {"runtime": {"runtimes": {"crun": {"monitor_cgroup": "pod"}}}}})
+    )
+
+
+def test_a_validator_that_crio_config_never_shows_is_no_difference(drop_ins: Path) -> None:
+    engine = Crio.find()
+    table = {"default_validator": {"nri_enable_default_validator": True}}
+    engine.check(engine.read(), Wiring(expected={"crio": {"nri": table}}))
+
+
+def test_nri_is_shown_for_each_handler(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (drop_ins / "20.conf").write_text("[crio.nri]\nenable_nri = true\n")
+    engine = Crio.find()
+    assert {handler.wired for handler in engine.handlers(engine.read(), {})} == {()}
+    monkeypatch.setattr(systemd, "is_active", lambda unit: unit == "reassert-nri.service")
+    assert {handler.wired for handler in engine.handlers(engine.read(), {})} == {(NRI,)}
+
+
+def test_a_stored_platform_path_keeps_its_dispatcher(drop_ins: Path, tmp_path: Path) -> None:
+    (drop_ins / "20.conf").write_text(f'[crio]\nroot = "{tmp_path}/storage"\n')
+    paths = {"platform-runtime-path.crio.io": "new", "io.kubernetes.cri-o.PlatformRuntimePath": "old", "other": "none"}
+    for name, stored in paths.items():
+        place = tmp_path / f"storage/overlay-containers/{stored}/userdata"
+        place.mkdir(parents=True)
+        (place / "config.json").write_text(json.dumps({"annotations": {name: f"/usr/local/sbin/reassert-{stored}"}}))
+    engine = Crio.find()
+    counts = [engine.users(engine.read(), f"/usr/local/sbin/reassert-{stored}") for stored in paths.values()]
+    assert counts == [1, 1, 0]
 
 
 def test_drop_in_goes_as_a_whole(drop_ins: Path) -> None:

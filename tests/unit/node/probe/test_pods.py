@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from hook.node.probe.cri import CallFailed, message
-from hook.node.probe.pods import LABEL, _remove_pods
+from hook.node.probe.pods import LABEL, PodStarter, _remove_pods
+from hook.node.probe.starter import NotStarted
 
 
 class Asked:
@@ -41,3 +44,31 @@ def test_the_container_is_killed_before_its_pod_is_stopped() -> None:
             ("StopPodSandbox", {"pod_sandbox_id": "mine"}),
             ("RemovePodSandbox", {"pod_sandbox_id": "mine"}),
         ]
+
+
+def test_a_probe_has_what_kubelet_sends() -> None:
+    """CRI-O identifies containers by kubelet's labels, and checks signatures of the image that a user named."""
+    starter = PodStarter("cri-o", "/none", "pause:1", systemd=True, namespace="team")
+    starter._ready = True
+    asked: dict[str, Any] = {}
+
+    def answer(method: str, **fields: Any) -> Any:
+        message(f"{method}Request", **fields)
+        asked[method] = fields
+        if method == "CreateContainer":
+            raise CallFailed("enough")
+        return SimpleNamespace(pod_sandbox_id="s", items=[])
+
+    starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]
+    with pytest.raises(NotStarted, match="enough"):
+        starter.start("")
+    who = starter.identity
+    labels = {
+        "io.kubernetes.pod.namespace": "team",
+        "io.kubernetes.pod.name": who.pod,
+        "io.kubernetes.pod.uid": who.uid,
+    }
+    assert labels.items() <= asked["RunPodSandbox"]["config"]["labels"].items()
+    container = asked["CreateContainer"]["config"]
+    assert container["labels"] == {**labels, "io.kubernetes.container.name": who.container}
+    assert container["image"] == {"image": "pause:1", "user_specified_image": "pause:1"}

@@ -1,0 +1,1 @@
+"""Tests on a real CRI-O, by its path: run.sh."""
