@@ -58,7 +58,7 @@ def image(bundle: Bundle, company: Company) -> Iterator[Callable[[str], Bundle]]
         lay_out(bundle, layout, company.attacker.pem)
         linux = bundle.spec["linux"]
         linux["namespaces"] = [space for space in linux["namespaces"] if space["type"] != "network"]
-        bundle.spec["process"]["env"] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+        bundle.spec["process"]["env"] = ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         bundle.bind(company.directory, "/servers", "ro")
         bundle.save()
         return bundle

@@ -20,6 +20,9 @@ ROOT = Path(os.environ.get("REASSERT_TRUST_ROOT", "/"))
 """The Debian root below the overlays."""
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+_KUBECTL = "/usr/bin/kubectl"
+"""A program in Go that tests/run.sh installs."""
+
 _PIP = Path(pip.__file__).parent
 """It has requests and certifi as they are on PyPI."""
 
@@ -31,6 +34,7 @@ PROGRAMS = {
     "urllib": "python3 -c 'import urllib.request as u; u.urlopen(\"https://localhost:{port}/\", timeout=15)'",
     "requests": "python3 -c 'from pip._vendor import requests as r; r.get(\"https://localhost:{port}/\", timeout=15)'",
     "git": "git ls-remote https://localhost:{port}/git",
+    "go": "kubectl --server=https://localhost:{port} --token=x get --raw /",
 }
 if ROOT.name:
     get = 'require("https").get("https://localhost:{port}/", r => r.resume()).on("error", e => {{ throw e }})'
@@ -118,7 +122,9 @@ def lay_out(bundle: Bundle, layout: str, pem: Path) -> None:
         own.unlink()
         own.symlink_to("/etc/pki/java/cacerts" if layout == "rhel" else "/etc/ssl/certs/java/cacerts")
     (root / "Get.java").write_text(_JAVA)
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")  # a root of debootstrap has none
     bundle.bind(_PIP, "/python/pip", "ro")
+    bundle.bind(_KUBECTL, "/usr/local/bin/kubectl", "ro")
 
 
 def probe(ports: dict[str, int], programs: dict[str, str]) -> str:

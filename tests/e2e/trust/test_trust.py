@@ -72,6 +72,23 @@ def test_single_files_are_trusted_too(image: Image, company: Company, node: Node
     assert {name: answer["company"] for name, answer in found.items()} == dict.fromkeys(PROGRAMS, True)
 
 
+if "java" in PROGRAMS:
+
+    def test_java_with_a_store_of_its_own_needs_java_options(image: Image, company: Company, node: Node) -> None:
+        """As in Temurin's images: `lib/security/cacerts` is a file of the JDK."""
+        bundle = image("debian")
+        [cacerts] = (bundle.rootfs / "usr/lib/jvm").glob("java-*-openjdk-amd64/lib/security/cacerts")
+        cacerts.unlink()
+        cacerts.write_bytes((company.store / "live/java/cacerts").read_bytes()[:0])
+        java = {"java": PROGRAMS["java"]}
+        node.compile(company.policy())
+        assert tried(Running(node.dispatcher(RUNC), bundle), company, java) == {
+            "java": {"company": False, "attacker": False}
+        }
+        node.compile(company.policy(trust=", stacks: [java-options]"))
+        assert tried(Running(node.dispatcher(RUNC), bundle), company, java) == {"java": YES_NO}
+
+
 # -- a pod that brings its own trust
 
 
