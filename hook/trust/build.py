@@ -46,8 +46,8 @@ class Built:
 
 def build(directory: str, sources: Sources) -> Built:
     """Build a trust store. Raises TrustError, Untrusted, OSError; the error's `outcome` says what is in force."""
-    os.umask(0o022)  # a container's user, who may be any, reads the files
     store = Store(directory)
+    mask = os.umask(0o022)  # a container's user, who may be any, reads the files
     try:
         store.prepare()
         with store.locked():
@@ -55,6 +55,8 @@ def build(directory: str, sources: Sources) -> Built:
     except (ReassertError, OSError) as error:
         details = error.details if isinstance(error, TrustError) else []
         raise _Unchanged(describe(error), [*details, _in_force(store)]) from error
+    finally:
+        os.umask(mask)
 
 
 class _Unchanged(TrustError):
