@@ -27,6 +27,7 @@ KEEP = 3
 """Number of newest generations that stay. Older ones stay while a process has a mount of them."""
 
 LOCK_SECONDS = 60.0
+_CAP_SYS_PTRACE = 19
 _STAGING = ".staging"
 _NEW = ".new"
 
@@ -47,18 +48,19 @@ class Store:
             path.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
-    def locked(self, wait: float = LOCK_SECONDS) -> Iterator[None]:
-        """Hold the lock that lets one build at a time change the store. Raises TrustError after `wait` seconds."""
+    def locked(self) -> Iterator[None]:
+        """Hold the lock that lets one build at a time change the store. Raises TrustError after LOCK_SECONDS."""
         fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            deadline = time.monotonic() + wait
+            deadline = time.monotonic() + LOCK_SECONDS
             while True:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise TrustError(f"{self.directory}: another build has been running for {wait:.0f} s") from None
+                        text = f"{self.directory}: another build has been running for {LOCK_SECONDS:g} s"
+                        raise TrustError(text) from None
                     time.sleep(0.05)
             yield
         finally:
@@ -194,21 +196,35 @@ def read_tree(directory: Path) -> dict[str, bytes]:
 
 
 def mounted(generations: Path, numbers: list[int]) -> set[int]:
-    """The generations of which some process has a mount, in any mount namespace."""
+    """The generations of which some process has a mount, in any mount namespace.
+
+    All of them without CAP_SYS_PTRACE, which shows other users' mounts. With it, only processes of an outer user
+    namespace cannot be looked at; what runs containers is not among them.
+    """
+    if not _may_look():
+        return set(numbers)
     marks = {number: f"/{generations.parent.name}/{GENERATIONS}/{number:06d}" for number in numbers}
     found: set[int] = set()
     looked: set[int] = set()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        try:
             namespace = (process / "ns" / "mnt").stat().st_ino
             if namespace in looked:
                 continue
             text = (process / "mountinfo").read_text("utf-8", "surrogateescape")
-            looked.add(namespace)
-            found |= {number for number, mark in marks.items() if mark in text}
+        except OSError:  # it ended meanwhile, or is of an outer user namespace
+            continue
+        looked.add(namespace)
+        found |= {number for number, mark in marks.items() if mark in text}
     return found
+
+
+def _may_look() -> bool:
+    """Whether this process has CAP_SYS_PTRACE."""
+    status = Path("/proc/self/status").read_text("utf-8", "replace")
+    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_SYS_PTRACE & 1)
 
 
 def _write(path: Path, content: bytes) -> None:

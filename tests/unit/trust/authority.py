@@ -87,6 +87,12 @@ def ca(
         .not_valid_before(begins)
         .not_valid_after(ends)
     )
+    signing = by.key if by else own
+    for extension in (  # by these OpenSSL tells two CAs of one name apart
+        x509.SubjectKeyIdentifier.from_public_key(own.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()),
+    ):
+        builder = builder.add_extension(extension, critical=False)
     if is_ca is not None:
         builder = builder.add_extension(x509.BasicConstraints(is_ca, None), critical=True)
     if signs is not None:
@@ -99,7 +105,7 @@ def ca(
             ),
             critical=True,
         )
-    return Made(builder.sign(by.key if by else own, algorithm or hashes.SHA256()), own)
+    return Made(builder.sign(signing, algorithm or hashes.SHA256()), own)
 
 
 @cache
