@@ -15,13 +15,10 @@ from hook.base.text import printable, printable_lines
 from hook.trust import formats, layout, source
 from hook.trust.certificate import Certificate
 from hook.trust.errors import TrustError
-from hook.trust.generation import Store, read_tree
+from hook.trust.generation import Store, digests, read_tree
 from hook.trust.judge import LEFT_OUT, Judged, judge
 from hook.trust.layout import SOURCES
 from hook.trust.source import added_cas, system_roots
-
-_RANDOM = (layout.JAVA, f"{layout.CERTS}/{layout.JAVA}", f"{layout.EXTRACTED}/{layout.JAVA}", layout.MANIFEST)
-"""Files that differ between two builds of the same certificates: a PKCS12 file has a salt, the manifest a time."""
 
 _TIMES = 5
 
@@ -103,10 +100,10 @@ def _build(store: Store, sources: Sources) -> Built:
     is_new, repaired = not _is_same(store, number, old, judged, files), False
     if is_new:
         number += 1
-        files[layout.MANIFEST] = formats.manifest(judged, number, timestamp(time.time_ns()))
+        files[layout.MANIFEST] = formats.manifest(judged, number, timestamp(time.time_ns()), digests(files))
         store.publish(number, files)
     else:
-        repaired = store.complete(read_tree(store.path(number)))
+        repaired = store.complete(number)
     store.prune()
     return Built(number, is_new, repaired, judged, _warnings(store, judged))
 
@@ -154,9 +151,8 @@ def _is_same(
     ]:
         return False
     present = read_tree(store.path(number))
-    return present.keys() == {*files, layout.MANIFEST} and all(
-        present[path] == content for path, content in files.items() if path not in _RANDOM
-    )
+    present.pop(layout.MANIFEST)
+    return files.keys() == present.keys() and digests(present) == old["files"]
 
 
 def _warnings(store: Store, judged: Judged) -> list[str]:

@@ -21,7 +21,7 @@ from hook.policy.model import Policy
 from hook.reserve.env import VALUE
 from hook.trust import layout
 from hook.trust.certificate import Certificate, Place, certificates
-from hook.trust.generation import Store, read_tree
+from hook.trust.generation import Store, digests, read_tree
 from hook.trust.images import IMAGES, REPLACES, Image, Mounts, source_of
 from hook.trust.source import COUNT_LIMIT
 
@@ -56,7 +56,7 @@ def check(directory: str, policy_path: str | None) -> int:
     )
     title = f"{directory}: generation {manifest['generation']} of {manifest['built']}"
     print(printable(f"{title}: {len(known.system)} system roots and {len(known.added)} added"))
-    problems = _live_problems(store)
+    problems = _live_problems(store, manifest)
     warnings = _ending(manifest)
     if policy_path is None:
         mounts: Mounts = assumed_mounts(str(store.live))
@@ -92,9 +92,10 @@ def _mounts(policy: Policy) -> Mounts:
     ]
 
 
-def _live_problems(store: Store) -> list[str]:
-    """Files of live that are not those of the newest generation."""
-    whole, live = read_tree(store.path(store.numbers()[-1])), read_tree(store.live)
+def _live_problems(store: Store, manifest: dict[str, Any]) -> list[str]:
+    """Files of live that are not those of the newest generation. Its manifest says what they were when it was built."""
+    whole, live = manifest["files"], digests(read_tree(store.live))
+    live.pop(layout.MANIFEST, None)
     different = sorted(path for path in whole.keys() | live.keys() if whole.get(path) != live.get(path))
     if not different:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -46,6 +47,7 @@ def test_a_build_of_the_same_sources_changes_nothing(built: Node) -> None:
 
 def test_a_live_file_that_somebody_changed_is_repaired(built: Node) -> None:
     before = built.files()
+    (built.live / "certs/ca-certificates.crt").unlink()
     (built.live / "certs/ca-certificates.crt").write_text("mine")
     (built.live / "certs/ffffffff.0").write_text("mine")
     (built.live / "extracted/java/cacerts").unlink()
@@ -54,11 +56,16 @@ def test_a_live_file_that_somebody_changed_is_repaired(built: Node) -> None:
     assert built.files() == before
 
 
-def test_a_generation_that_somebody_changed_is_built_again(built: Node) -> None:
+@pytest.mark.parametrize("name", ["live/ca-certificates.crt", "generations/000001/java/cacerts", "live/java/cacerts"])
+def test_a_generation_that_somebody_changed_is_built_again(built: Node, name: str) -> None:
+    """In place, which changes live and the generation."""
     before = built.files()
-    (built.store / "generations/000001/ca-certificates.crt").write_text("mine")
+    (built.store / name).write_text("mine")
     assert built.build().number == 2
-    assert (built.live / "ca-certificates.crt").read_bytes() == before["ca-certificates.crt"]
+    after = built.files()
+    for path in before.keys() - {"manifest.json"}:
+        assert after[path] == before[path] or path.endswith("java/cacerts")
+        assert after[path] != b"mine"
 
 
 def test_directories_of_live_keep_their_inodes(built: Node) -> None:
@@ -153,6 +160,30 @@ def test_a_build_that_is_killed_at_any_step_is_completed_by_the_next(built: Node
         assert {path.name for path in built.store.iterdir()} == {"generations", "live", "lock"}
         assert not killed or step < 3 or before != built.files()
     assert step > 20
+
+
+@pytest.mark.parametrize("step", [2, 3, 5, 8])
+def test_a_disk_that_is_full_at_the_first_renames_leaves_the_old_generation(
+    built: Node, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """The first rename is the generation's. A directory may have to grow for a new name."""
+    before, rename, count = built.files(), Path.rename, 0
+
+    def full(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == step:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return rename(path, target)
+
+    built.add("more.pem", *(ca(f"CA {number}", signer=key(number)) for number in range(3)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        with pytest.raises(TrustError, match="No space left on device"):
+            built.build()
+    assert built.files() == before
+    assert [path.name for path in (built.store / "generations").iterdir()] == ["000001"]
+    assert built.build().number == 2
 
 
 def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:

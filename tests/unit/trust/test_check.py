@@ -128,8 +128,11 @@ def test_a_mounted_file_without_the_added_cas_is_an_error(built: Node, capsys: p
 def test_live_files_of_another_generation_are_an_error(built: Node, capsys: pytest.CaptureFixture[str]) -> None:
     (built.live / "ca-certificates.crt").write_bytes(roots()[0].pem)
     assert check(str(built.store), None) == 1
-    assert "error: " in (text := capsys.readouterr().out)
-    assert "1 files are not those of the newest generation, ca-certificates.crt for one; run reassert trust" in text
+    text = capsys.readouterr().out
+    assert f"error: {built.live}: " in text
+    assert (
+        " files are not those of the newest generation, ca-certificates.crt for one; run reassert trust build" in text
+    )
 
 
 def test_an_added_ca_that_expires_soon_is_a_warning(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ OTHERS = st.dictionaries(st.sampled_from(["bundle", "a.pem", "b.pem", "x/README"
 
 
 @given(GROUPS, GROUPS, OTHERS, OTHERS)
-@examples(400)
+@examples(150)
 def test_a_certificate_of_both_generations_is_found_at_every_step(
     old: list[list[bytes]], new: list[list[bytes]], other: dict[str, bytes], another: dict[str, bytes]
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_certificate_of_both_generations_is_found_at_every_step(
 
 
 @given(GROUPS, GROUPS, st.integers(0, 60), GROUPS)
-@examples(200)
+@examples(100)
 def test_a_rotation_that_was_killed_is_completed_by_the_next(
     old: list[list[bytes]], new: list[list[bytes]], kill: int, last: list[list[bytes]]
 ) -> None:
