@@ -164,7 +164,7 @@ def _warnings(store: Store, judged: Judged) -> list[str]:
         try:
             trusted(os.path.abspath(path))
         except Untrusted as error:
-            found.append(printable(f"warning: {error}: whoever can write there decides whom containers trust"))
+            found.append(printable(f"warning: {error}: a user who can write there decides which CAs containers trust"))
         except OSError:  # a source that vanished meanwhile: it was read
             pass
     return found

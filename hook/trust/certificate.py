@@ -86,12 +86,12 @@ class Certificate:
 
     @cached_property
     def subject(self) -> str:
-        """The subject for people: its common name, else its organizational unit or organization, else all of it."""
+        """The readable subject: its common name, else its organizational unit or organization, else all of it."""
         return _readable(self.parsed.subject)
 
     @cached_property
     def issuer(self) -> str:
-        """The issuer for people."""
+        """The readable issuer."""
         return _readable(self.parsed.issuer)
 
     @property

@@ -137,7 +137,7 @@ class Store:
         return changed
 
     def prune(self) -> list[int]:
-        """Remove generations that nobody needs. Returns their numbers."""
+        """Remove old generations of which no process has a mount. Returns their numbers."""
         old = self.numbers()[:-KEEP]
         in_use = mounted(self.generations, old) if old else set()
         removed = [number for number in old if number not in in_use]
