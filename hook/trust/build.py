@@ -12,15 +12,12 @@ from typing import Any
 from hook.base.errors import ReassertError, describe
 from hook.base.system import Untrusted, timestamp, trusted
 from hook.base.text import printable, printable_lines
-from hook.trust import formats, layout, source
+from hook.trust import formats, layout
 from hook.trust.certificate import Certificate
 from hook.trust.errors import TrustError
 from hook.trust.generation import Store, digests, read_tree
 from hook.trust.judge import LEFT_OUT, Judged, judge
-from hook.trust.layout import SOURCES
 from hook.trust.source import added_cas, system_roots
-
-_TIMES = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def build(directory: str, sources: Sources) -> Built:
     try:
         store.prepare()
         with store.locked():
-            return _build_until_it_lasts(store, sources)
+            return _build(store, sources)
     except (ReassertError, OSError) as error:
         details = error.details if isinstance(error, TrustError) else []
         raise _Unchanged(describe(error), [*details, _in_force(store)]) from error
@@ -74,17 +71,6 @@ def _in_force(store: Store) -> str:
     except OSError:
         numbers = []
     return f"generation {numbers[-1]} stays in force" if numbers else "no trust store was made"
-
-
-def _build_until_it_lasts(store: Store, sources: Sources) -> Built:
-    """A source that changes while it is read starts no second build: systemd merges that with the one that runs."""
-    watched = [*(sources.add or [SOURCES]), *([sources.system] if sources.system else source.SYSTEM)]
-    for _ in range(_TIMES):
-        before = source.state(watched)
-        built = _build(store, sources)
-        if source.state(watched) == before:
-            break
-    return built
 
 
 def _build(store: Store, sources: Sources) -> Built:

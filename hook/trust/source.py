@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 
 from hook.base.system import read_file, trusted
 from hook.trust.certificate import Certificate, certificates
@@ -60,19 +59,6 @@ def added_cas(paths: list[str] | None) -> list[Certificate]:
         for file in (SOURCES, *_files(SOURCES)):
             trusted(file)
     return _read([SOURCES], added=True)
-
-
-def state(sources: Iterable[str]) -> list[tuple[str, int, int, int]]:
-    """The sources' files as they are now, to see whether one changes while a store is built of them."""
-    found = []
-    for path in sources:
-        try:
-            for file in _files(path):
-                status = os.stat(file)
-                found.append((file, status.st_ino, status.st_size, status.st_mtime_ns))
-        except OSError:
-            found.append((path, 0, 0, 0))
-    return found
 
 
 def _endings() -> str:

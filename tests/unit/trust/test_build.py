@@ -377,15 +377,3 @@ except SystemExit:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_source_that_changes_during_a_build_is_built_too(built: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish, third = Store.publish, ca("Third CA", signer=key(3))
-
-    def slow(store: Store, number: int, files: dict[str, bytes]) -> None:
-        publish(store, number, files)
-        built.add("third.pem", third)
-
-    monkeypatch.setattr(Store, "publish", slow)
-    built.add("another.pem", OTHER)
-    assert [one.subject for one in built.build().judged.added] == ["Another CA", "Company CA", "Third CA"]
