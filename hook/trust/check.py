@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,9 @@ SOON = timedelta(days=30)
 
 FEW = 10
 """A file with fewer certificates, none of them a system root, cannot be meant to replace the roots."""
+
+_LOOKS, _BETWEEN = 3, 0.2
+"""A build may be replacing the live files: they are looked at several times, with seconds between."""
 
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _ANY = Image("any image", ())
@@ -94,11 +98,14 @@ def _mounts(policy: Policy) -> Mounts:
 
 def _live_problems(store: Store, manifest: dict[str, Any]) -> list[str]:
     """Files of live that are not those of the newest generation. Its manifest says what they were when it was built."""
-    whole, live = manifest["files"], digests(read_tree(store.live))
-    live.pop(layout.MANIFEST, None)
-    different = sorted(path for path in whole.keys() | live.keys() if whole.get(path) != live.get(path))
-    if not different:
-        return []
+    for _ in range(_LOOKS):
+        whole, live = manifest["files"], digests(read_tree(store.live))
+        live.pop(layout.MANIFEST, None)
+        different = sorted(path for path in whole.keys() | live.keys() if whole.get(path) != live.get(path))
+        if not different:
+            return []
+        time.sleep(_BETWEEN)
+        manifest = store.manifest() or manifest
     return [
         f"{store.live}: {len(different)} files are not those of the newest generation, {different[0]} for one; "
         f"run reassert trust build"

@@ -186,6 +186,26 @@ def test_a_disk_that_is_full_at_the_first_renames_leaves_the_old_generation(
     assert built.build().number == 2
 
 
+def test_a_disk_that_fails_to_keep_the_files_leaves_the_old_generation(
+    built: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems report a full or broken disk only when the files are synced."""
+
+    def fail(directory: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
+
+    before = built.files()
+    built.add("another.pem", OTHER)
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "_sync", fail)
+        with pytest.raises(TrustError, match="Input/output error"):
+            built.build()
+    assert built.files() == before
+    assert {path.name for path in built.store.iterdir()} == {"generations", "live", "lock"}
+    assert [path.name for path in (built.store / "generations").iterdir()] == ["000001"]
+    assert built.build().number == 2
+
+
 def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:
     """20 processes, half of which add one CA and half another; each generation is whole."""
     context = multiprocessing.get_context("fork")

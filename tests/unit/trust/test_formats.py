@@ -182,6 +182,18 @@ def test_the_hash_of_a_name_is_openssls(tmp_path: Path, name: x509.Name) -> None
     assert Certificate(made.der, Place("c")).hash == expected
 
 
+def test_a_subject_cannot_write_lines_of_a_bundle(node: Node) -> None:
+    """The comment above each certificate has its subject."""
+    text = "x\n-----BEGIN CERTIFICATE-----\nAAAA\n\x1b[2J"
+    node.add("company.pem", COMPANY, ca(text, signer=key(1)), ca("-----BEGIN CERTIFICATE-----", signer=key(2)))
+    built = node.build()
+    lines = (node.live / "ca-certificates.crt").read_text().splitlines()
+    assert len(built.judged.kept) == lines.count("-----BEGIN CERTIFICATE-----") == 6
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    again = build(str(node.directory / "again"), Sources([str(node.live / "ca-certificates.crt")], no_system=True))
+    assert len(again.judged.kept) == 6
+
+
 def test_two_cas_of_one_name_are_both_found(node: Node) -> None:
     """A CA that got a new key: both its old and its new servers are accepted."""
     renewed = ca("Company CA", signer=key(6))
