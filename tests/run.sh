@@ -77,7 +77,7 @@ took() { # NAME
 }
 
 began=$SECONDS
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc \
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl \
   kubernetes-client libc6-dev
 took "packages"
 case $* in

@@ -77,7 +77,7 @@ if "java" in PROGRAMS:
     def test_java_with_a_store_of_its_own_needs_java_options(image: Image, company: Company, node: Node) -> None:
         """As in Temurin's images: `lib/security/cacerts` is a file of the JDK."""
         bundle = image("debian")
-        [cacerts] = (bundle.rootfs / "usr/lib/jvm").glob("java-*-openjdk-amd64/lib/security/cacerts")
+        [cacerts] = (bundle.rootfs / "usr/lib/jvm").glob("java-17-openjdk-*/lib/security/cacerts")
         cacerts.unlink()
         cacerts.write_bytes((company.store / "live/java/cacerts").read_bytes()[:0])
         java = {"java": PROGRAMS["java"]}
