@@ -166,6 +166,7 @@ def test_two_mounts_that_a_link_leads_to_one_place(
     run("rm", "-r", str(bundle.rootfs / link))
     (bundle.rootfs / link).symlink_to(target)
     (bundle.rootfs / link).parent.joinpath(target).resolve().mkdir(parents=True)
+    bundle.spec["root"]["readonly"] = True
     with guarded(adapter, real_runtime(name, node.directory), node, bundle) as container:
         for path in (BUNDLE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"):
             assert company.authority.pem.read_text().strip() in container.exec("/bin/cat", path), path
