@@ -86,10 +86,11 @@ if order:
     from marshal import loads
     codes = dict("CODES")
     late = dict("LATE")
+    packages = "PACKAGES"
     class Late:
         @staticmethod
         def find_spec(name, path=None, target=None):
-            return type(sys.__spec__)(name, Late) if name in late else None
+            return type(sys.__spec__)(name, Late, is_package=name in packages) if name in late else None
         @staticmethod
         def create_module(spec):
             return None
@@ -100,7 +101,7 @@ if order:
     for name in order:
         module = sys.modules[name] = type(sys)(name)
         module.__file__ = sys._MEIPASS + "/" + name.replace(".", "/") + ".pyc"
-        if name in "PACKAGES":
+        if name in packages:
             module.__path__ = [module.__file__[:-4]]
         exec(codes[name], module.__dict__)
     sys.modules["hook.start"].start(sys.argv[1:])
@@ -118,7 +119,7 @@ def start_entry(workpath: Path) -> Entry:
         name: _code(compile_pymodule(name, str(file), str(workpath), 2)) for name, file in (files | late(files)).items()
     }
     constants = {
-        "PACKAGES": tuple(module for module, file in files.items() if file.name == "__init__.py"),
+        "PACKAGES": tuple(module for module, file in (files | late(files)).items() if file.name == "__init__.py"),
         "CODES": tuple((module, code[module]) for module in files),
         "LATE": tuple((module, marshal.dumps(code[module])) for module in late(files)),
     }

@@ -28,6 +28,7 @@ from hook.adapters import usage  # noqa: E402  # likewise
 from hook.adapters.nri.metrics import Metrics  # noqa: E402  # likewise
 from hook.cli import GROUPS, command_line  # noqa: E402  # likewise
 from hook.policy.check import schema  # noqa: E402  # likewise
+from hook.trust.expand import table as trust_table  # noqa: E402  # likewise
 
 ADAPTERS = ("runtime", "nri", "hook", "precreate")
 BLOCK = re.compile(r"(<!-- generated: ([\w. ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -147,6 +148,30 @@ def _values(field: dict[str, Any]) -> str:
             return "list of " + ", ".join(f"`{value}`" for value in items["enum"])
         return "list of absolute paths" if items.get("$ref") == "#/$defs/path" else "list"
     return {"string": "text", "object": "mapping", "integer": "number"}[kind]
+
+
+# -- trust
+
+
+def trust_layouts() -> str:
+    """Where `trust` mounts the store, by distribution."""
+    rows = []
+    for layout in trust_table()[0].values():
+        cells = [", ".join(f"`{path}`" for path in paths) for paths in (layout.directories, layout.files)]
+        rows.append([f"[{layout.name}]({layout.source})", *cells])
+    return table(["images", "`mount: Directories`", "`mount: Files`"], rows)
+
+
+def trust_stacks() -> str:
+    """Which programs `trust` reaches, and by what."""
+    rows = []
+    for stack in trust_table()[1].values():
+        names = ", ".join(f"`{name}`" for name in stack.env)
+        needs = f"{stack.needs} ({names})" if names else ""
+        name = f"[{stack.name}]({stack.source})" + ("" if stack.default else f". Not a default: {stack.tradeoff}")
+        rows.append([f"`{stack.id}`", name, stack.alone, needs, stack.cannot, "yes" if stack.tested else ""])
+    header = ["stack", "programs", "works with the mounts alone", "needs a variable", "cannot work", "tested"]
+    return table(header, [[_cell(cell) for cell in row] for row in rows])
 
 
 # -- claims
@@ -270,6 +295,8 @@ def pages() -> dict[Path, str]:
         "values": values,
         "claims": claims.table,
         "tests of claims": claims.tests,
+        "trust layouts": trust_layouts,
+        "trust stacks": trust_stacks,
         **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},
         "fields of annotation": lambda: fields("annotation"),
     }

@@ -1,7 +1,9 @@
 #!/bin/sh
-# Root file systems of Debians for the tests, with their engines and systemd: build/roots/SUITE.
+# Root file systems of Debians for the tests, with their engines and systemd: build/roots/SUITE. And one with programs
+# that make TLS connections: build/roots/trust.
 #
 #   tests/roots.sh bookworm trixie forky
+#   tests/roots.sh trust
 #
 # They come from the mirror that this machine's own apt is configured with, and stay until what is wanted in them changes.
 set -eu
@@ -9,13 +11,17 @@ cd "$(dirname "$0")/.."
 
 mirror=$(tests/mirror.sh)
 
-set_up() { # SUITE
-  suite=$1
+set_up() { # SUITE or trust
+  name=$1 suite=$1
   packages=containerd,runc,crun,busybox-static,systemd,dbus
   case $suite in
   bookworm) packages=$packages,docker.io,podman,netavark ;; # debootstrap does not resolve container-network-stack
+  trust)
+    suite=bookworm
+    packages=openssl,ca-certificates,curl,wget,git,python3,nodejs,ca-certificates-java,openjdk-17-jdk-headless
+    ;;
   esac
-  root=build/roots/$suite
+  root=build/roots/$name
   [ "$(cat "$root/.complete" 2>/dev/null)" != "$packages" ] || return 0
   echo "Setting up $root …"
   rm -rf "$root"

@@ -77,7 +77,7 @@ took() { # NAME
 }
 
 began=$SECONDS
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc umoci rpmlint rpm \
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl umoci rpmlint rpm \
   kubernetes-client libc6-dev chromium-headless-shell
 tests/promtool.sh
 took "packages"

@@ -15,12 +15,9 @@ from hook.base.text import printable, printable_lines
 from hook.trust import formats, layout
 from hook.trust.certificate import Certificate
 from hook.trust.errors import TrustError
-from hook.trust.generation import Store, read_tree
+from hook.trust.generation import Store, digests, read_tree
 from hook.trust.judge import LEFT_OUT, Judged, judge
 from hook.trust.source import added_cas, system_roots
-
-_RANDOM = (layout.JAVA, f"{layout.CERTS}/{layout.JAVA}", f"{layout.EXTRACTED}/{layout.JAVA}", layout.MANIFEST)
-"""Files that differ between two builds of the same certificates: a PKCS12 file has a salt, the manifest a time."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,8 @@ class Built:
 
 def build(directory: str, sources: Sources) -> Built:
     """Build a trust store. Raises TrustError, Untrusted, OSError; the error's `outcome` says what is in force."""
-    os.umask(0o022)  # a container's user, who may be any, reads the files
     store = Store(directory)
+    mask = os.umask(0o022)  # a container's user, who may be any, reads the files
     try:
         store.prepare()
         with store.locked():
@@ -55,6 +52,8 @@ def build(directory: str, sources: Sources) -> Built:
     except (ReassertError, OSError) as error:
         details = error.details if isinstance(error, TrustError) else []
         raise _Unchanged(describe(error), [*details, _in_force(store)]) from error
+    finally:
+        os.umask(mask)
 
 
 class _Unchanged(TrustError):
@@ -87,10 +86,10 @@ def _build(store: Store, sources: Sources) -> Built:
     is_new, repaired = not _is_same(store, number, old, judged, files), False
     if is_new:
         number += 1
-        files[layout.MANIFEST] = formats.manifest(judged, number, timestamp(time.time_ns()))
+        files[layout.MANIFEST] = formats.manifest(judged, number, timestamp(time.time_ns()), digests(files))
         store.publish(number, files)
     else:
-        repaired = store.complete(read_tree(store.path(number)))
+        repaired = store.complete(number)
     store.prune()
     return Built(number, is_new, repaired, judged, _warnings(store, judged))
 
@@ -138,9 +137,8 @@ def _is_same(
     ]:
         return False
     present = read_tree(store.path(number))
-    return present.keys() == {*files, layout.MANIFEST} and all(
-        present[path] == content for path, content in files.items() if path not in _RANDOM
-    )
+    present.pop(layout.MANIFEST)
+    return files.keys() == present.keys() and digests(present) == old["files"]
 
 
 def _warnings(store: Store, judged: Judged) -> list[str]:
@@ -152,7 +150,7 @@ def _warnings(store: Store, judged: Judged) -> list[str]:
         try:
             trusted(os.path.abspath(path))
         except Untrusted as error:
-            found.append(printable(f"warning: {error}: whoever can write there decides whom containers trust"))
+            found.append(printable(f"warning: {error}: a user who can write there decides which CAs containers trust"))
         except OSError:  # a source that vanished meanwhile: it was read
             pass
     return found

@@ -25,7 +25,7 @@ from hook.trust.errors import TrustError
 
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
 
-_BEGIN = re.compile(rb"-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
+_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 _LINE = 64
 
@@ -86,12 +86,12 @@ class Certificate:
 
     @cached_property
     def subject(self) -> str:
-        """The subject for people: its common name, else its organizational unit or organization, else all of it."""
+        """The readable subject: its common name, else its organizational unit or organization, else all of it."""
         return _readable(self.parsed.subject)
 
     @cached_property
     def issuer(self) -> str:
-        """The issuer for people."""
+        """The readable issuer."""
         return _readable(self.parsed.issuer)
 
     @property
@@ -196,7 +196,7 @@ def _blocks(data: bytes, file: str) -> Iterator[tuple[int, str, bytes]]:
         if b"-----" not in line:
             if start:
                 body += line
-        elif begin := _BEGIN.search(line):
+        elif begin := _BEGIN.match(line):
             if start:
                 break
             start, label = number, begin[1]

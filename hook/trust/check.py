@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from hook.policy.model import Policy
 from hook.reserve.env import VALUE
 from hook.trust import layout
 from hook.trust.certificate import Certificate, Place, certificates
-from hook.trust.generation import Store, read_tree
+from hook.trust.generation import Store, digests, read_tree
 from hook.trust.images import IMAGES, REPLACES, Image, Mounts, source_of
 from hook.trust.source import COUNT_LIMIT
 
@@ -30,6 +31,9 @@ SOON = timedelta(days=30)
 
 FEW = 10
 """A file with fewer certificates, none of them a system root, cannot be meant to replace the roots."""
+
+_LOOKS, _BETWEEN = 3, 0.2
+"""A build may be replacing the live files: they are looked at several times, with seconds between."""
 
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _ANY = Image("any image", ())
@@ -56,7 +60,7 @@ def check(directory: str, policy_path: str | None) -> int:
     )
     title = f"{directory}: generation {manifest['generation']} of {manifest['built']}"
     print(printable(f"{title}: {len(known.system)} system roots and {len(known.added)} added"))
-    problems = _live_problems(store)
+    problems = _live_problems(store, manifest)
     warnings = _ending(manifest)
     if policy_path is None:
         mounts: Mounts = assumed_mounts(str(store.live))
@@ -92,12 +96,16 @@ def _mounts(policy: Policy) -> Mounts:
     ]
 
 
-def _live_problems(store: Store) -> list[str]:
-    """Files of live that are not those of the newest generation."""
-    whole, live = read_tree(store.path(store.numbers()[-1])), read_tree(store.live)
-    different = sorted(path for path in whole.keys() | live.keys() if whole.get(path) != live.get(path))
-    if not different:
-        return []
+def _live_problems(store: Store, manifest: dict[str, Any]) -> list[str]:
+    """Files of live that are not those of the newest generation. Its manifest says what they were when it was built."""
+    for _ in range(_LOOKS):
+        whole, live = manifest["files"], digests(read_tree(store.live))
+        live.pop(layout.MANIFEST, None)
+        different = sorted(path for path in whole.keys() | live.keys() if whole.get(path) != live.get(path))
+        if not different:
+            return []
+        time.sleep(_BETWEEN)
+        manifest = store.manifest() or manifest
     return [
         f"{store.live}: {len(different)} files are not those of the newest generation, {different[0]} for one; "
         f"run reassert trust build"

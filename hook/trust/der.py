@@ -95,5 +95,5 @@ _TRUSTED_FOR = tuple(bytes.fromhex(f"06082b060105050703{purpose:02x}") for purpo
 
 
 def trusted_certificate(certificate: bytes, alias: str) -> bytes:
-    """The content of OpenSSL's TRUSTED CERTIFICATE: the certificate, what it is trusted for, and a name for people."""
+    """The content of OpenSSL's TRUSTED CERTIFICATE: the certificate, what it is trusted for, and a readable name."""
     return certificate + encoded(SEQUENCE, encoded(SEQUENCE, *_TRUSTED_FOR), encoded(UTF8, alias.encode()))

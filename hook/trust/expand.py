@@ -91,11 +91,12 @@ def entries(trust: dict[str, Any]) -> tuple[Entries, Entries]:
             name = str(entry["name"])
             env[name] = (entry, f"{env[name][1]}, {stack.id}" if name in env else stack.id)
     store = directory(str(trust["bundle"]))
+    above = {"volumesAbove": "Allow"} if trust.get("volumesAbove") == "Allow" else {}
     mounts: Entries = {}
     for layout in table()[0].values():
         places = layout.files if trust.get("mount") == FILES else layout.directories
         for path, part in places.items():
-            mounts[path] = ({"hostPath": f"{store}/{part}", "mountPath": path}, layout.id)
+            mounts[path] = ({"hostPath": f"{store}/{part}", "mountPath": path, **above}, layout.id)
     return env, mounts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hook.trust import der, layout
 from hook.trust.certificate import Certificate, armored
@@ -80,8 +80,8 @@ def edk2_store(certificates: Iterable[Certificate]) -> bytes:
     return found
 
 
-def manifest(judged: Judged, number: int, built: str) -> bytes:
-    """What is in the store, as JSON."""
+def manifest(judged: Judged, number: int, built: str, digests: Mapping[str, str]) -> bytes:
+    """What is in the store, as JSON. `digests`: the sha256 of each other file."""
     entries = [
         {
             "sha256": certificate.sha256,
@@ -93,5 +93,5 @@ def manifest(judged: Judged, number: int, built: str) -> bytes:
         }
         for certificate in judged.kept
     ]
-    content = {"format": FORMAT, "generation": number, "built": built, "certificates": entries}
+    content = {"format": FORMAT, "generation": number, "built": built, "certificates": entries, "files": digests}
     return json.dumps(content, indent=1, ensure_ascii=True).encode() + b"\n"

@@ -75,7 +75,7 @@ def _files(path: str) -> list[str]:
 
 def _read(paths: list[str], added: bool) -> list[Certificate]:
     found: list[Certificate] = []
-    for path in paths:
+    for path in map(os.path.abspath, paths):
         for file in _files(path):
             data = read_file(file, FILE_LIMIT)
             found += certificates(data, file, added, COUNT_LIMIT - len(found))

@@ -46,8 +46,9 @@ ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
 install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
 install -d "$root/usr/lib/systemd/system" "$doc"
-for unit in reassert-agent.service reassert-agent.socket reassert-nri.service; do
-  sed 's|/usr/local/bin/reassert|/usr/bin/reassert|' "packaging/systemd/$unit" > "$root/usr/lib/systemd/system/$unit"
+install -d "$root/etc/reassert/trust.d"
+for unit in reassert-agent.service reassert-agent.socket reassert-nri.service reassert-trust.path reassert-trust.service; do
+  sed 's|=/usr/local/bin/reassert|=/usr/bin/reassert|' "packaging/systemd/$unit" > "$root/usr/lib/systemd/system/$unit"
 done
 cp packaging/deb/copyright "$doc"
 python3 packaging/deb/docs.py "$doc"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from unit.trust.authority import bundle, ca, key, roots
 
 from e2e.cri.client import wait_for
 from e2e.node.booted import BootedNode, booted
@@ -16,6 +17,7 @@ from e2e.packaging.test_deb import POLICY, PROGRAM
 
 UNIT = "reassert-nri.service"
 AGENT = ("reassert-agent.socket", "reassert-agent.service")
+TRUST = ("reassert-trust.path", "reassert-trust.service")
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 POLICY_TEXT = f"""\
@@ -47,6 +49,34 @@ def node() -> Iterator[BootedNode]:
     """A node with containerd 1.7."""
     with booted("trixie") as started:
         yield started
+
+
+def trust_store_follows_its_sources(node: BootedNode) -> None:
+    """The path unit builds again after each change, even during a build; a bad source changes nothing."""
+    system, sources = node.path("/etc/ssl/certs/ca-certificates.crt"), node.path("/etc/reassert/trust.d")
+    added, all_of_it = (
+        node.path(f"/var/lib/reassert/trust/company/live/{name}") for name in ("added.pem", system.name)
+    )
+    system.parent.mkdir(parents=True, exist_ok=True)
+    system.write_bytes(bundle(*roots()))
+    first, second = ca("Company CA"), ca("Proxy CA", signer=key(1))
+    checked = node.run("systemd-analyze", "verify", *(f"/usr/lib/systemd/system/{unit}" for unit in TRUST))
+    assert checked.stdout + checked.stderr == ""
+    first.at(sources / "company.pem")
+    sh(node, f"systemctl enable --now {' '.join(TRUST)}")
+    wait_for(lambda: added.exists() and first.pem in added.read_bytes(), "the first CA", node.trouble)
+    assert sh(node, "reassert trust check").startswith("/var/lib/reassert/trust/company: generation 1 of ")
+
+    second.at(sources / "proxy.pem")
+    wait_for(lambda: second.pem in added.read_bytes(), "the second CA", node.trouble)
+    new = ca("New root", signer=key(2))
+    (system.parent / "new").write_bytes(bundle(*roots(), new))
+    (system.parent / "new").rename(system)
+    wait_for(lambda: new.pem in all_of_it.read_bytes(), "the new root", node.trouble)
+    (sources / "proxy.pem").write_text("no certificate")
+    wait_for(lambda: node.property(TRUST[1], "ActiveState") == "failed", "the refusal", node.trouble)
+    assert f"{sources.relative_to(node.path('/'))}/proxy.pem" in sh(node, f"journalctl -u {TRUST[1]}")
+    assert second.pem in added.read_bytes()
 
 
 def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
@@ -87,11 +117,13 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     assert visible(node) == {f"{VISIBLE}=void"}
     sh(node, "reassert node status")
 
+    trust_store_follows_its_sources(node)
+
     sh(node, "dpkg --purge reassert")
     assert node.path(CONFIG).read_bytes() == containerd
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=all"}
-    assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT)] == ["not-found"] * 3
+    assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT, *TRUST)] == ["not-found"] * 5
 
 
 def test_the_package_and_install_sh_on_one_node(node: BootedNode, debs: Path) -> None:

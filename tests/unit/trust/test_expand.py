@@ -74,6 +74,11 @@ def test_files_are_mounted_where_the_rule_asks_for_files() -> None:
     assert made[BUNDLE] == "/var/lib/reassert/trust/company/live/ca-certificates.crt"
 
 
+def test_volumes_above_are_allowed_where_the_rule_says_so() -> None:
+    assert not any(mount.volumes_above for mount in trusting().mounts)
+    assert all(mount.volumes_above for mount in trusting({**COMPANY, "volumesAbove": "Allow"}).mounts)
+
+
 def test_own_entry_of_the_rule_replaces_the_one_of_trust() -> None:
     own = [{"name": "SSL_CERT_FILE", "value": "/own"}, {"name": "PIP_*", "absent": True}]
     made = trusting(env=own, mounts=[{"hostPath": "/own", "mountPath": "/etc/ssl/certs/"}])

@@ -1,0 +1,54 @@
+"""Builds on file systems that are too small, in a mount namespace of its own: python full_disk.py DIRECTORY.
+
+DIRECTORY has the sources of conftest.Node. Prints "full" for every build that failed with the message of a full disk.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parents[2])]
+
+
+def main(directory: Path) -> None:
+    from hook.trust.build import Sources, build
+    from hook.trust.errors import TrustError
+    from hook.trust.generation import read_tree
+    from unit.trust.authority import ca, key
+
+    disk = directory / "disk"
+    disk.mkdir()
+    sources = Sources([str(directory / "trust.d")], str(directory / "system.pem"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
+    store = disk / "store"
+    build(str(store), sources)
+    before = read_tree(store / "live")
+    ca("Another CA", signer=key(9)).at(directory / "trust.d/another.pem")
+    used = int(
+        subprocess.run(["df", "--output=used", "-k", str(disk)], capture_output=True, check=True).stdout.split()[-1]
+    )
+    failures = 0
+    for size in range(used, 4096, 4):
+        subprocess.run(["mount", "-o", f"remount,size={size}k", str(disk)], check=True)
+        try:
+            build(str(store), sources)
+        except TrustError as error:
+            assert "No space left on device" in str(error), error
+            assert error.details == ["generation 1 stays in force"], error.details
+            assert read_tree(store / "live") == before
+            assert {path.name for path in store.iterdir()} == {"generations", "live", "lock"}
+            assert [path.name for path in (store / "generations").iterdir()] == ["000001"]
+            failures += 1
+            print("full", size, error)
+        else:
+            assert read_tree(store / "live") == read_tree(store / "generations/000002")
+            break
+    else:
+        raise AssertionError("no file system was large enough")
+    assert failures > 6, failures
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
