@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from hook.base.errors import TooLarge, Undecided, describe
 from hook.base.system import read_file, trusted
 from hook.trust.certificate import Certificate, certificates
 from hook.trust.errors import TrustError
@@ -73,10 +74,26 @@ def _files(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
+def _present(path: str) -> list[str]:
+    try:
+        return _files(path)
+    except OSError as error:
+        raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
+
+
+def _content(file: str) -> bytes:
+    try:
+        return read_file(file, FILE_LIMIT)
+    except TooLarge as error:
+        raise TrustError(f"{error}; give files that hold CA certificates only") from None
+    except (OSError, Undecided) as error:
+        raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
+
+
 def _read(paths: list[str], added: bool) -> list[Certificate]:
     found: list[Certificate] = []
     for path in map(os.path.abspath, paths):
-        for file in _files(path):
-            data = read_file(file, FILE_LIMIT)
+        for file in _present(path):
+            data = _content(file)
             found += certificates(data, file, added, COUNT_LIMIT - len(found))
     return found
