@@ -15,7 +15,7 @@ FILE_LIMIT = 16 << 20
 """Maximum size of one file in bytes."""
 
 COUNT_LIMIT = 2000
-"""Maximum number of certificates of all sources together."""
+"""Maximum number of system roots, and of added CAs."""
 
 ENDINGS = (".pem", ".crt", ".cer", ".der", ".p7b", ".p7c")
 """Files of a directory that are read; others are not, as a README or a private key beside them."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PublicFormat, pkcs12
 
 from hook.trust import source
 from hook.trust.build import Sources, build
@@ -26,6 +26,7 @@ OTHER = ca("Other CA", signer=key(2))
 REQUEST = x509.CertificateSigningRequestBuilder().subject_name(named("x")).sign(key(), hashes.SHA256())
 PUBLIC = key().public_key()
 LINES, OTHER_LINES = GOOD.pem.count(b"\n"), OTHER.pem.count(b"\n")
+PFX = pkcs12.serialize_key_and_certificates(b"x", key(1), GOOD.certificate, None, NoEncryption())
 PUT_BACK = "correct that, or name other files with --add or --system"
 FULL_DISK = str(Path(__file__).with_name("full_disk.py"))
 
@@ -57,6 +58,11 @@ def refused(node: Node) -> str:
             "public.pem",
             PUBLIC.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
             "this is a public key; add the CA's certificate",
+        ),
+        (
+            "ca.pfx.der",
+            PFX,
+            "a PKCS12 file, which may hold a private key; take the certificates out of it with openssl",
         ),
         ("cut.der", GOOD.der[:-5], "entry 1: not a certificate that can be read ("),
         (
