@@ -16,6 +16,7 @@ from hook.audit.process import Process
 from hook.base.errors import ReassertError
 from hook.linux.mountns import own_directories
 from hook.plan import Plan
+from hook.reserve.env import SetEnv
 
 SECONDS = 5.0
 """How long one container may take. A container can make a look at it wait for ever; then its record counts."""
@@ -37,10 +38,9 @@ def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> list[Di
 
     def work() -> None:
         try:
-            own_directories()
             containers = [c for c in running([container_id]) if c.config]
             if len(containers) == 1:
-                found.append(_differences(containers[0], decide))
+                found.append(_wrong(containers[0], decide))
         except (ReassertError, OSError, ValueError):
             pass
 
@@ -53,10 +53,20 @@ def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> list[Di
     return found[0] if found else None
 
 
-def _differences(container: Running, decide: Callable[[Actual], Plan]) -> list[Difference]:
+def _wrong(container: Running, decide: Callable[[Actual], Plan]) -> list[Difference]:
+    """By its process and its mounts; where this process may not look at these, by its config.json.
+
+    The service's unit allows no look (packaging/systemd). config.json has what the wrapper corrected.
+    """
     spec = container.spec()
     with Process(container.pid, container.started) as process:
         if not any(container.id in path for path in process.cgroups()):
             raise ReassertError("this process sees another /proc than the runtime")
-        decided = decide(Actual(spec, process.environ()))
-        return Judge(_NoReasons()).differences(container, spec, decided, process)
+        try:
+            own_directories()
+            decided = decide(Actual(spec, process.environ()))
+            return Judge(_NoReasons()).differences(container, spec, decided, process)
+        except OSError:
+            decided = decide(Actual(spec, spec.env))
+            edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]
+            return [Difference(edit.rule, edit.kind, edit.name, "", "") for edit in edits]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,7 +67,9 @@ def _rows(container: Running, points: set[str]) -> list[Row]:
 
 
 def hints(policy: Policy) -> list[str]:
-    """The same as lines for `node status`."""
+    """The same as lines for `node status`, which needs root; none without."""
+    if os.geteuid() != 0:
+        return []
     try:
         return [str(each) for each in stale(policy)]
     except (ReassertError, OSError) as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from e2e.cri.client import CriError
+from e2e.cri.client import CriError, wait_for
 from e2e.cri.hostile import ENV
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
@@ -31,7 +32,9 @@ def booted(module_boot: Boot) -> BootedNode:
 
 @pytest.fixture
 def node(booted: BootedNode) -> Iterator[Wirable]:
-    yield Wirable(booted, {}, PACKAGED)
+    wirable = Wirable(booted, {}, PACKAGED)
+    yield wirable
+    wirable.take_out()
 
 
 def reassert(node: Wirable, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +86,32 @@ def test_it_says_of_each_container_whether_the_policy_is_in_force(node: Wirable)
     for pod in (old, new, excluded):
         pod.remove()
     assert audited(node) == (0, {})
+
+
+def test_the_plugins_service_counts_no_drift_that_the_wrapper_put_right(node: Wirable) -> None:
+    """The plugin is away while a pod is created, and its unit allows no look at processes."""
+    node.booted.wait_for_cri()
+    old = node.booted.cri.run_pod("runc", name="old")
+    older = old.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+    node.install("--adapter", "nri,runtime", "--no-agent", "--no-probe")
+    node.booted.run("systemctl", "stop", "reassert-nri.service")
+    new = node.booted.cri.run_pod("runc", name="new")
+    newer = new.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+    assert "NVIDIA_VISIBLE_DEVICES=void" in newer.environ()
+    node.booted.path("/var/log/reassert/events.jsonl").unlink()
+    node.booted.run("systemctl", "start", "reassert-nri.service")
+
+    def drifted() -> list[str]:
+        log = node.booted.path("/var/log/reassert/events.jsonl")
+        events = node.events() if log.exists() else []
+        return [event["id"] for event in events if event["event"] == "container.drifted"]
+
+    wait_for(lambda: older.id in drifted(), "the report of drift")
+    time.sleep(0.5)  # the other container comes in the same round
+    assert drifted() == [older.id]
+    assert audited(node)[1]["default/new/c"]["state"] == "in policy"
+    old.remove()
+    new.remove()
 
 
 def test_each_command_of_the_page_lets_containers_start(node: Wirable) -> None:

@@ -133,6 +133,7 @@ def test_a_bundle_of_a_shim_is_a_container_with_its_process_or_unknown(
     monkeypatch.setattr(inventory, "STATES", (str(tmp_path / "states"),))
     monkeypatch.setattr(inventory, "BUNDLES", (f"{tmp_path}/task/*/*",))
     monkeypatch.setattr(inventory, "_of_processes", lambda *_: [])
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     bundle = tmp_path / "task/k8s.io" / A
     bundle.mkdir(parents=True)
     (bundle / "config.json").write_text('{"process": {}}')
