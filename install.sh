@@ -11,8 +11,9 @@
 #                                     configuration is not changed
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
-# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --take-over, --no-probe. If dist/ has no program, or one
-# that is older than its sources, it is built first; missing build tools are installed with apt.
+# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --take-over, --no-probe. If
+# dist/ has no program, or one that is older than its sources, it is built first; missing build tools are installed with
+# apt.
 # Exit status: 0 success, 1 failed and everything was restored, 2 wrong usage, 3 (of --demo) containers cannot run here.
 set -eu
 cd "$(dirname "$0")"
@@ -58,7 +59,8 @@ case ${1-} in
   fi
   exec "$program" node uninstall "$@"
   ;;
-"" | --engine* | --adapter* | --runtime-class* | --default | --prefix* | --take-over | --dry-run | --no-probe | --no-unit | --agent | --no-agent)
+"" | --engine* | --adapter* | --runtime-class* | --default | --prefix* | --take-over | --dry-run | --no-probe | \
+  --no-unit | --agent | --no-agent)
   build
   exec dist/reassert/reassert node install "$@"
   ;;
