@@ -26,6 +26,7 @@ from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
+from hook.node.options import add_choice, add_engine
 from hook.node.probe.proof import Proof
 from hook.node.probe.report import Accepted
 from hook.node.probe.verify import verify
@@ -43,16 +44,16 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "status",
         help="show what is wired; exit status 0: wired and current, 1: something is wrong, 3: not wired",
     )
-    _engine(showing)
+    add_engine(showing)
     showing.add_argument("-o", "--output", choices=("table", "json"), default="table")
     showing.set_defaults(run=_status)
 
     plan = node.add_parser("plan", help="show what install would change on this node, and change nothing")
-    _choice(plan)
+    add_choice(plan)
     plan.set_defaults(run=_install, dry_run=True, probe=False)
 
     install = node.add_parser("install", help="wire reassert into the engine; if a step fails, every change is undone")
-    _choice(install)
+    add_choice(install)
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no test containers")
     install.set_defaults(run=_install)
@@ -88,14 +89,14 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         help="accept that a part was not tried: handler/NAME, exec/NAME, warm/NAME, rule/NAME or way/NAME, as verify "
         "names it; * and ? are wildcards; may be repeated",
     )
-    _engine(verifying)
+    add_engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
     verifying.set_defaults(run=_verify)
 
     uninstall = node.add_parser(
         "uninstall", help="remove reassert from the engine and restore every file that install changed"
     )
-    _engine(uninstall)
+    add_engine(uninstall)
     uninstall.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     uninstall.add_argument(
         "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
@@ -106,58 +107,6 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         help="for package maintainers: change nothing if engines call another installation on this node",
     )
     uninstall.set_defaults(run=_uninstall)
-
-
-def _engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        choices=registry.NAMES,
-        help="default: the engine of kubelet, else the only one that is installed or runs",
-    )
-
-
-def _choice(parser: argparse.ArgumentParser) -> None:
-    _engine(parser)
-    parser.add_argument(
-        "--adapter",
-        metavar="ADAPTER[,ADAPTER]",
-        help=f"one or more of {', '.join(ADAPTERS)} (default: the adapters that are wired already, else {RUNTIME})",
-    )
-    parser.add_argument(
-        "--no-unit",
-        dest="unit",
-        action="store_false",
-        help="with nri: no service of this node runs the plugin, for example because a DaemonSet does",
-    )
-    parser.add_argument(
-        "--agent",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="answer container starts by a resident agent, or not (default: as before, else yes where systemd runs)",
-    )
-    parser.add_argument(
-        "--metrics",
-        metavar="ADDRESS",
-        help="have the agent serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH; '' for no more "
-        "(default: as before)",
-    )
-    parser.add_argument(
-        "--textfile",
-        metavar="DIR",
-        help="have the agent write the metrics for node_exporter's textfile collector; '' for no more (default: as "
-        "before)",
-    )
-    parser.add_argument(
-        "--prefix",
-        metavar="DIR",
-        help="the directory below which program, command and dispatchers are placed (default: /opt for the program and "
-        "/usr/local for the others)",
-    )
-    scope = parser.add_mutually_exclusive_group()
-    scope.add_argument(
-        "--runtime-class", metavar="NAME", help="wire only this handler; it is created if it does not exist"
-    )
-    scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
 
 
 # -- the commands

@@ -3,9 +3,9 @@
 #
 #   sudo tests/crio/run.sh CRIO PINNS [pytest's arguments]
 #
-# CRIO, PINNS: paths of the programs (Debian has no package). The node is Debian trixie's root (tests/roots.sh trixie) with
-# its crun and runc, and with conmon, and podman to load images, of bookworm's root. Not in CI. Needs what tests/run.sh
-# installs, and a frozen build (packaging/build.sh).
+# CRIO, PINNS: paths of the programs (Debian has no package). The node is Debian trixie's root (tests/roots.sh trixie)
+# with its crun and runc, and with conmon, and podman to load images, of bookworm's root. Not in CI. Needs what
+# tests/run.sh installs, and a frozen build (packaging/build.sh).
 set -eu
 cd "$(dirname "$0")/../.."
 

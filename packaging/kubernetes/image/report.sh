@@ -34,7 +34,11 @@ while :; do
   *) status=False ;;
   esac
   if [ "$CONDITION" = true ] && [ "$told" != "$status $reason $message" ]; then
-    if condition "$status" "$reason" "$message"; then told="$status $reason $message"; else say "the condition could not be set"; fi
+    if condition "$status" "$reason" "$message"; then
+      told="$status $reason $message"
+    else
+      say "the condition could not be set"
+    fi
   fi
   if [ -n "$TAINT" ]; then
     case $reason in

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from e2e.agent.support import WANTED, Agent
-from e2e.support import POLICY, Bundle, Running, run
+from e2e.support import POLICY, REASSERT, Bundle, Running, run
+from hook.emit.hookentry import oci_hook
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 RUNC = "/usr/sbin/runc"
@@ -39,6 +40,16 @@ def test_a_containers_life(agent: Agent, bundle: Bundle) -> None:
         assert WANTED in running.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=y")).splitlines()
     (event,) = [event for event in agent.node.logged() if event["adapter"] == "runtime"]
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "container")
+
+
+def test_a_refusal_of_the_warm_hook_reaches_the_engine_with_crun(agent: Agent, bundle: Bundle) -> None:
+    """crun gives a hook no standard error; front writes to crun's."""
+    hook = agent.only_warm(agent.hook_file())
+    bundle.spec["hooks"] = {"createRuntime": [oci_hook(str(REASSERT), "createRuntime", file=hook)]}
+    bundle.save()
+    container = Running("/usr/bin/crun", bundle)
+    assert container.create() != 0
+    assert "reassert: refused" in container.output()
 
 
 def test_what_has_to_be_mounted_is_mounted_by_a_cold_start(agent: Agent, bundle: Bundle) -> None:

@@ -164,6 +164,17 @@ def test_in_proved_and_out_again(node: Wirable) -> None:
 
 
 @only_old
+def test_the_other_adapters(node: Wirable) -> None:
+    """The plugin, and the verifying hook in base_runtime_spec, whose default k3s' own ctr prints."""
+    said = node.node("install", "--adapter", "nri").stdout
+    assert "is wired (nri, hook)." in said
+    assert "protected" in node.node("verify").stdout
+    node.pod_gets("crun")
+    node.node("uninstall")
+    assert changes(node) == []
+
+
+@only_old
 def test_an_upgrade_of_k3s_to_a_base_with_imports_heals_itself(node: Wirable) -> None:
     booted = node.booted
     node.node("install", "--no-probe")

@@ -12,7 +12,7 @@ from hook.node import systemd
 from hook.node.change.files import State, look
 from hook.node.engines.base import RUNTIME, Choice, Wiring
 from hook.node.engines.containerd import rancher
-from hook.node.engines.containerd.rancher import K3s
+from hook.node.engines.containerd.rancher import K3s, Rke2
 from hook.node.errors import NodeError
 from unit.support import policy
 
@@ -168,6 +168,30 @@ def test_a_k3s_that_never_started_is_named(etc: Path) -> None:
     assert K3s.installed()
     with pytest.raises(NodeError, match=r"config.toml: start k3s once; if it was told to use another engine"):
         K3s.find()
+
+
+@pytest.mark.parametrize(
+    ("active", "known", "service"),
+    [
+        (["rke2-agent.service"], [], "rke2-agent.service"),
+        ([], ["rke2-agent.service"], "rke2-agent.service"),
+        ([], [], "rke2-server.service"),
+    ],
+)
+def test_the_unit_that_runs_or_is_there_is_restarted(
+    active: list[str], known: list[str], service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent/etc/containerd").mkdir(parents=True)
+    (tmp_path / "agent/etc/containerd/config.toml").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/containerd").touch(0o755)
+    monkeypatch.setattr(Rke2, "directory", str(tmp_path))
+    monkeypatch.setattr(Rke2, "programs", f"{tmp_path}/bin")
+    monkeypatch.setattr(systemd, "is_active", lambda unit: unit in active)
+    monkeypatch.setattr(systemd, "is_known", lambda unit: unit in known)
+    monkeypatch.setattr(rancher, "version_of", lambda program: (2, 1, 5))
+    engine = Rke2.find()
+    assert (engine.service, engine.title) == (service, "rke2 (containerd 2.1.5)")
 
 
 def test_what_is_rendered_is_what_k3s_renders() -> None:
