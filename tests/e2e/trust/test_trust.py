@@ -113,6 +113,14 @@ def own_link(bundle: Bundle) -> None:
     certs.symlink_to("/evil")
 
 
+def own_openssl(bundle: Bundle) -> None:
+    """The image leads the paths that are compiled into OpenSSL into a directory of its own."""
+    run("rm", "-r", str(bundle.rootfs / "usr/lib/ssl"))
+    (bundle.rootfs / "usr/lib/ssl").mkdir()
+    (bundle.rootfs / "usr/lib/ssl/certs").symlink_to("/evil")
+    (bundle.rootfs / "usr/lib/ssl/cert.pem").symlink_to("/evil/attacker.pem")
+
+
 def own_volume_behind_a_link(bundle: Bundle) -> None:
     """The image leads the directory into a volume of the pod, which other containers write to."""
     run("rm", "-r", str(bundle.rootfs / "etc/ssl/certs"))
@@ -129,8 +137,8 @@ def volume(bundle: Bundle) -> Path:
 
 @pytest.mark.parametrize(
     ("way", "starts"),
-    [(own_env, True), (own_mounts, True), (own_link, True), (own_volume_behind_a_link, False)],
-    ids=["env", "mounts", "link", "volume behind a link"],
+    [(own_env, True), (own_mounts, True), (own_link, True), (own_openssl, True), (own_volume_behind_a_link, False)],
+    ids=["env", "mounts", "link", "openssl's directory", "volume behind a link"],
 )
 def test_pod_that_brings_its_own_trust_has_the_companys(
     way: Callable[[Bundle], None], starts: bool, image: Image, company: Company, node: Node
