@@ -86,6 +86,9 @@ class Proof:
             raise NodeError(f"handler {name} is not protected: {saw}")
         elif UNTRIED in (finding.result, finding.executed):
             self.wiring.remarks.append(f"handler {name}: not everything was tried: {saw}")
+        for way in finding.asked:
+            if way.result == UNTRIED:
+                self.wiring.remarks.append(f"handler {name}: way {way.name} was not tried: {way.saw}")
 
 
 def _start(starter: Starter, handler: str) -> None:
