@@ -45,6 +45,11 @@ def astray(rootfs: str, directories: Sequence[str], reserved: Sequence[PlaceMoun
             if path != "/dev" and not path.startswith("/dev/"):
                 volume = volume or unknown
             volume = volume or led
+            if volume and volume == led and is_below(led, "/proc"):
+                message = (
+                    f"mount {named(led)} goes through the links of a process, which can lead devices of the container"
+                )
+                return [*found, Reason("", KIND, f"{message} into a reserved mount")]
             if volume:
                 message = f"{named(directory)}, in which devices are made, may be in the volume {named(volume)}"
                 found.append(Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount"))
@@ -85,8 +90,14 @@ def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str, str
     return list(found), unknown, led
 
 
+def _is_a_process(name: str) -> bool:
+    return name in ("self", "thread-self") or name.isdigit()
+
+
 def _leads_on(volume: str, source: str, paths: set[str]) -> bool:
     """Whether a volume has a symbolic link on one of these paths. A process that shares it can make one later."""
     inside = [path[len(volume) :] for path in paths if is_below(path, volume)]
+    if not source.startswith("/"):  # a file system of the kernel; of these, /proc has links, those of processes
+        return volume == "/proc" and any(_is_a_process(path.split("/")[1]) for path in inside)
     ways = [source + way for path in inside for way in [path, *parents(path)[:-1]]]
     return not inside or any(map(is_link, ways))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from typing import Any
 
+from hook import __version__
 from hook.base.text import printable
 from hook.node.agent import Starts
 from hook.node.change.files import LINK, TREE, Change, State, look
@@ -22,7 +24,9 @@ def shown(changes: list[Change]) -> str:
 def _diff(path: str, before: State | None, after: State | None) -> list[str]:
     kinds = {state.kind for state in (before, after) if state}
     if TREE in kinds:
-        return [f"{path}: {'the program' if after else 'removed'}"]
+        # The name of a program's directory means nothing to people.
+        what = f"the program in {os.path.dirname(path)}"
+        return [f"{what}: reassert {__version__}" if after else f"{what}: removed"]
     if LINK in kinds:
         return [f"{path} -> {after.content.decode()}" if after else f"{path}: removed"]
     if after is None:

@@ -12,6 +12,7 @@ from hook.node.change.files import TREE, State
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
 from hook.node.engines.artifacts import dispatchers
 from hook.node.errors import NodeError
+from hook.node.show import shown
 
 COPIED, PACKAGED = "/opt/reassert/reassert", "/usr/lib/reassert/reassert"
 
@@ -151,3 +152,8 @@ def test_versions_are_said_and_a_downgrade_is_one(before: str, said: str) -> Non
 
 def test_a_program_that_cannot_be_called_has_no_version() -> None:
     assert installation.version_of("/nonexistent/reassert") == ""
+
+
+def test_a_plan_names_the_program_by_its_version() -> None:
+    path = "/opt/reassert/0123456789ab"
+    assert shown([(path, State(b"0123456789ab", TREE))]) == f"the program in /opt/reassert: reassert {__version__}"

@@ -1,0 +1,54 @@
+"""Devices that the runtime would make inside a reserved mount: what a mount at a process's links is refused for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hook.container.spec import Spec
+from hook.linux.early import astray
+from hook.reserve.mounts import PlaceMount
+
+RESERVED = "/etc/ssl"
+
+
+def reasons(rootfs: Path, *mounts: dict[str, object]) -> list[str]:
+    proc = {"destination": "/proc", "type": "proc", "source": "proc"}
+    text = json.dumps({"ociVersion": "1.0.2", "process": {"env": []}, "mounts": [proc, *mounts]})
+    spec = Spec(text.encode(), "config.json")
+    mount = {"destination": RESERVED, "type": "bind", "source": "/etc/company-ca", "options": ["rbind", "ro"]}
+    edit = PlaceMount("company-ca", RESERVED, mount, frozenset(), [])
+    return [reason.message for reason in astray(str(rootfs), ["/dev", "/srv"], [edit], spec)]
+
+
+def bind(path: str) -> dict[str, object]:
+    return {"destination": path, "type": "bind", "source": "/var/lib/volume", "options": ["rbind"]}
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("etc/ssl", "dev", "proc", "srv"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir("/")  # as the agent: a path like `proc/self` leads into the node's own /proc
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["/proc/self/root/etc/ssl/certs", "/proc/thread-self/cwd", "/proc/1/root/dev"])
+@pytest.mark.parametrize("directory", ["/", None])
+def test_a_mount_at_the_links_of_a_process_is_named_as_one(
+    rootfs: Path, monkeypatch: pytest.MonkeyPatch, path: str, directory: str | None
+) -> None:
+    """The same in the agent and in a cold start, whose working directory is another."""
+    monkeypatch.chdir(directory or rootfs)
+    [found] = reasons(rootfs, bind(path))
+    assert found.startswith(
+        f"mount {path} goes through the links of a process, which can lead devices of the container"
+    )
+
+
+def test_files_of_proc_itself_may_be_mounted_over(rootfs: Path) -> None:
+    """As lxcfs does. Only a directory outside /dev may lie in such a volume."""
+    [found] = reasons(rootfs, bind("/proc/cpuinfo"))
+    assert found.startswith("/srv, in which devices are made, may be in the volume /proc/cpuinfo")
