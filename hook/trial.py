@@ -92,7 +92,7 @@ def tell(event: "dict[str, Any]", decided: "Plan", trial: "Trial | None", draft:
     event[MARK] = True
     for edit in event["edits"]:
         edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
-    known = {(edit["kind"], edit["name"]) for edit in event["edits"] if edit.get("mode") == AUDIT}
+    known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
     own = [edit for edit in trial.edits if (edit.kind, edit.name) not in known] if trial else []
     _add(event, "edits", [], [{**edit.describe(), "applied": False} for edit in own])
     for key, reasons in (("denials", trial.denials), ("errors", trial.errors)) if trial else ():

@@ -17,6 +17,7 @@ from unit.support import FIXTURES
 
 from e2e.agent.support import PRINTER, WENT_COLD, Agent
 from e2e.support import POLICY
+from hook.policy.compiler import compile_bytes
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 
@@ -36,6 +37,14 @@ POLICIES = {
     "audit": POLICY.replace("spec:", "spec:\n  mode: Audit", 1).rstrip() + "\n    onConflict: Deny\n",
     "ignore": POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1),
     "env only": POLICY.split("    mounts:")[0],
+    "tried": POLICY.rstrip()
+    + """
+  - name: tried
+    mode: Audit
+    onConflict: Deny
+    env: [{name: REQUESTS_CA_BUNDLE, value: /evil}, {name: PROXY, value: company}, {name: PATH, absent: true}]
+    mounts: [{hostPath: /usr, mountPath: /etc/ssl, readOnly: false}, {hostPath: /usr, mountPath: /mnt}]
+""",
 }
 TIMES = re.compile(
     r'"(timestamp|durationMs|time)":("[^"]*"|[0-9.]+)|time="[^"]*"|(\\"(timestamp|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
@@ -63,7 +72,8 @@ class Both:
         root = self.agent.node.directory / "kubelet"
         (root / "device-plugins").mkdir(parents=True, exist_ok=True)
         shutil.copy(checkpoint, root / "device-plugins" / "kubelet_internal_checkpoint")
-        text = POLICIES[name].replace("spec:", f"spec:\n  kubelet: {{rootDir: {root}}}", 1)
+        text = POLICIES[name].replace("spec:", f"spec:\n  kubelet: {{root: {root}}}", 1)
+        assert compile_bytes("policy.yaml", self.agent.node.placed(text).encode())  # or the last good one is in force
         self.agent.node.compile(text)
 
     def result(self, file: str, prepare: Callable[[Path], None], arguments: list[str], **options: Any) -> list[object]:
@@ -116,7 +126,7 @@ def test_recorded_containers(both: Both, name: str) -> None:
     for path in RECORDED:
         result = both.same(config(path.read_bytes()), ["--log", "log.json", "--log-format", "json", "create", "0a"])
         changed += path.read_text() not in str(result)
-    assert changed
+    assert bool(changed) == (name != "audit")
 
 
 def generated(seed: int) -> bytes:

@@ -12,6 +12,12 @@ from e2e.support import TOP
 
 INSTALL = "/src/reassert/install.sh"
 
+EXTRAS = (
+    "/usr/share/reassert/policy.schema.json",
+    "/usr/local/share/bash-completion/completions/reassert",
+    "/usr/local/share/man/man8/reassert-policy-test.8.gz",
+)
+
 
 @pytest.fixture(scope="module")
 def booted(module_boot: Boot) -> BootedNode:
@@ -25,6 +31,9 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     assert "no hostile container was tried" in installed.stdout  # the first policy only looks on
     assert booted.path(POLICY_FILE).read_text() == (TOP / "config/policy.yaml").read_text()
     assert booted.run("/usr/local/bin/reassert", "node", "status").returncode == 0
+    for extra in EXTRAS:
+        assert booted.path(extra).stat().st_size > 100, extra
+    assert "policy.schema.json" in booted.path(POLICY_FILE).read_text()
     others = "! -user root -o ! -group root -o ! -type l -perm /022 -o ! -perm -444"
     assert booted.run("find", "/opt/reassert", *others.split()).stdout == ""
     assert booted.run("stat", "--format=%a", "/opt/reassert", "/opt/reassert/start").stdout == "755\n644\n"

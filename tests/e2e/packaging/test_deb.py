@@ -16,6 +16,15 @@ from e2e.support import REASSERT, TOP, need, run
 PROGRAM = "/usr/lib/reassert/reassert"
 POLICY = "/etc/reassert/policy.yaml"
 
+EXTRAS = (
+    "/usr/share/man/man8/reassert.8.gz",
+    "/usr/share/man/man8/reassert-policy-check.8.gz",
+    "/usr/share/bash-completion/completions/reassert",
+    "/usr/share/zsh/vendor-completions/_reassert",
+    "/usr/share/fish/vendor_completions.d/reassert.fish",
+    "/usr/share/reassert/policy.schema.json",
+)
+
 
 def state(debian: Chroot) -> str:
     """dpkg's view of the package, and its version."""
@@ -29,7 +38,7 @@ def test_installs_what_only_root_can_write(debian: Chroot) -> None:
     assert not before.keys() - after.keys()
     assert {path for path in before if before[path] != after[path]} == set()
     new = {path: after[path] for path in after.keys() - before.keys()}
-    assert {PROGRAM, POLICY, "/usr/share/man/man8/reassert.8.gz"} <= new.keys()
+    assert {PROGRAM, POLICY, *EXTRAS} <= new.keys()
     for path, described in new.items():
         kind, mode, owner, _ = described.split(" ", 3)
         assert owner == "root:root", (path, described)
