@@ -154,6 +154,7 @@ ATTACKS = (
     "</td></tr></table><style>*{display:none}</style>",
     "<a href=javascript:alert(1)>x</a>",
     "&lt;b&gt; &amp; '",
+    "\ud800\x00",
     EVIL,
 )
 
