@@ -69,8 +69,8 @@ def message(event: Event, all_of_it: bool = False) -> str:
     """What the event says, in one line."""
     limit = None if all_of_it else _SHOWN
     reasons = [_reason(entry) for key in ("denials", "errors") for entry in select.entries(event, key)]
-    parts = [f"{_done(event)} {said}" for said in _some([edit_text(e) for e in select.entries(event, "edits")], limit)]
-    parts = _some(reasons, limit) + parts
+    done = _done(event)
+    parts = _some(reasons, limit) + _some([f"{done} {edit_text(e)}" for e in select.entries(event, "edits")], limit)
     parts += [str(event[key]) for key in ("message", "warning") if event.get(key)]
     if event.get("probe") is True:
         parts.append("(probe of reassert node verify)")

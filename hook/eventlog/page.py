@@ -23,12 +23,13 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p.lead { font-size: 1.05rem; }
 .small { color: #667; font-size: .85rem; }
 table { border-collapse: collapse; width: 100%; }
-th { text-align: left; font-size: .8rem; color: #667; font-weight: 600; }
+th { text-align: left; white-space: nowrap; font-size: .8rem; color: #667; font-weight: 600; }
 th, td { padding: .4rem .6rem .4rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.time { white-space: nowrap; font-variant-numeric: tabular-nums; }
 td ul { margin: 0; padding-left: 1.1rem; }
 .refused { color: #b3261e; font-weight: 600; }
+.refused .small { font-weight: 400; }
 @media (prefers-color-scheme: dark) { .refused { color: #ff8a80; } .small, th { color: #99a; } }
 @media print { body { margin: 0; max-width: none; } tr { break-inside: avoid; } }
 """

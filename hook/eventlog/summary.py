@@ -200,6 +200,8 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
                 workload.omitted += 1
                 continue
             kept = workload.items[key] = item
+        if item.refuses:  # the rule was changed meanwhile
+            kept.refuses, kept.request = True, item.request
         if is_new(f"{item.rule}\n{item.what}"):
             kept.starts += 1
 
@@ -224,9 +226,10 @@ def _items(event: Event, outcome: str) -> list[Item]:
         if edit.get("before") in (None, []):
             found.append(Item(rule, f"{kind} {name} is added", "", refuses=False))
             continue
-        what = f"{kind} {name} is {'removed' if edit.get('after') is None else 'replaced'}"
-        ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind)} (rule {rule})"
-        found.append(Item(rule, what, ask, refuses=_key(edit) in refused_names))
+        verb, refuses = "remove" if edit.get("after") is None else "replace", _key(edit) in refused_names
+        why = f"rule {rule} " + ("refuses the pod otherwise" if refuses else f"{verb}s it")
+        ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind)}: {why}"
+        found.append(Item(rule, f"{kind} {name} is {verb}d", ask, refuses))
     return found
 
 

@@ -55,7 +55,8 @@ def test_pods_of_a_workload_are_one_line_with_starts_and_times() -> None:
     assert {name: count for name, count in workload.outcomes.items() if count} == {"wouldChange": 8, "wouldRefuse": 1}
     assert (workload.first, workload.last) == ("2026-01-01T00:01:00.000000Z", "2026-01-01T00:30:00.000000Z")
     assert workload.requests() == [
-        "remove env NVIDIA_VISIBLE_DEVICES of container app from the pod and its image (rule gpu)"
+        "remove env NVIDIA_VISIBLE_DEVICES of container app from the pod and its image: "
+        "rule gpu refuses the pod otherwise"
     ]
     assert workload.is_refused()
 
@@ -63,7 +64,7 @@ def test_pods_of_a_workload_are_one_line_with_starts_and_times() -> None:
 def test_the_owner_is_asked_for_what_the_pod_has_and_not_for_what_is_only_added() -> None:
     assert one(event("edited", "web", edits=[CA])).requests() == []
     assert one(event("edited", "web", edits=[MOUNT])).requests() == [
-        "remove the mount at /etc/ssl/certs of container app (rule company-ca)"
+        "remove the mount at /etc/ssl/certs of container app: rule company-ca replaces it"
     ]
     reason = {"rule": "", "message": "config.json is larger than the limit"}
     assert one(event("denied", "web", denials=[reason])).requests() == [
@@ -153,6 +154,7 @@ ATTACKS = (
     "</td></tr></table><style>*{display:none}</style>",
     "<a href=javascript:alert(1)>x</a>",
     "&lt;b&gt; &amp; '",
+    "\ud800\x00",
     EVIL,
 )
 
