@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Mapping
@@ -51,7 +52,9 @@ def build(directory: str, sources: Sources) -> Built:
             return _build(store, sources)
     except (ReassertError, OSError) as error:
         details = error.details if isinstance(error, TrustError) else []
-        raise _Unchanged(describe(error), [*details, _in_force(store)]) from error
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "; free some space, then run reassert trust build again" if full else ""
+        raise _Unchanged(describe(error) + remedy, [*details, _in_force(store)]) from error
     finally:
         os.umask(mask)
 
@@ -143,6 +146,10 @@ def _is_same(
 
 def _warnings(store: Store, judged: Judged) -> list[str]:
     found = [str(finding) for finding in judged.findings]
+    if not judged.added:
+        found.append(
+            f"warning: no CA was added: {layout.SOURCES} has none. Put its certificate there, or name it: --add"
+        )
     if os.geteuid() != 0:
         return found
     paths = dict.fromkeys([str(store.directory.resolve()), *(one.place.file for one in judged.kept)])

@@ -28,6 +28,8 @@ warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a 
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 _LINE = 64
+_PKCS12 = b"\x02\x01\x03\x30"
+"""Its version and the begin of its first part; a certificate begins with a part."""
 
 _INSTEAD = {
     "CERTIFICATE REQUEST": "a certificate request; add the certificate that the CA issued for itself",
@@ -249,6 +251,11 @@ def _of_der(data: bytes, place: Place, added: bool) -> list[Certificate]:
         if not data.strip():
             what = "empty"
         raise TrustError(f"{place.file}: {what}. Give a file with -----BEGIN CERTIFICATE----- or a certificate in DER")
+    if _PKCS12 in data[:16]:
+        raise TrustError(
+            f"{place.file}: a PKCS12 file, which may hold a private key; take the certificates out of it with "
+            f"openssl pkcs12 -in FILE -nokeys -out ca.pem"
+        )
     try:
         return [_checked(data, place, added)]
     except TrustError:

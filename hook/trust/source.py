@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from hook.base.errors import TooLarge, Undecided, describe
 from hook.base.system import read_file, trusted
 from hook.trust.certificate import Certificate, certificates
 from hook.trust.errors import TrustError
@@ -14,7 +15,7 @@ FILE_LIMIT = 16 << 20
 """Maximum size of one file in bytes."""
 
 COUNT_LIMIT = 2000
-"""Maximum number of certificates of all sources together."""
+"""Maximum number of system roots, and of added CAs."""
 
 ENDINGS = (".pem", ".crt", ".cer", ".der", ".p7b", ".p7c")
 """Files of a directory that are read; others are not, as a README or a private key beside them."""
@@ -73,10 +74,26 @@ def _files(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
+def _present(path: str) -> list[str]:
+    try:
+        return _files(path)
+    except OSError as error:
+        raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
+
+
+def _content(file: str) -> bytes:
+    try:
+        return read_file(file, FILE_LIMIT)
+    except TooLarge as error:
+        raise TrustError(f"{error}; give files that hold CA certificates only") from None
+    except (OSError, Undecided) as error:
+        raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
+
+
 def _read(paths: list[str], added: bool) -> list[Certificate]:
     found: list[Certificate] = []
     for path in map(os.path.abspath, paths):
-        for file in _files(path):
-            data = read_file(file, FILE_LIMIT)
+        for file in _present(path):
+            data = _content(file)
             found += certificates(data, file, added, COUNT_LIMIT - len(found))
     return found

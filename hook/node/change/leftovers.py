@@ -32,6 +32,8 @@ def leftovers(record: Record) -> list[Leftover]:
         if path != store.SOURCE and record.owned(path) is None
     ]
     found += [Leftover(path, "a compiled policy", True) for path in sorted(glob(f"{store.STORE}/*.json"))]
+    trust = "a trust store, which running containers may have mounted; remove it when none has"
+    found += [Leftover(path, trust, False) for path in sorted(glob(f"{store.STORE}/trust/*"))]
     found += [Leftover(path, "the event log", True) for path in sorted(glob(f"{events.EVENTS}*"))]
     for owner, part in sorted(record.parts.items()):
         found += [Leftover(path, _still_needed(owner), False) for path in sorted(part.files)]

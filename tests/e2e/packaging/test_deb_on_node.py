@@ -119,8 +119,13 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     sh(node, "reassert node status")
 
     trust_store_follows_its_sources(node)
+    certs = "/var/lib/reassert/trust/company/live/certs"
+    sh(node, f"systemd-run --unit=holder --property=BindReadOnlyPaths={certs}:/mnt sleep 600")
+    wait_for(lambda: node.property("holder.service", "ActiveState") == "active", "a mount of the store", node.trouble)
 
-    sh(node, "dpkg --purge reassert")
+    assert "/var/lib/reassert/trust stays" in sh(node, "dpkg --purge reassert 2>&1")
+    assert [path.name for path in node.path("/var/lib/reassert").iterdir()] == ["trust"]
+    assert node.path(f"{certs}/added.pem").exists()
     assert node.path(CONFIG).read_bytes() == containerd
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=all"}

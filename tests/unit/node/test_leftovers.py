@@ -52,6 +52,13 @@ def test_purge_leaves_nothing(node: Path) -> None:
     assert list(node.iterdir()) == []
 
 
+def test_purge_names_a_trust_store_and_leaves_it_to_the_containers_that_have_it(node: Path) -> None:
+    (node / "lib/trust/company/live").mkdir(parents=True)
+    leftovers.purge()
+    assert paths(node) == {"lib/trust/company": False}
+    assert (node / "lib/trust/company/live").exists()
+
+
 def test_purge_keeps_what_is_not_reasserts(node: Path) -> None:
     (node / "etc/gpu").touch()
     leftovers.purge()

@@ -35,7 +35,7 @@ def main(directory: Path) -> None:
         try:
             build(str(store), sources)
         except TrustError as error:
-            assert "No space left on device" in str(error), error
+            assert "No space left on device; free some space, then run" in str(error), error
             assert error.details == ["generation 1 stays in force"], error.details
             assert read_tree(store / "live") == before
             assert {path.name for path in store.iterdir()} == {"generations", "live", "lock"}

