@@ -77,7 +77,7 @@ took() { # NAME
 }
 
 began=$SECONDS
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl \
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl curl wget git \
   kubernetes-client libc6-dev
 took "packages"
 case $* in
