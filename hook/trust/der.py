@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-SEQUENCE, SET, OID, UTF8 = 0x30, 0x31, 0x06, 0x0C
+INTEGER, OCTETS, UTF8, SEQUENCE, SET = 0x02, 0x04, 0x0C, 0x30, 0x31
 _VERSION = 0xA0
 _DECODED = {
     UTF8: "utf-8",
@@ -43,6 +43,12 @@ def _values(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         tag, start, end = value(data, at)
         yield tag, data[start:end], data[at:end]
         at = end
+
+
+def parts(data: bytes) -> list[bytes]:
+    """The values in a sequence. Raises ValueError."""
+    _, start, end = value(data)
+    return [whole for _, _, whole in _values(data[start:end])]
 
 
 def encoded(tag: int, *content: bytes) -> bytes:

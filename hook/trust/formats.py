@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import struct
 import uuid
 from collections.abc import Iterable, Mapping
 
+from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
+
 from hook.trust import der, layout
 from hook.trust.certificate import Certificate, armored
-from hook.trust.java import java_store
 from hook.trust.judge import Judged
 
 FORMAT = 1
 """Changes when the same certificates would make other files; a store of another format is built again."""
+
+_ROUNDS = 2048
+"""Of the derivation of the MAC's key, which a start of a JVM repeats. The password is public."""
+
+_SALT = 20
+_SHA1, _NULL = bytes.fromhex("06052b0e03021a"), bytes.fromhex("0500")
 
 _X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072").bytes_le
 _OWNER = uuid.UUID("dcdd3b50-f405-43fd-96be-bd33b3734776").bytes_le
@@ -69,6 +78,44 @@ def hashed_directory(certificates: Iterable[Certificate]) -> dict[str, bytes]:
         count[certificate.hash] = number + 1
         found[f"{certificate.hash}.{number}"] = certificate.pem
     return found
+
+
+def java_store(certificates: Iterable[Certificate]) -> bytes:
+    """A PKCS12 trust store, not encrypted, with a MAC.
+
+    A JVM reads its default store without a password, and finds nothing in one that is encrypted. With the password, it
+    checks the MAC. HMAC-SHA-1 is what JDK 8 before update 301 reads too.
+    """
+    entries = [
+        pkcs12.PKCS12Certificate(certificate.parsed, certificate.file_name.lower().encode())
+        for certificate in certificates
+    ]
+    plain = pkcs12.serialize_java_truststore(entries, NoEncryption())
+    version, contents = der.parts(plain)[:2]  # and a MAC or not, by the version of cryptography
+    _, wrapped = der.parts(contents)
+    [octets] = der.parts(wrapped)
+    _, start, end = der.value(octets)
+    safe = octets[start:end]
+    salt = hashlib.sha256(safe).digest()[:_SALT]
+    mac = hmac.digest(_mac_key(layout.JAVA_PASSWORD, salt), safe, "sha1")
+    digest = der.encoded(der.SEQUENCE, der.encoded(der.SEQUENCE, _SHA1, _NULL), der.encoded(der.OCTETS, mac))
+    rounds = der.encoded(der.INTEGER, _ROUNDS.to_bytes(2))
+    return der.encoded(
+        der.SEQUENCE, version, contents, der.encoded(der.SEQUENCE, digest, der.encoded(der.OCTETS, salt), rounds)
+    )
+
+
+def _mac_key(password: str, salt: bytes) -> bytes:
+    """RFC 7292, appendix B.2, for SHA-1, whose blocks have 64 bytes: the diversifier 3 is that of a MAC's key."""
+    secret = (password + "\0").encode("utf-16-be")
+    key = bytes([3]) * 64 + _repeated(salt) + _repeated(secret)
+    for _ in range(_ROUNDS):
+        key = hashlib.sha1(key, usedforsecurity=False).digest()
+    return key
+
+
+def _repeated(text: bytes) -> bytes:
+    return (text * 64)[: -(-len(text) // 64) * 64]
 
 
 def edk2_store(certificates: Iterable[Certificate]) -> bytes:

@@ -102,16 +102,30 @@ def test_java_reads_a_trust_store_of_trusted_certificates(store: Node) -> None:
         assert len(set(aliases)) == 4
         assert all(alias and alias == alias.lower() for alias in aliases)
     shown = openssl("pkcs12", "-in", store.live / "java/cacerts", "-passin", "pass:changeit", "-nokeys", "-info")
-    assert shown.stdout.count(TRUSTED_KEY_USAGE) == 4
-    assert "Encrypted" not in shown.stderr  # a JVM that opens its default store has no password, and skips such a part
+    assert (shown.returncode, shown.stdout.count(TRUSTED_KEY_USAGE)) == (0, 4)
+    assert "MAC: sha1, Iteration 2048" in shown.stderr
+    wrong = openssl("pkcs12", "-in", store.live / "java/cacerts", "-passin", "pass:wrong", "-nokeys")
+    assert "Mac verify error" in wrong.stderr
+
+
+def test_a_jvm_reads_its_default_store_without_a_password(store: Node) -> None:
+    """It finds no certificate in an encrypted store then, and trusts nothing."""
+    content = (store.live / "java/cacerts").read_bytes()
+    assert all(made.der in content for made in (*roots(), COMPANY))
+
+
+def test_the_same_certificates_give_the_same_java_store(store: Node) -> None:
+    given = [Certificate(made.der, Place("c")) for made in roots()]
+    assert formats.java_store(given) == formats.java_store(given)
 
 
 def test_keytool_lists_trusted_certificates(store: Node) -> None:
     """Where the machine has a JDK: it is too large to install for this. The test above has what Java looks for."""
     for keytool in [tool for tool in [shutil.which("keytool")] if tool]:
-        command = [keytool, "-list", "-keystore", store.live / "java/cacerts", "-storepass", "changeit"]
-        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert listed.count("trustedCertEntry") == 4
+        for password in (["-storepass", "changeit"], []):
+            command = [keytool, "-list", "-keystore", store.live / "java/cacerts", *password]
+            listed = subprocess.run(command, capture_output=True, text=True, check=True, input="\n").stdout
+            assert listed.count("trustedCertEntry") == 4
 
 
 def test_firmware_reads_a_list_of_signatures(store: Node) -> None:
