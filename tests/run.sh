@@ -77,8 +77,8 @@ took() { # NAME
 }
 
 began=$SECONDS
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl umoci rpmlint rpm \
-  kubernetes-client libc6-dev chromium-headless-shell
+packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl curl wget git umoci rpmlint \
+  rpm kubernetes-client libc6-dev chromium-headless-shell
 tests/promtool.sh
 took "packages"
 case $* in
