@@ -225,7 +225,9 @@ class Node:
             process["env"].append(entry)
             length += len(entry) + 4
             number += 1
-        return Bundle(self.top / "k8s.io" / name, json.dumps(spec).encode())  # as containerd names it (hook.container.identity)
+        return Bundle(
+            self.top / "k8s.io" / name, json.dumps(spec).encode()
+        )  # as containerd names it (hook.container.identity)
 
 
 class Bundle:
