@@ -158,17 +158,19 @@ def line(event: "dict[str, Any]") -> str:
     return excerpt.line(event)
 
 
-def _is_short(value: object, depth: int = 0) -> bool:
-    """Whether nothing in a value may have to be cut, at a depth that every event has."""
-    if isinstance(value, str):
-        return len(value) <= STRING and value.isascii()
-    if not isinstance(value, (dict, list, tuple)):
-        return True
+def _is_short(value: "dict[str, Any] | list[Any] | tuple[Any, ...]", depth: int = 0) -> bool:
+    """Whether nothing in a list or object may have to be cut, at a depth that every event has."""
     items = value.values() if isinstance(value, dict) else value
     most = MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS
-    if depth and (len(value) > most or (isinstance(value, dict) and "/" in "".join(value))):
+    if depth and (len(value) > most or depth > 4 or (isinstance(value, dict) and "/" in "".join(value))):
         return False
-    return depth < 5 and all(_is_short(item, depth + 1) for item in items)
+    for item in items:
+        if isinstance(item, str):
+            if len(item) > STRING or not item.isascii():
+                return False
+        elif isinstance(item, (dict, list, tuple)) and not _is_short(item, depth + 1):
+            return False
+    return True
 
 
 def write(path: str, event: "dict[str, object]") -> None:

@@ -157,7 +157,8 @@ class Decider:
             outcome = "audited"
         else:
             outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
-        if events.is_probe(ADAPTER, case.container_id, case.who):
+        event = verdict.event
+        if event.get("probe") if event else events.is_probe(ADAPTER, case.container_id, case.who):
             metrics.probe(outcome)
         else:
             metrics.container(outcome, took)

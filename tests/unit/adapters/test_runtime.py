@@ -229,3 +229,18 @@ def test_a_verb_without_a_handler_is_refused(root_dir: Path, monkeypatch: pytest
     options = ["--real", "/bin/true", "--events", f"{root_dir}/events.jsonl", "--", "resurrect", "0a"]
     assert runtime.main(options, {}) == 1
     assert said == ["resurrect starts a process, and reassert cannot correct it"]
+
+
+@pytest.mark.parametrize("lost", [b'"B=1"', b'"CA=/ca.pem"'])
+def test_a_config_that_is_not_what_was_written_is_refused(
+    wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch, lost: bytes
+) -> None:
+    monkeypatch.setattr(runtime, "_execute", lambda *_: pytest.fail("it was passed on"))
+    said: list[str] = []
+    monkeypatch.setattr(Caller, "say", lambda _, message: said.append(message))
+    replace = Caller.replace
+    monkeypatch.setattr(Caller, "replace", lambda self, path, data: replace(self, path, data.replace(lost, b'"X=1"')))
+    where = [f"--policy={wrapper.policy}", f"--store={wrapper.directory}/s", f"--events={wrapper.directory}/e.jsonl"]
+    arguments = ["--real", str(wrapper.real), *where, "--", "create", "--bundle", str(wrapper.config.parent), "0a"]
+    assert runtime.main(arguments, {}) == 1
+    assert said[0].endswith("config.json does not contain what was written to it")

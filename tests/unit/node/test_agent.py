@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,18 @@ def test_an_agent_of_another_version_is_a_problem() -> None:
     assert [problem.partition(",")[0] for problem in other.problems()] == ["the agent is reassert 0.1.0"]
     assert Agent("--no-agent").problems() == []
     assert Agent("--no-agent").as_text() == "Agent: none, every container start is cold: --no-agent"
+
+
+def test_an_agent_that_does_not_answer_or_whose_plugin_is_not_connected_is_a_problem() -> None:
+    fine = Agent("", "active", "active", "reassert 0.3.0", "reassert 0.3.0", True, 17 << 20)
+    assert fine.problems() == []
+    assert fine.as_text().endswith("17.0 MiB")
+    with_plugin = replace(fine, plugin=True)
+    assert with_plugin.problems() == []
+    assert with_plugin.as_text().endswith("NRI plugin connected")
+    alone = replace(fine, plugin=False)
+    assert alone.problems() == ["no runtime is connected to the agent's NRI plugin"]
+    assert alone.as_dict()["nriConnected"] is False
+    silent = replace(fine, silence="no agent answers: timed out")
+    assert silent.problems() == ["the agent does not answer, so starts are cold: no agent answers: timed out"]
+    assert silent.as_dict()["answers"] is False

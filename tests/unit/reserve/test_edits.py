@@ -40,6 +40,16 @@ def test_every_entry_of_an_absent_name_goes_and_no_other(env: list[str]) -> None
     assert bool(reserved.differences(env)) == (others(env) != env)
 
 
+@given(entries)
+def test_few_and_many_reserved_names_are_found_alike(env: list[str]) -> None:
+    """Entries that begin with none of a few names are not taken apart."""
+    few: dict[str, str | None] = {"A": "1", "B": None, "": None}
+    many = {**few, **{f"Z{number}": None for number in range(9)}}
+    assert Reserved(dict(few), []).correct(env) == Reserved(dict(many), []).correct(env)
+    found = [[(e.name, e.before) for e in Reserved(dict(v), []).differences(env)] for v in (few, many)]
+    assert found[0] == found[1]
+
+
 def test_bare_entry_counts_as_one_of_its_name() -> None:
     """crun's putenv unsets the variable for it."""
     [edit] = Reserved({"A": "1"}, []).differences(["A=1", "A", "AB"])
