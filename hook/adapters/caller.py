@@ -71,11 +71,9 @@ class Caller:
 
     def say(self, text: str, is_hook: bool = False) -> None:
         """Writes one line to the caller's standard error. `is_hook`: to the runtime's, if the caller has none."""
-        from hook.base.files import say, use_parents_stderr
+        from hook.base.files import say
 
-        if is_hook:
-            use_parents_stderr()
-        say(text)
+        say(text, is_hook)
 
     def policy(self, options: Options) -> "Policy":
         """Returns the policy in force."""

@@ -6,10 +6,12 @@ thread can use the caller's working directory, and can enter a container's mount
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import socket
+import struct
 import time
 
 from hook import __version__, events, late
@@ -23,7 +25,7 @@ from hook.agent import protocol
 from hook.agent.kept import Kept
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
-from hook.base.files import append_line
+from hook.base.files import append_line, parents_stderr
 from hook.base.system import Untrusted, replace_file, trusted
 from hook.base.text import message
 from hook.linux import early, look, lookdevices, place
@@ -120,8 +122,15 @@ class Asking(Caller):
             raise GoCold(LATE)
 
     def say(self, text: str, is_hook: bool = False) -> None:
-        """Adds a line for the caller's standard error, with the words of a cold start. front knows what a hook is."""
-        self._said.append(f"reassert: {message(text)}\n")
+        """Adds a line for the caller's standard error, with the words of a cold start."""
+        line = f"reassert: {message(text)}\n"
+        self._said.append(line)
+        if is_hook:
+            credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            stderr = parents_stderr(struct.unpack("3i", credentials)[0])
+            if stderr >= 0:
+                with open(stderr, "wb", buffering=0) as file, contextlib.suppress(OSError):
+                    file.write(line.encode())
 
     def policy(self, options: Options) -> Policy:
         """Returns the policy in force. `answer` has checked that the caller names the agent's own policy and store."""

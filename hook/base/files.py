@@ -47,23 +47,34 @@ def ownership_problem(path: str, status: posix.stat_result) -> str:
     return f"{path} is writable by others (mode {mode}); only root may write it (chmod go-w {path})"
 
 
-def say(text: str) -> None:
-    """Print one line on standard error, with control characters escaped. A closed standard error is no error."""
+def say(text: str, is_hook: bool = False) -> None:
+    """Print one line on standard error, with control characters escaped. A closed standard error is no error.
+
+    `is_hook`: on the runtime's, if this process is a hook that has none.
+    """
     try:
+        if is_hook and (stderr := parents_stderr("self")) >= 0:
+            posix.dup2(stderr, 2)
         write_all(2, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
 
 
-def use_parents_stderr() -> None:
-    """Make standard error the parent's if it is /dev/null: crun starts hooks so, and engines read crun's own."""
-    parent = posix.getppid()
+def parents_stderr(pid: "int | str") -> int:
+    """Opens the standard error of a process's parent if the process's own is /dev/null, else returns -1.
+
+    crun starts hooks with /dev/null, and engines read crun's own. `pid`: of the process, or "self".
+    """
     try:
-        if parent > 1 and posix.fstat(2).st_rdev == posix.stat("/dev/null").st_rdev:
-            flags = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
-            posix.dup2(posix.open(f"/proc/{parent}/fd/2", flags), 2)
-    except OSError:
+        if posix.stat(f"/proc/{pid}/fd/2").st_rdev == posix.stat("/dev/null").st_rdev:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+            if parent > 1:
+                flags = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+                return posix.open(f"/proc/{parent}/fd/2", flags)
+    except (OSError, ValueError, IndexError):
         pass
+    return -1
 
 
 def discard_output() -> None:

@@ -20,7 +20,8 @@ from hook.policy.missing import NO_RULES
 from hook.policy.model import AUDIT, ENFORCE, Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
-from hook.reserve import devices, env
+from hook.reserve import devices
+from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, VALUE, Env
 from hook.reserve.mounts import Mount
 
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict")
@@ -233,7 +234,7 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
     selector = match.get("podSelector")
     if selector is not None:
         conditions["podSelector"] = _requirements(selector)
-    reserved_env = [env.from_policy(entry) for entry in rule.get("env") or []]
+    reserved_env = [_env(entry) for entry in rule.get("env") or []]
     reserved_mounts = [_mount(entry) for entry in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
     plain = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
@@ -244,6 +245,20 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
     skip = match.get("ifUnknown") == "Skip"
     tried = rule.get("mode", default) == AUDIT
     return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations, tried)
+
+
+def _env(entry: dict[str, Any]) -> Env:
+    """A checked entry of a rule's `env`."""
+    name, origin = str(entry["name"]), entry.get("valueFrom") or {}
+    if "absent" in entry:
+        return Env(name, ABSENT)
+    if "value" in entry:
+        return Env(name, VALUE, str(entry["value"]))
+    if "file" in origin:
+        return Env(name, FILE, str(origin["file"]))
+    allocation = origin.get("deviceAllocation") or {}
+    default, trusted = allocation.get("default"), allocation.get("trusted")
+    return Env(name, ALLOCATED, None if default in (None, KEEP) else str(default), default == KEEP, trusted)
 
 
 def _mount(entry: dict[str, Any]) -> Mount:

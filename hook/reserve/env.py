@@ -41,20 +41,6 @@ class Env:
         return self.source == ABSENT and is_pattern(self.name)
 
 
-def from_policy(entry: "dict[str, Any]") -> Env:
-    """From an entry of a rule's `env` that was checked against the schema."""
-    name, origin = str(entry["name"]), entry.get("valueFrom") or {}
-    if "absent" in entry:
-        return Env(name, ABSENT)
-    if "value" in entry:
-        return Env(name, VALUE, str(entry["value"]))
-    if "file" in origin:
-        return Env(name, FILE, str(origin["file"]))
-    allocation = origin.get("deviceAllocation") or {}
-    default, trusted = allocation.get("default"), allocation.get("trusted")
-    return Env(name, ALLOCATED, None if default in (None, KEEP) else str(default), default == KEEP, trusted)
-
-
 class SetEnv(Edit):
     """Exactly one entry `name=value`, or none if `value` is None.
 

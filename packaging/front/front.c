@@ -10,12 +10,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -226,19 +224,6 @@ static void say(const char *text)
 		text += written;
 }
 
-/* crun starts hooks with /dev/null as stderr. Engines read crun's own stderr, so a refusal is written there. */
-static void use_parents_stderr(void)
-{
-	struct stat status;
-	char path[32];
-	if (fstat(2, &status) || status.st_rdev != makedev(1, 3) || !S_ISCHR(status.st_mode) || getppid() <= 1)
-		return;
-	snprintf(path, sizeof path, "/proc/%d/fd/2", (int)getppid());
-	const int fd = open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	if (fd >= 0)
-		dup2(fd, 2);
-}
-
 /* Replaces stdin by a copy that can be read twice. Returns its descriptor or -1. Ends the process if bytes are lost. */
 static int copy_of_stdin(void)
 {
@@ -301,8 +286,6 @@ int main(int argc, char **argv, char **environment)
 		reason = answer == COLD ? reason : "exec";
 	}
 	if (answer == REFUSED) {
-		if (!setup.real)
-			use_parents_stderr();
 		say(rest + 1);
 		return (unsigned char)*rest;
 	}

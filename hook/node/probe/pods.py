@@ -218,7 +218,7 @@ class Pod:
         return self._cri.run(self._executed(self._command))
 
     def _executed_with(self, command: list[str], env: Pairs) -> list[str]:
-        """As `kubectl exec --env` does: the engine executes it when somebody connects to the address of its answer."""
+        """As `kubectl exec --env` does: the engine executes it when a client connects to the address of its answer."""
         before = processes()
         envs = [{"key": key, "value": value} for key, value in (*env, (_ASKED, self._token))]
         answer = self._cri.call("Exec", container_id=self._container, cmd=command, stdout=True, envs=envs)
