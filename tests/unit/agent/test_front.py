@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 import re
 import shutil
@@ -58,7 +59,8 @@ def test_it_is_small_and_takes_little_memory(tmp_path: Path) -> None:
     need(shutil.which("musl-gcc") is not None, "musl-tools")
     front, real = tmp_path / "front", tmp_path / "real"
     subprocess.run([SOURCE.with_name("build.sh"), front], check=True)
-    assert front.stat().st_size <= 40_000
+    # arm64's segments are 64 KiB apart, for kernels with pages of that size.
+    assert front.stat().st_size <= (70_000 if platform.machine() == "aarch64" else 40_000)
     real.write_text("#!/bin/sh\n")
     text = f"#!{front}\n# mark\n# real: {real}\n# verbs: create\n# socket: {tmp_path}/s\n"
     file = tmp_path / "file"

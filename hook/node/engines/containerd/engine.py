@@ -6,8 +6,6 @@ import json
 import os
 import re
 import time
-from copy import deepcopy
-from pathlib import Path
 from typing import Any, Self
 
 from hook.base.errors import ReassertError
@@ -38,20 +36,26 @@ from hook.node.engines.containerd.dump import (
     runtimes,
 )
 from hook.node.engines.containerd.files import CRI, NRI, Files, strip
-from hook.node.engines.nri_validator import NOTE, Validator
+from hook.node.engines.containerd.settings import (
+    SPECS,
+    VALIDATOR,
+    Dump,
+    before_wiring,
+    default_spec,
+    is_our_spec,
+    is_ours,
+    own_values,
+    version_of,
+    wanted_dump,
+)
+from hook.node.engines.nri_validator import NOTE
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
 from hook.policy.model import Policy, excluded
 
 CONFIG = "/etc/containerd/config.toml"
-SPECS = "/etc/reassert/base-runtime-spec"
-"""The directory of each handler's generated base_runtime_spec."""
-
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
-_VALIDATOR = Validator((*NRI, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation")
-Dump = dict[str, Any]
-"""The values that `containerd config dump` prints."""
 
 
 class Containerd(Engine[Dump]):
@@ -111,11 +115,11 @@ class Containerd(Engine[Dump]):
         real = real_of(binary) if binary else None
         spec = str(table.get("base_runtime_spec", ""))
         wired = [RUNTIME] if real else []
-        if _is_our_spec(spec):
+        if is_our_spec(spec):
             wired.append(HOOK)
         if nri:
             wired.append(NRI_ADAPTER)
-        original = real or (was.get("BinaryName", "") if _is_ours(binary) else binary)
+        original = real or (was.get("BinaryName", "") if is_ours(binary) else binary)
         notices = [text for text in (not_wrapped(table) if by_path else "", note) if text]
         return Handler(name, self._runtime(original), tuple(wired), "; ".join(notices))
 
@@ -143,10 +147,10 @@ class Containerd(Engine[Dump]):
 
     def warnings(self, now: Dump) -> list[str]:
         """Returns a warning for each runc handler without wrapper and hook, and for ways around the NRI plugin."""
-        return _VALIDATOR.warnings(now) + [
+        return VALIDATOR.warnings(now) + [
             f"handler {name} {not_wrapped(table)}"
             for name, table in sorted(runtimes(now).items())
-            if path_of_shim(table) and not _is_our_spec(str(table.get("base_runtime_spec", "")))
+            if path_of_shim(table) and not is_our_spec(str(table.get("base_runtime_spec", "")))
         ]
 
     def hints(self, now: Dump) -> list[str]:
@@ -186,12 +190,12 @@ class Containerd(Engine[Dump]):
         defaults: dict[str, dict[str, Any]] = {}
         chosen, created = self._chosen(dump, choice, notes) if choice.adapters != (CDI,) else ({}, None)
         for name, table in chosen.items():
-            old = notes.get("handlers", {}).get(name) or _current(table, notes)
+            old = notes.get("handlers", {}).get(name) or before_wiring(table, notes)
             was[name] = old
             runtime = ("containerd", "runtimes", name)
             if name == created or not files.define((*runtime,)):
                 # A table in a file replaces the built-in one, so the file must have all of its values.
-                settings.update({(*files.cri(), *runtime, *key): value for key, value in _own_values(table).items()})
+                settings.update({(*files.cri(), *runtime, *key): value for key, value in own_values(table).items()})
             if RUNTIME in choice.adapters and not path_of_shim(table):
                 artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken, front=choice.front)
                 path = wiring.add_artifact(artifact)
@@ -199,7 +203,7 @@ class Containerd(Engine[Dump]):
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
                 configured = old["base_runtime_spec"]
                 if configured not in defaults:
-                    defaults[configured] = _default_spec(configured, self._called("ctr"))
+                    defaults[configured] = default_spec(configured, self._called("ctr"))
                 spec = base_spec(defaults[configured], choice.program, env, choice.hook_file)
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
@@ -210,7 +214,7 @@ class Containerd(Engine[Dump]):
             self._nri(dump, choice, wiring)
         if switched:
             settings[*NRI, "disable"] = False
-        required = _VALIDATOR.settings(dump, choice, notes)
+        required = VALIDATOR.settings(dump, choice, notes)
         settings.update(required)
         enabled = False
         if CDI in choice.adapters:
@@ -222,11 +226,11 @@ class Containerd(Engine[Dump]):
         wiring.references += configuration
         wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched, "cdi": enabled}
         if required:
-            wiring.notes[NOTE] = _VALIDATOR.before(dump, notes)
+            wiring.notes[NOTE] = VALIDATOR.before(dump, notes)
         if not choice.unit:
             wiring.notes[PLUGIN_IS_OURS] = False
         effective = {in_dump(key, dump): value for key, value in settings.items()}
-        wiring.expected = _expected(dump, effective, notes, {created: chosen[created]} if created else {})
+        wiring.expected = wanted_dump(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
 
     def files(self, patterns: list[str], base: Base) -> Files:
@@ -367,77 +371,3 @@ class Containerd(Engine[Dump]):
     def _state(self, now: Dump) -> str:
         """Returns containerd's state directory, which has the bundles. No setting of reassert changes it."""
         return str(now.get("state", "/run/containerd"))
-
-
-def _default_spec(configured: str, ctr: str) -> dict[str, Any]:
-    """Returns the base_runtime_spec that the handler had, or containerd's default. `ctr`: containerd's client."""
-    try:
-        if configured:
-            text = Path(configured).read_text()
-        else:
-            done = systemd.command([ctr, "oci", "spec"])
-            if done.returncode:
-                raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
-            text = done.stdout
-        spec = json.loads(text)
-    except (OSError, ValueError) as error:
-        raise NodeError(f"base_runtime_spec {configured}: {error}") from None
-    if not isinstance(spec, dict):
-        raise NodeError(f"base_runtime_spec {configured} is not an OCI spec")
-    return spec
-
-
-def _expected(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]) -> Dump:
-    """Returns the wanted output of `containerd config dump`: the current one without old, and with new settings."""
-    expected = deepcopy(dump)
-    handlers = runtimes(expected)
-    for name, old in notes.get("handlers", {}).items():
-        if name in handlers:
-            toml.put(handlers[name], ("options", "BinaryName"), old["BinaryName"])
-            handlers[name]["base_runtime_spec"] = old["base_runtime_spec"]
-    handlers.pop(notes.get("created") or "", None)
-    if notes.get("nri"):
-        toml.put(expected, (*NRI, "disable"), True)
-    if notes.get("cdi"):
-        toml.put(expected, (*cri(dump), "enable_cdi"), False)
-    _VALIDATOR.restore(expected, notes)
-    handlers.update(deepcopy(new))
-    for key, value in settings.items():
-        toml.put(expected, key, value)
-    return expected
-
-
-def version_of(program: str) -> tuple[int, int, int]:
-    """Returns the version of a containerd. `program`: its path. Raises NodeError if it is not supported."""
-    done = systemd.command([program, "--version"])
-    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
-    if found is None:
-        said = " ".join((done.stdout + done.stderr).split())
-        raise NodeError(f"`containerd --version` prints no version: {said!r}")
-    major, minor, patch = map(int, found.groups())
-    if (major, minor) < (1, 6):
-        raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
-    return major, minor, patch
-
-
-def _current(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
-    """Returns a handler's settings without reassert. A copy of a wired handler has that handler's old settings."""
-    binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
-    if _is_our_spec(spec):
-        of = os.path.basename(spec).removesuffix(".json")
-        spec = str(toml.get(notes, ("handlers", of, "base_runtime_spec"), ""))
-    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": spec}
-
-
-def _own_values(table: dict[str, Any]) -> dict[Key, Any]:
-    """Returns the values of a handler's table without zero values and without the settings that wire it."""
-    ours = (("options", "BinaryName"), ("base_runtime_spec",))
-    return {key: value for key, value in comparable(table).items() if key not in ours}
-
-
-def _is_ours(binary: str) -> bool:
-    return os.path.basename(binary).startswith("reassert-")
-
-
-def _is_our_spec(path: str) -> bool:
-    return path.startswith(SPECS + "/")

@@ -20,8 +20,9 @@ from hook.node import systemd
 from hook.node.change.files import Change, State, look
 from hook.node.engines import toml
 from hook.node.engines.base import Base, Choice, Wiring
-from hook.node.engines.containerd.engine import Containerd, Dump, version_of
+from hook.node.engines.containerd.engine import Containerd
 from hook.node.engines.containerd.files import Files
+from hook.node.engines.containerd.settings import Dump, version_of
 from hook.node.errors import NodeError
 
 _DROP_INS = {2: "config.toml.d", 3: "config-v3.toml.d"}

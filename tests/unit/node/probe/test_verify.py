@@ -7,28 +7,19 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hook import events
-from hook.container.identity import CONTAINER, Identity
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe import ways
 from hook.node.probe.report import Accepted, Report
 from hook.node.probe.starter import (
     MARKER,
-    NOTHING_MORE,
-    Extra,
-    Lacking,
     Marks,
-    NotStarted,
-    Pairs,
-    Process,
     abandoned,
     clear_marks,
     new_token,
@@ -37,121 +28,25 @@ from hook.node.probe.starter import (
 )
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from hook.policy.model import Policy
+from unit.node.probe.local import (
+    BARE,
+    ENGINE,
+    KATA,
+    POLICY,
+    RUNC,
+    Env,
+    Local,
+    Make,
+    break_down,
+    found,
+    keep,
+    protect,
+    refuse,
+    refuse_everything,
+)
 from unit.support import policy
 
 pytestmark = pytest.mark.root
-
-POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]})
-RUNC = Handler("runc", "/usr/sbin/runc", ("runtime",))
-BARE = Handler("bare", "/usr/sbin/runc", ())
-KATA = Handler("kata", "", ())
-ENGINE: Any = SimpleNamespace(title="containerd 2.1")
-
-Env = dict[str, str]
-
-
-class Local:
-    """A Starter whose containers are processes. `change`: what becomes of the env that is asked for."""
-
-    def __init__(self, change: Callable[[Env], Env], exec_change: Callable[[Env], Env] | None = None) -> None:
-        self.identity = Identity("podman", False, types=(CONTAINER,))
-        self.marks = Marks()
-        self.change, self.exec_change = change, exec_change or change
-        self.short_lived = 0
-        self.hole = False
-        self.alive: list[subprocess.Popen[bytes]] = []
-        self.started = 0
-
-    def clean(self) -> None:
-        """Nothing is left."""
-
-    def prepare(self) -> None:
-        """Nothing is needed."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def start(self, _handler: str, env: Pairs = (), _mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> LocalProcess:
-        if extra.pod_annotations or extra.cdi:
-            raise Lacking("it has none")
-        self.started += 1
-        token = new_token()
-        asked = {**dict(env), MARKER: token}
-        process = subprocess.Popen(["sleep", "60"], env=self.change(asked))
-        self.alive.append(process)
-        if self.short_lived:
-            self.short_lived -= 1
-            process.kill()
-            process.wait()
-        return LocalProcess(self, process, token, asked)
-
-
-class LocalProcess:
-    def __init__(self, starter: Local, process: subprocess.Popen[bytes], token: str, asked: Env) -> None:
-        self.starter, self.process, self.token, self.asked = starter, process, token, asked
-        self.pid = process.pid
-
-    def environ(self) -> list[str]:
-        return Process(self.pid, self.token).environ()
-
-    def exec_environ(self, env: Pairs = ()) -> list[str]:
-        changed = self.starter.exec_change({**self.asked, **dict(env)})
-        return [f"{name}={value}" for name, value in {**changed, **dict(env if self.starter.hole else ())}.items()]
-
-    def annotations(self) -> dict[str, str]:
-        return {}
-
-    def remove(self) -> None:
-        if self.process in self.starter.alive:
-            self.starter.alive.remove(self.process)
-            self.process.kill()
-            self.process.wait()
-
-
-def protect(env: Env) -> Env:
-    return {**{name: value for name, value in env.items() if name != "INSECURE"}, "CA": "/ca.pem"}
-
-
-def keep(env: Env) -> Env:
-    return env
-
-
-def refuse(env: Env) -> Env:
-    if "INSECURE" in env:
-        raise NotStarted("task: OCI runtime create failed: reassert: refused x: rule ca: INSECURE was set: unknown")
-    return protect(env)
-
-
-def break_down(_env: Env) -> Env:
-    raise NotStarted("exec: reassert-runc: no such file")
-
-
-def refuse_everything(_env: Env) -> Env:
-    raise NotStarted(
-        "OCI runtime create failed: reassert: refused x: rule ca: hostPath /ca.crt does not exist: unknown"
-    )
-
-
-@pytest.fixture
-def local() -> Iterator[Callable[..., Local]]:
-    """Makes starters, and holds them to removing what they start."""
-    made: list[Local] = []
-
-    def make(*changes: Callable[[Env], Env]) -> Local:
-        made.append(Local(*changes))
-        return made[-1]
-
-    yield make
-    for starter in made:
-        assert starter.alive == []
-
-
-Make = Callable[..., Local]
-
-
-def found(starter: Local, handler: Handler = RUNC, given: Policy = POLICY) -> tuple[str, list[str], str]:
-    [finding], _ = examine([handler], given, starter)
-    return finding.result, finding.saw, finding.executed
 
 
 def test_what_was_put_back_is_protected(local: Make) -> None:
@@ -442,63 +337,3 @@ def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(
     assert [file.name for file in path.iterdir()] == ["0a1b"]
     marks.clear()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_with_an_agent_everything_is_tried_warm_and_cold(local: Make) -> None:
-    starter = local(protect)
-    [alone], _ = examine([RUNC], POLICY, starter)
-    count = starter.started
-    [finding], _ = examine([RUNC], POLICY, starter, agent=True)
-    assert (finding.ways, starter.started) == ({"warm": "protected", "cold": "protected"}, 3 * count)
-    assert finding.saw == [*alone.saw, "the same in a cold start"]
-    assert not starter.marks.cold
-
-
-def only(cold: bool, starters: list[Local]) -> Callable[[Env], Env]:
-    """Protects the starts of one way only."""
-    return lambda env: protect(env) if starters[0].marks.cold == cold else env
-
-
-@pytest.mark.parametrize("cold", [True, False])
-def test_one_way_that_does_not_protect_is_enough(local: Make, cold: bool) -> None:
-    starters: list[Local] = []
-    starters.append(local(only(cold, starters)))
-    [finding], _ = examine([RUNC], POLICY, starters[0], agent=True)
-    wrong, right = ("warm", "cold") if cold else ("cold", "warm")
-    assert finding.result == "not protected"
-    assert finding.ways == {wrong: "not protected", right: "protected"}
-    assert all(text.startswith("in a cold start: ") != cold for text in finding.saw)
-
-
-@pytest.mark.parametrize(
-    ("reasons", "accepted", "status"),
-    [
-        (["caller"], [], 1),
-        (["mount", "absent"], [], 1),
-        (["caller"], ["warm/*"], 0),
-        (["mount"], [], 0),  # the container's mounts are missing, and only a cold start mounts
-    ],
-)
-def test_an_agent_that_answers_nothing_is_said(
-    local: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    reasons: list[str],
-    accepted: list[str],
-    status: int,
-) -> None:
-    """It fails, unless the reasons lie in what is started."""
-    said = [{"probe": True, "timestamp": "9999", "start": "cold", "cold": reason} for reason in reasons]
-    monkeypatch.setattr("hook.node.probe.verify.last_starts", lambda: said)
-    [finding], _ = examine([RUNC], POLICY, local(protect), agent=True)
-    assert finding.ways == {"warm": "not tried", "cold": "protected"}
-    assert finding.saw[-1].startswith(f"no start was warm: {', '.join(sorted(reasons))}; ")
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", Accepted(accepted), agent=True) == status
-    report = json.loads(capsys.readouterr().out)
-    assert report["protected"] is (status == 0)
-    assert [part["part"] for part in report["notTried"]] == ([] if reasons == ["mount"] else ["warm/runc"])
-
-
-def test_what_calls_no_runtime_of_this_node_has_no_ways(local: Make) -> None:
-    [finding], _ = examine([KATA], POLICY, local(protect), agent=True)
-    assert finding.ways == {}

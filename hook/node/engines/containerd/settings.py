@@ -1,0 +1,103 @@
+"""Settings of containerd as `containerd config dump` prints them: those of a wired node, and those it had before."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hook.node import systemd
+from hook.node.engines import toml
+from hook.node.engines.artifacts.dispatchers import real_of
+from hook.node.engines.containerd.dump import comparable, cri, runtimes
+from hook.node.engines.containerd.files import NRI
+from hook.node.engines.nri_validator import Validator
+from hook.node.engines.toml import Key
+from hook.node.errors import NodeError
+
+SPECS = "/etc/reassert/base-runtime-spec"
+"""The directory of each handler's generated base_runtime_spec."""
+
+VALIDATOR = Validator((*NRI, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation")
+
+Dump = dict[str, Any]
+"""The values that `containerd config dump` prints."""
+
+
+def default_spec(configured: str, ctr: str) -> dict[str, Any]:
+    """Returns the base_runtime_spec that the handler had, or containerd's default. `ctr`: containerd's client."""
+    try:
+        if configured:
+            text = Path(configured).read_text()
+        else:
+            done = systemd.command([ctr, "oci", "spec"])
+            if done.returncode:
+                raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
+            text = done.stdout
+        spec = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise NodeError(f"base_runtime_spec {configured}: {error}") from None
+    if not isinstance(spec, dict):
+        raise NodeError(f"base_runtime_spec {configured} is not an OCI spec")
+    return spec
+
+
+def wanted_dump(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]) -> Dump:
+    """Returns the wanted output of `containerd config dump`: the current one without old, and with new settings."""
+    wanted = deepcopy(dump)
+    handlers = runtimes(wanted)
+    for name, old in notes.get("handlers", {}).items():
+        if name in handlers:
+            toml.put(handlers[name], ("options", "BinaryName"), old["BinaryName"])
+            handlers[name]["base_runtime_spec"] = old["base_runtime_spec"]
+    handlers.pop(notes.get("created") or "", None)
+    if notes.get("nri"):
+        toml.put(wanted, (*NRI, "disable"), True)
+    if notes.get("cdi"):
+        toml.put(wanted, (*cri(dump), "enable_cdi"), False)
+    VALIDATOR.restore(wanted, notes)
+    handlers.update(deepcopy(new))
+    for key, value in settings.items():
+        toml.put(wanted, key, value)
+    return wanted
+
+
+def version_of(program: str) -> tuple[int, int, int]:
+    """Returns the version of a containerd. `program`: its path. Raises NodeError if it is not supported."""
+    done = systemd.command([program, "--version"])
+    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
+    if found is None:
+        said = " ".join((done.stdout + done.stderr).split())
+        raise NodeError(f"`containerd --version` prints no version: {said!r}")
+    major, minor, patch = map(int, found.groups())
+    if (major, minor) < (1, 6):
+        raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
+    return major, minor, patch
+
+
+def before_wiring(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
+    """Returns a handler's settings without reassert. A copy of a wired handler has that handler's old settings."""
+    binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
+    if is_our_spec(spec):
+        of = os.path.basename(spec).removesuffix(".json")
+        spec = str(toml.get(notes, ("handlers", of, "base_runtime_spec"), ""))
+    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": spec}
+
+
+def own_values(table: dict[str, Any]) -> dict[Key, Any]:
+    """Returns the values of a handler's table without zero values and without the settings that wire it."""
+    ours = (("options", "BinaryName"), ("base_runtime_spec",))
+    return {key: value for key, value in comparable(table).items() if key not in ours}
+
+
+def is_ours(binary: str) -> bool:
+    """Whether a handler's BinaryName is a dispatcher."""
+    return os.path.basename(binary).startswith("reassert-")
+
+
+def is_our_spec(path: str) -> bool:
+    """Whether a base_runtime_spec is one that `wire` wrote."""
+    return path.startswith(SPECS + "/")

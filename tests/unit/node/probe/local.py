@@ -1,0 +1,123 @@
+"""A Starter whose containers are processes, for the tests of what `node verify` makes of what it saw."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from hook.container.identity import CONTAINER, Identity
+from hook.node.engines.base import Handler
+from hook.node.probe.starter import (
+    MARKER,
+    NOTHING_MORE,
+    Extra,
+    Lacking,
+    Marks,
+    NotStarted,
+    Pairs,
+    Process,
+    new_token,
+)
+from hook.node.probe.verify import examine
+from hook.policy.model import Policy
+from unit.support import policy
+
+POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]})
+RUNC = Handler("runc", "/usr/sbin/runc", ("runtime",))
+BARE = Handler("bare", "/usr/sbin/runc", ())
+KATA = Handler("kata", "", ())
+ENGINE: Any = SimpleNamespace(title="containerd 2.1")
+
+Env = dict[str, str]
+
+
+class Local:
+    """A Starter whose containers are processes. `change`: what becomes of the env that is asked for."""
+
+    def __init__(self, change: Callable[[Env], Env], exec_change: Callable[[Env], Env] | None = None) -> None:
+        self.identity = Identity("podman", False, types=(CONTAINER,))
+        self.marks = Marks()
+        self.change, self.exec_change = change, exec_change or change
+        self.short_lived = 0
+        self.hole = False
+        self.alive: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    def clean(self) -> None:
+        """Nothing is left."""
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def start(self, _handler: str, env: Pairs = (), _mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> LocalProcess:
+        if extra.pod_annotations or extra.cdi:
+            raise Lacking("it has none")
+        self.started += 1
+        token = new_token()
+        asked = {**dict(env), MARKER: token}
+        process = subprocess.Popen(["sleep", "60"], env=self.change(asked))
+        self.alive.append(process)
+        if self.short_lived:
+            self.short_lived -= 1
+            process.kill()
+            process.wait()
+        return LocalProcess(self, process, token, asked)
+
+
+class LocalProcess:
+    def __init__(self, starter: Local, process: subprocess.Popen[bytes], token: str, asked: Env) -> None:
+        self.starter, self.process, self.token, self.asked = starter, process, token, asked
+        self.pid = process.pid
+
+    def environ(self) -> list[str]:
+        return Process(self.pid, self.token).environ()
+
+    def exec_environ(self, env: Pairs = ()) -> list[str]:
+        changed = self.starter.exec_change({**self.asked, **dict(env)})
+        return [f"{name}={value}" for name, value in {**changed, **dict(env if self.starter.hole else ())}.items()]
+
+    def annotations(self) -> dict[str, str]:
+        return {}
+
+    def remove(self) -> None:
+        if self.process in self.starter.alive:
+            self.starter.alive.remove(self.process)
+            self.process.kill()
+            self.process.wait()
+
+
+def protect(env: Env) -> Env:
+    return {**{name: value for name, value in env.items() if name != "INSECURE"}, "CA": "/ca.pem"}
+
+
+def keep(env: Env) -> Env:
+    return env
+
+
+def refuse(env: Env) -> Env:
+    if "INSECURE" in env:
+        raise NotStarted("task: OCI runtime create failed: reassert: refused x: rule ca: INSECURE was set: unknown")
+    return protect(env)
+
+
+def break_down(_env: Env) -> Env:
+    raise NotStarted("exec: reassert-runc: no such file")
+
+
+def refuse_everything(_env: Env) -> Env:
+    raise NotStarted(
+        "OCI runtime create failed: reassert: refused x: rule ca: hostPath /ca.crt does not exist: unknown"
+    )
+
+
+Make = Callable[..., Local]
+
+
+def found(starter: Local, handler: Handler = RUNC, given: Policy = POLICY) -> tuple[str, list[str], str]:
+    [finding], _ = examine([handler], given, starter)
+    return finding.result, finding.saw, finding.executed
