@@ -71,7 +71,7 @@ case ${1-} in
 "" | --*)
   build
   dist/reassert/reassert node install "$@"
-  case " $* " in *" --dry-run "*) exit 0 ;; esac
+  case " $* " in *" --dry-run "* | *" --prefix"*) exit 0 ;; esac # below a prefix, `reassert man` and `completion` print them
   extras install dist/reassert/reassert /usr/local
   ;;
 *)

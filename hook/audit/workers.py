@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hook.linux.mountns import own_directories
+
 SECONDS = 10.0
 """How long one container may take."""
 
@@ -73,6 +75,7 @@ def _started(work: Callable[[int], Any]) -> _Worker:
             os.close(jobs)
             os.close(results)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+            own_directories()  # setns(2) needs it, should a library start a thread here
             while number := os.read(jobs_out, 8):
                 _send(results_in, json.dumps(work(int.from_bytes(number))).encode() + b"\n")
         finally:

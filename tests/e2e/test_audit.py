@@ -49,6 +49,7 @@ def seen(node: Node, container: Running) -> dict[str, Any]:
             break
         time.sleep(0.05)
     (found,) = round_of(node, container).findings
+    assert found.state != "unknown", found.because
     return found.as_dict()
 
 

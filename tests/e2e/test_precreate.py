@@ -309,8 +309,9 @@ def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: N
 def test_verify_knows_a_refusal_of_ours(podman: Podman, node: Node) -> None:
     node.compile(POLICY + "    onConflict: Deny\n")
     hooked(podman, node)
-    hidden = "refused by the hook; the reason is in the event log, the engine does not show it"
-    assert examined(podman, node) == ("protected", [hidden], "")
+    result, [refused], _ = examined(podman, node)
+    assert (result, "time=" in refused) == ("protected", False)
+    assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")
     (podman.hooks / "reassert.json").unlink()
     podman.configure(node.dispatcher(CRUN))
     result, [refused], _ = examined(podman, node)

@@ -309,11 +309,13 @@ def _refused(message: str) -> str:
 
 
 def _refusal(message: str) -> str:
-    """Returns reassert's part of an engine's message; containerd 1.x and docker append their own."""
+    """Returns reassert's part of an engine's message; containerd 1.x, docker and podman append their own."""
     at = message.find("reassert: refused")
     if at < 0:
         return "refused by the hook; the reason is in the event log, the engine does not show it"
-    return re.sub(r"(: unknown)?( Error: failed to start containers: \S+)?$", "", message[at:])
+    return re.sub(
+        r"(: unknown)?( Error: failed to start containers: \S+)?( time=\"[^\"]*\" level=.*)?$", "", message[at:]
+    )
 
 
 def _say(edit: Edit) -> str:

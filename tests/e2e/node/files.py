@@ -25,6 +25,10 @@ Snapshot = dict[str, Entry]
 """By path on the node."""
 
 
+TIMED = {"last-verify.json", "events-position.json"}
+"""Files with the time of the last `node verify`, and the position of the metrics in the event log."""
+
+
 def snapshot(root: Path, tops: tuple[str, ...] = TOPS) -> Snapshot:
     """Everything at and below some paths of a root file system; links are not followed. A path may be absent."""
     found: Snapshot = {}
@@ -34,7 +38,7 @@ def snapshot(root: Path, tops: tuple[str, ...] = TOPS) -> Snapshot:
             continue
         found[top] = _entry(start)
         for directory, directories, files in os.walk(start):
-            for name in (*directories, *files):
+            for name in (*directories, *(set(files) - TIMED)):
                 path = Path(directory, name)
                 found[f"/{path.relative_to(root)}"] = _entry(path)
     return found

@@ -392,12 +392,13 @@ def test_a_containerd_without_nri(node: Wirable) -> None:
 def test_what_somebody_breaks_is_said(node: Wirable) -> None:
     node = Wirable(node.booted, node.before)  # with a program that can go while another one says so
     node.install()
+    node.booted.run("reassert", "policy", "compile")  # which the agent would do some time
     for path, said in (
         (
             "/opt/reassert/reassert",
             "/opt/reassert/reassert is missing, so no container starts: run `reassert node install`",
         ),
-        (POLICY_FILE, f"every container is refused: there is no {POLICY_FILE}; run `reassert node install`"),
+        (POLICY_FILE, f"the last good policy stays in force: {POLICY_FILE}: No such file or directory"),
         ("/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-runc out of date: run `reassert node install`"),
     ):
         here = node.booted.path(path)

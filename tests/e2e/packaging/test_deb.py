@@ -53,7 +53,7 @@ def test_installs_what_only_root_can_write(debian: Chroot) -> None:
     assert "valid" in debian.run("reassert policy check").stdout
     for name in ("nri", "agent"):
         unit = debian.read(f"/usr/lib/systemd/system/reassert-{name}.service")
-        assert f"\nExecStart=/usr/bin/reassert {name}\n" in unit
+        assert f"\nExecStart=/usr/bin/reassert {name}" in unit
     assert debian.run("readlink -f /usr/bin/reassert").stdout.strip() == executable
 
 

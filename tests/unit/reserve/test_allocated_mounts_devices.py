@@ -228,7 +228,9 @@ def test_node_is_looked_up_as_the_engine_does(root_dir: Path) -> None:
     (root_dir / "link").symlink_to("/dev/null")
     node = Node(root_dir, DEVICES)
     node.allocate(ours(devices=[device(host_path=f"{root_dir}/link"), device("/dev/dir", str(root_dir))]))
-    assert node.correct(spec()).devices == [{**NULL, "fileMode": os.stat("/dev/null").st_mode & 0o777}]
+    null = os.stat("/dev/null")
+    wanted = {**NULL, "fileMode": null.st_mode & 0o777, "uid": null.st_uid, "gid": null.st_gid}
+    assert node.correct(spec()).devices == [wanted]
     node.allocate(ours(devices=[device(host_path=f"{root_dir}/gone")]))
     complaint = f"rule devices: allocated device {root_dir}/gone does not exist on this node"
     assert node.decide(spec()).refusal() == complaint
