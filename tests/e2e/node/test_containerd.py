@@ -85,7 +85,7 @@ def test_every_handler_is_wired_and_proved(node: Wirable) -> None:
 
 def test_a_second_install_changes_nothing(node: Wirable) -> None:
     node.install("--no-probe")
-    node.booted.run("reassert", "policy", "compile")  # which the agent would do some time
+    node.booted.run(node.program, "policy", "compile")  # which the agent would do some time
     first, pid = node.booted.snapshot(), node.pid()
     again = node.install()
     assert "nothing to change, nothing was restarted" in again.stdout
