@@ -28,8 +28,11 @@ _FIELDS = (
     *("cold", "applied", "verified", "asked", "omitted"),
 )
 _EDIT = ("rule", "kind", "name")
-_ASSIGNMENT = re.compile(r"""\b([A-Za-z_][A-Za-z0-9_.-]*)(\\?["']?\s*(?:=|:\s)\s*\\?["']?)([^\s"',;}\\]*)(.*)""")
-_ENV = re.compile(r"[A-Z][A-Z0-9_]+")
+_NAME = r"""((?<![^\s"'(),:;<=>\[\\\]{}])[^\s"'(),:;<=>\[\\\]{}]+|(?<=[^\s\w]))"""
+_ASSIGNMENT = re.compile(_NAME + r"""(\\?["']?\s*(?:=|:\s)\s*\\?["']?)([^\s"',;}\\]*)(.*)""")
+"""A pod's env name may have any printable ASCII but `=`, an image's any character. Only a name's end may be matched."""
+
+_ENV = re.compile(r"(?:.*\W)?[A-Z][A-Z0-9_]+")
 
 
 class Hider:

@@ -112,6 +112,13 @@ def test_the_policys_own_values_stay(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["PW", "1PW", "p.w", "-P", "%PW%", "(P)", "{P}", "P:W", "é", "FÜ", "a b"])
+def test_the_value_of_any_name_that_an_env_may_have_is_hidden(name: str, tmp_path: Path) -> None:
+    hider = Hider(seen(tmp_path / "p").known.policy)
+    assert hider.text(f"message: cannot set {name}=s3cr3t") == f"message: cannot set {name}={HIDDEN}"
+    assert "s3cr3t" not in hider.text(f'{{"env": ["{name}=s3cr3t"]}}')
+
+
 def test_a_pod_cannot_hide_its_events_with_a_value_of_its_own(tmp_path: Path) -> None:
     hider = Hider(seen(tmp_path / "p").known.policy, ["container.denied", '"event": "container.denied"', "team-a"])
     event = {"event": "container.denied", "container": {"namespace": "team-a"}}
