@@ -159,7 +159,7 @@ class Case:
         if self.trial or "tried" in (done.draft or ()):
             from hook.trial import tell
 
-            tell(event, decided, self.trial, done.draft)
+            tell(event, decided, self.trial, done.draft, bool(edits))
         return event
 
     def failed(self, error: Exception) -> Verdict:

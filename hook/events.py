@@ -144,7 +144,8 @@ def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describ
     """Add a list to an event: at most ENTRIES items, and in `omitted` the number of items that were left out."""
     event[key] = [describe(item) for item in items[:ENTRIES]]
     if len(items) > ENTRIES:
-        event.setdefault("omitted", {})["/" + key] = len(items) - ENTRIES
+        omitted = event.setdefault("omitted", {})  # a draft has its own
+        omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
 
 
 def line(event: "dict[str, Any]") -> str:

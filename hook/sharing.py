@@ -61,9 +61,13 @@ def named_device(value: "str | None", name: str, shared: "list[Allocation]") -> 
 
 
 def _devices(allocation: Allocation, name: str) -> "list[str]":
-    """What names a device of an allocation: its id, the plugin's own value of the env name, its CDI name."""
+    """What names a device of an allocation: its id, the plugin's own value of the env name, its CDI name.
+
+    No id that is a number: as a value it is an index, and the allocation may be of another resource.
+    """
     from hook.exclusivefacts import cdi_names
 
-    names = [device.partition("::")[0] for device in allocation.device_ids]
+    ids = [device.partition("::")[0] for device in allocation.device_ids]
+    names = [device for device in ids if not device.replace(":", "").isdigit()]
     names += allocation.env.get(name, "").split(",") + cdi_names(allocation)
     return [device for device in names if device not in _WORDS]

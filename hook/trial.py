@@ -84,21 +84,25 @@ def _wanted(edit: Edit) -> "tuple[object, ...]":
     return edit.kind, edit.name, edit.before_and_after()[1]
 
 
-def tell(event: "dict[str, Any]", decided: "Plan", trial: "Trial | None", draft: "dict[str, Any] | None") -> None:
+def tell(
+    event: "dict[str, Any]", decided: "Plan", trial: "Trial | None", draft: "dict[str, Any] | None", made: bool
+) -> None:
     """Add to an event what the tried rules would have done, each entry with `mode: Audit`.
 
-    `draft`: the event of an earlier adapter, which saw the container before its env and mounts were corrected.
+    `draft`: the event of an earlier adapter, which saw the container before its env and mounts were corrected. `made`:
+    whether this adapter made edits of enforced rules; the event may have no room for them behind those of the draft.
     """
     event[MARK] = True
     for edit in event["edits"]:
         edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
     known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
-    own = [edit for edit in trial.edits if (edit.kind, edit.name) not in known] if trial else []
+    cut = (draft or {}).get("omitted") or {}  # of a list that a draft has cut, the rest was counted there
+    own = [e for e in trial.edits if (e.kind, e.name) not in known] if trial and "/edits" not in cut else []
     _add(event, "edits", [], [{**edit.describe(), "applied": False} for edit in own])
     for key, reasons in (("denials", trial.denials), ("errors", trial.errors)) if trial else ():
-        _add(event, key, _drafted(draft, key), [reason.describe() for reason in reasons])
+        _add(event, key, _drafted(draft, key), [reason.describe() for reason in reasons if "/" + key not in cut])
     enforced = [edit for edit in event["edits"] if edit.get("mode") != AUDIT]
-    if not enforced:
+    if not enforced and not made:
         event.update(applied=False, verified="")
         event.pop("asked", None)
     if event["event"] in (EDITED, HELD):

@@ -21,6 +21,7 @@ from hook.audit.why import Round
 from hook.base.errors import ReassertError, describe
 from hook.base.system import trusted
 from hook.container.allocation import LIMIT, checkpoint_path
+from hook.eventlog import select
 from hook.node import systemd
 from hook.node.status import NOT_WIRED, Status
 from hook.policy import store
@@ -249,8 +250,8 @@ def _errors(seen: Seen) -> Iterator[Check]:
         found = [event for event in recent if event.get("event") == kind and not event.get("probe")]
         if found:
             last = found[-1]
-            reasons = [*(last.get("errors") or []), *(last.get("denials") or [])]
-            messages = [str(reason.get("message", "")) for reason in reasons if isinstance(reason, dict)]
+            reasons = [reason for key in ("errors", "denials") for reason in select.entries(last, key)]
+            messages = [str(reason.get("message", "")) for reason in reasons if not select.is_tried(reason)]
             text = f"{len(found)} {kind} in 24 h, the last at {last.get('timestamp')}: {(messages or ['?'])[0]}"
             yield Check("last errors", state, text, f"grep {kind} {events.EVENTS} | tail -1")
     if not any(event.get("event") in (events.ERROR, events.DENIED) for event in recent):

@@ -25,11 +25,14 @@ LONGEST = 4096
 
 _FIELDS = (
     *("timestamp", "event", "level", "adapter", "id", "container", "mode", "policy", "durationMs", "probe", "start"),
-    *("cold", "applied", "verified", "asked", "omitted"),
+    *("cold", "applied", "verified", "asked", "omitted", "tried"),
 )
-_EDIT = ("rule", "kind", "name")
-_ASSIGNMENT = re.compile(r"""\b([A-Za-z_][A-Za-z0-9_.-]*)(\\?["']?\s*(?:=|:\s)\s*\\?["']?)([^\s"',;}\\]*)(.*)""")
-_ENV = re.compile(r"[A-Z][A-Z0-9_]+")
+_EDIT = ("rule", "kind", "name", "applied", "mode")
+_NAME = r"""((?<![^\s"'(),:;<=>\[\\\]{}])[^\s"'(),:;<=>\[\\\]{}]+|(?<=[^\s\w]))"""
+_ASSIGNMENT = re.compile(_NAME + r"""(\\?["']?\s*(?:=|:\s)\s*\\?["']?)([^\s"',;}\\]*)(.*)""")
+"""A pod's env name may have any printable ASCII but `=`, an image's any character. Only a name's end may be matched."""
+
+_ENV = re.compile(r"(?:.*\W)?[A-Z][A-Z0-9_]+")
 
 
 class Hider:
@@ -87,7 +90,7 @@ class Hider:
         return value if value is None or (isinstance(value, str) and value in self.owned) else HIDDEN
 
     def _reason(self, reason: dict[str, Any]) -> dict[str, Any]:
-        return {"rule": reason.get("rule"), "message": self.text(str(reason.get("message", "")))}
+        return {**_only(reason, ("rule", "mode")), "message": self.text(str(reason.get("message", "")))}
 
     def _without_assignments(self, line: str) -> str:
         """The line up to the first value that is not the policy's: nothing shows where a value ends."""

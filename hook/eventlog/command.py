@@ -69,8 +69,8 @@ def message(event: Event, all_of_it: bool = False) -> str:
     """What the event says, in one line."""
     limit = None if all_of_it else _SHOWN
     reasons = [_reason(entry) for key in ("denials", "errors") for entry in select.entries(event, key)]
-    done = _done(event)
-    parts = _some(reasons, limit) + _some([f"{done} {edit_text(e)}" for e in select.entries(event, "edits")], limit)
+    edits = [f"{_done(event, edit)} {edit_text(edit)}" for edit in select.entries(event, "edits")]
+    parts = _some(reasons, limit) + _some(edits, limit)
     parts += [str(event[key]) for key in ("message", "warning") if event.get(key)]
     if event.get("probe") is True:
         parts.append("(probe of reassert node verify)")
@@ -83,13 +83,16 @@ def _some(said: list[str], limit: int | None) -> list[str]:
 
 def _reason(entry: Event) -> str:
     rule = entry.get("rule")
-    return (f"rule {rule}: " if rule else "") + str(entry.get("message", ""))
+    would = "would refuse: " if select.is_tried(entry) else ""
+    return would + (f"rule {rule}: " if rule else "") + str(entry.get("message", ""))
 
 
-def _done(event: Event) -> str:
-    """What was done about the edits."""
+def _done(event: Event, edit: Event) -> str:
+    """What was done about an edit."""
     if event["event"] == "container.drifted":
         return "differs:"
+    if select.is_tried(edit):
+        return "would set"
     if event.get("applied"):
         return "set"
     return "asked for" if event.get("asked") else "would set" if event.get("mode") == "Audit" else "not set:"

@@ -85,11 +85,14 @@ def heading(summary: Summary) -> str:
     """What was read, and how many workloads are refused, in a sentence or two."""
     if not summary.read:
         return "No container was changed or refused."
-    audit = summary.modes == {"Audit"}
-    refused, count = summary.refused(), len(summary.workloads)
+    audit, count = summary.is_audited(), len(summary.workloads)
+    would = summary.would_refuse_only()
+    refused = summary.refused() if audit else summary.refused() - would
     verb = "would change or refuse" if audit else "changed or refused"
     text = f"From {seen(summary.first)} to {seen(summary.last)} the policy {verb} containers of {_count(count)}"
     text += f"; {refused} of them {'would have' if audit else 'had'} a refused container." if refused else "."
+    if would and not audit:
+        text += f" {_count(would)} would have a refused container if all rules were enforced."
     if summary.omitted:
         text += f" {summary.omitted} events of further workloads are left out."
     return text

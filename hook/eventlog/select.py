@@ -12,6 +12,7 @@ from hook.base.compare import glob_match
 from hook.base.errors import Usage
 from hook.base.system import timestamp
 from hook.eventlog.reader import Event
+from hook.policy.model import AUDIT
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -79,6 +80,18 @@ def entries(event: Event, key: str) -> list[Event]:
     """The edits, denials or errors of an event."""
     found = event.get(key)
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def is_tried(entry: Event) -> bool:
+    """Whether an edit, denial or error is of a rule that is only tried: it changed or refused nothing."""
+    return entry.get("mode") == AUDIT
+
+
+def is_audited(event: Event) -> bool:
+    """Whether no edit of an event was to be made: the policy is in Audit mode, or every rule that wants one is."""
+    edits = entries(event, "edits")
+    tried = event.get("tried") is True and not event.get("applied") and all(map(is_tried, edits))
+    return event.get("mode") == AUDIT or tried
 
 
 def rules_of(event: Event) -> list[str]:

@@ -105,6 +105,17 @@ class Summary:
         """How many workloads have a container that is refused, or would be."""
         return sum(workload.is_refused() for workload in self.workloads)
 
+    def is_audited(self) -> bool:
+        """Whether no container was changed or refused: the policy is in Audit mode, or all rules that said anything."""
+        return self.modes == {"Audit"} or not self._has(CHANGED, REFUSED, FAILED)
+
+    def would_refuse_only(self) -> int:
+        """How many workloads have a container that would be refused, and none that was."""
+        return self.refused() - sum(bool(workload.outcomes[REFUSED]) for workload in self.workloads)
+
+    def _has(self, *outcomes: str) -> bool:
+        return any(workload.outcomes[name] for workload in self.workloads for name in outcomes)
+
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
@@ -166,7 +177,7 @@ def _outcome(event: Event) -> str:
     if kind == events.ERROR:
         return FAILED
     if kind == events.EDITED:
-        return WOULD_CHANGE if event.get("mode") == "Audit" else CHANGED
+        return WOULD_CHANGE if select.is_audited(event) else CHANGED
     return ""
 
 
@@ -215,7 +226,8 @@ def _items(event: Event, outcome: str) -> list[Item]:
     for reason in select.entries(event, "denials"):
         rule, message = str(reason.get("rule") or ""), str(reason.get("message", ""))
         refused = {_key(edit) for edit in edits if edit.get("rule") == rule and str(edit.get("name")) in message}
-        ask = f"change what makes {'rule ' + rule if rule else 'reassert'} refuse the pod{where}: {message}"
+        makes = "would make" if select.is_tried(reason) else "makes"
+        ask = f"change what {makes} {'rule ' + rule if rule else 'reassert'} refuse the pod{where}: {message}"
         found.append(Item(rule, message, "" if refused else ask, refuses=True))
         refused_names |= refused
     for reason in select.entries(event, "errors"):

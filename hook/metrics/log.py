@@ -69,7 +69,7 @@ class LogCounter:
         outcome = _OUTCOMES.get(event["event"])
         if outcome is None:
             return
-        if outcome == "adjusted" and event.get("mode") == "Audit":
+        if outcome == "adjusted" and select.is_audited(event):
             outcome = "audited"
         if event.get("probe") is True:
             self._metrics.probe(outcome, adapter)

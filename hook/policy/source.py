@@ -140,7 +140,7 @@ def _loaded(path: str, text: str) -> Any:
             f"character U+{error.character:04X} is not allowed" if isinstance(error.character, int) else error.reason
         )
         raise PolicyInvalid(path, [Problem(line, column, message)]) from None
-    except (YAMLError, RecursionError, ValueError) as error:
+    except (YAMLError, RecursionError, ValueError, IndexError) as error:  # ruamel.yaml fails at the scalar -_
         raise PolicyInvalid(path, [Problem(1, 1, f"not YAML: {error}")]) from None
     if data is None:
         raise PolicyInvalid(path, [Problem(1, 1, "the file is empty; apiVersion, kind and spec are needed")])

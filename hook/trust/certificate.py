@@ -24,12 +24,16 @@ from hook.trust import der
 from hook.trust.errors import TrustError
 
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
+warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # of a name: a country of three letters, say
 
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 _LINE = 64
 _PKCS12 = b"\x02\x01\x03\x30"
 """Its version and the begin of its first part; a certificate begins with a part."""
+
+_UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+"""Exceptions of `cryptography` for a broken certificate. TypeError: of a name with a value of another type."""
 
 _INSTEAD = {
     "CERTIFICATE REQUEST": "a certificate request; add the certificate that the CA issued for itself",
@@ -235,7 +239,7 @@ def _checked(content: bytes, place: Place, added: bool) -> Certificate:
     try:
         certificate.not_a_ca()
         _ = certificate.hash, certificate.subject, certificate.issuer, certificate.begins, certificate.ends
-    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+    except _UNREADABLE as error:
         raise _broken(place, error) from None
     return certificate
 

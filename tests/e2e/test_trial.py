@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.runtimes import guarded
-from e2e.support import POLICY, Bundle, Node
+from e2e.support import POLICY, REASSERT, Bundle, Node, run
 
 TRIED = """\
   - name: tried
@@ -49,3 +49,7 @@ def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bu
     assert "wants another value for env REQUESTS_CA_BUNDLE than rule company-ca" in told
     assert "env PROXY is reserved and was set to something else" in told
     assert {denial["mode"] for denial in event["denials"]} == {"Audit"}
+    printed = run(str(REASSERT), "events", "-o", "wide", "--events", str(node.events)).stdout
+    assert "set mount /etc/ssl to" in printed
+    assert "; set env PROXY" not in printed
+    assert "would set env PROXY" in printed

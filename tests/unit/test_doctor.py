@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hook.audit.audit import Audit, Finding
 from hook.audit.inventory import Running
 from hook.audit.why import Round
 from hook.base.errors import ReassertError
+from hook.base.system import timestamp
 from hook.container.identity import Identity
 from hook.doctor import bundle
 from hook.doctor.checks import BAD, OK, Seen, checks, remedy
@@ -59,6 +61,19 @@ def test_the_command_of_a_problem_is_found() -> None:
         "systemctl restart reassert-agent.service"
     )
     assert remedy("nothing named") == "reassert node status"
+
+
+def test_what_a_tried_rule_would_refuse_is_not_why_a_container_was_refused(tmp_path: Path) -> None:
+    """With a draft, the tried rule's reasons come first."""
+    tried = {"rule": "try", "message": "of the tried rule", "mode": "Audit"}
+    event = {**edit(None, OWNED, mode="Audit", applied=False), "event": "container.denied", "tried": True}
+    event |= {"timestamp": timestamp(time.time_ns()), "denials": [tried, {"rule": "ca", "message": "of the enforced"}]}
+    shown = seen(tmp_path / "p", event)
+    text = next(check.text for check in checks(shown) if check.part == "last errors" and "denied" in check.text)
+    assert text.endswith(": of the enforced")
+    kept = Hider(shown.known.policy).event(event)
+    assert (kept["tried"], kept["edits"][0]["mode"], kept["edits"][0]["applied"]) == (True, "Audit", False)
+    assert [reason.get("mode") for reason in kept["denials"]] == ["Audit", None]
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -110,6 +125,13 @@ def test_the_policys_own_values_stay(tmp_path: Path) -> None:
         "before": [HIDDEN, OWNED],
         "after": OWNED,
     }
+
+
+@pytest.mark.parametrize("name", ["PW", "1PW", "p.w", "-P", "%PW%", "(P)", "{P}", "P:W", "é", "FÜ", "a b"])
+def test_the_value_of_any_name_that_an_env_may_have_is_hidden(name: str, tmp_path: Path) -> None:
+    hider = Hider(seen(tmp_path / "p").known.policy)
+    assert hider.text(f"message: cannot set {name}=s3cr3t") == f"message: cannot set {name}={HIDDEN}"
+    assert "s3cr3t" not in hider.text(f'{{"env": ["{name}=s3cr3t"]}}')
 
 
 def test_a_pod_cannot_hide_its_events_with_a_value_of_its_own(tmp_path: Path) -> None:

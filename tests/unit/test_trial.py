@@ -286,3 +286,15 @@ def test_missing_file_of_a_tried_rule_is_a_warning_for_the_node() -> None:
     mounts = [{"hostPath": "/no/such", "mountPath": "/m"}]
     findings = look_at(policy(CA, {"name": "tried", "mode": "Audit", "env": env, "mounts": mounts}))
     assert [finding.severity for finding in findings] == ["warning", "warning"]
+
+
+def test_mount_that_the_hook_placed_is_told_after_a_draft_full_of_tried_edits() -> None:
+    """A pod can fill a draft: 100 names that a tried pattern forbids. The enforced mount was placed all the same."""
+    pattern = {"name": "tried", "mode": "Audit", "env": [{"name": "N_*", "absent": True}]}
+    mount = {"name": "ssl", "mounts": [{"hostPath": "/etc", "mountPath": "/etc/ssl"}]}
+    names = tuple(f"N_{number}=1" for number in range(100))
+    draft = Tried(CA, pattern, env=("CA=/ca.pem", *names)).event
+    assert (len(draft["edits"]), draft["omitted"]) == (64, {"/edits": 36})
+    event = Tried(mount, pattern, env=names, draft=draft).event
+    assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, CONTAINER)
+    assert event["omitted"]["/edits"] == 37  # and the mount

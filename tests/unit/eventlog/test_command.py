@@ -140,3 +140,14 @@ def test_it_follows_over_a_rotation_and_prints_at_once(root_dir: Path) -> None:
         running.send_signal(2)
         deadline = time.monotonic() + 20
         assert running.wait(timeout=deadline - time.monotonic()) == 130
+
+
+def test_an_edit_and_a_refusal_of_a_tried_rule_are_not_said_to_be_made() -> None:
+    edits = [MOUNT, {**NVIDIA, "mode": "Audit"}]
+    text = message(
+        event("would-deny", "web", applied=True, tried=True, edits=edits, denials=[{**DENIED, "mode": "Audit"}])
+    )
+    assert "would refuse: rule gpu: env NVIDIA_VISIBLE_DEVICES" in text
+    assert "; set mount /etc/ssl to" in text
+    assert "would set env NVIDIA_VISIBLE_DEVICES" in text
+    assert "; set env" not in text

@@ -207,3 +207,23 @@ def test_a_terminal_gets_no_escape() -> None:
 
 def test_an_empty_report_is_a_page_too() -> None:
     assert "No container was changed or refused." in page(Summary(), "node", "", "now")
+
+
+def test_what_only_tried_rules_would_do_is_not_said_to_be_done() -> None:
+    """The mode of their events is Enforce, since other rules of the policy are enforced."""
+    tried = {"tried": True, "applied": False}
+    edits, denials = [{**NVIDIA, "mode": "Audit"}], [{**DENIED, "mode": "Audit"}]
+    changed = event("edited", "web", 1, edits=edits, **tried)
+    refused = event("would-deny", "db", 2, edits=edits, denials=denials, **tried)
+    summary = summarise([changed, refused])
+    assert {each.name: each.outcomes["wouldChange"] for each in summary.workloads} == {"db": 0, "web": 1}
+    assert not any(each.outcomes["changed"] for each in summary.workloads)
+    assert "the policy would change or refuse containers of 2 workloads; 1 of them would have a" in as_text(summary)
+    enforced = event("edited", "api", 3, edits=[MOUNT, *edits], tried=True)
+    text = as_text(summarise([changed, refused, enforced]))
+    assert "the policy changed or refused containers of 3 workloads. 1 workload would have a refused container" in text
+    assert "had a refused container" not in text
+
+
+def test_an_enforced_edit_beside_a_tried_one_is_a_change() -> None:
+    assert one(event("edited", "web", tried=True, edits=[MOUNT, {**NVIDIA, "mode": "Audit"}])).outcomes["changed"] == 1

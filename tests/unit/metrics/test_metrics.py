@@ -58,6 +58,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
         event("denied", "a", 3, adapter="hook", denials=[DENIED]),
         event("would-deny", "a", 4, mode="Audit", denials=[DENIED], edits=[NVIDIA]),
         event("edited", "a", 5, mode="Audit", applied=False),
+        event("edited", "a", 10, tried=True, applied=False, edits=[{**CA, "mode": "Audit"}]),
         event("error", "a", 6, errors=[{"rule": "", "message": "x"}]),
         event("edited", "a", 7, adapter="nri", start=""),
         event("drifted", "a", 8, adapter="nri", edits=[NVIDIA]),
@@ -76,12 +77,12 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
     assert starts("runtime", "adjusted", "warm") == 1
     assert starts("runtime", "adjusted", "cold", "absent") == 1
     assert starts("hook", "refused", "warm") == 1
-    assert starts("runtime", "audited", "warm") == 2
+    assert starts("runtime", "audited", "warm") == 3
     assert starts("runtime", "failed", "warm") == 1
     assert starts("nri", "adjusted", "") == 1
     assert starts("precreate", "unchanged", "cold") == 1
-    assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 8
-    assert found['reassert_edits_total{adapter="runtime",kind="env",rule="company-ca"}'] == 2
+    assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 9
+    assert found['reassert_edits_total{adapter="runtime",kind="env",rule="company-ca"}'] == 3
     assert found['reassert_refusals_total{adapter="hook",rule="gpu"}'] == 1
     assert found['reassert_refusals_total{adapter="runtime",rule="gpu"}'] == 1
     assert found['reassert_drift_total{kind="env",rule="gpu"}'] == 1

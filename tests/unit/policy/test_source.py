@@ -119,3 +119,14 @@ def test_deep_nesting_is_refused_and_not_followed(brackets: str) -> None:
 def test_object_tags_make_no_objects() -> None:
     text = document(RULE).replace('"x"', "!!python/object/apply:os.system [true]")
     assert "value: a list is not a string" in only(text)
+
+
+@pytest.mark.parametrize("scalar", ["-_", "+_"])
+def test_a_scalar_at_which_the_parser_fails_is_a_problem(scalar: str) -> None:
+    """ruamel.yaml takes it for a number and fails. The number in the next line makes that parser read the file."""
+    try:
+        found = parse("p", f"a: {scalar}\nb: 1".encode()).data
+    except PolicyInvalid as error:
+        assert "not YAML" in str(error.problems[0])
+    else:
+        assert found["a"] == scalar

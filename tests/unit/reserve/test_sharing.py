@@ -94,6 +94,18 @@ def test_names_of_cdi_devices_count_as_well(node: Node) -> None:
     assert visible(node, name) == name
 
 
+@pytest.mark.parametrize("number", ["0", "0:1"])
+def test_a_number_counts_only_where_the_plugin_says_it_of_the_device(node: Node, number: str) -> None:
+    """It is the id of whatever else the reserving pod has; for NVIDIA's hook it is a GPU's index."""
+    other = entry(
+        "uid-r", "c", number, resource="example.com/fuse", cdi_devices=[{"name": f"example.com/fuse={number}"}]
+    )
+    node.allocate(other)
+    assert visible(node, number) == "void"
+    node.allocate(entry("uid-r", "c", HELD, resource="nvidia.com/gpu", envs={VISIBLE: number}))
+    assert visible(node, number) == number
+
+
 def test_a_broken_checkpoint_is_undecided(node: Node) -> None:
     checkpoint = node.allocate()
     checkpoint.write_text("{")

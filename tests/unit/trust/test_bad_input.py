@@ -81,6 +81,8 @@ def refused(node: Node) -> str:
             b"-----BEGIN CERTIFICATE-----\nMAUCAQECAQI=\n-----END CERTIFICATE-----\n",
             "entry 1 (line 1): not a certificate that can be read (",
         ),
+        ("version.der", GOOD.der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x30"), "can be read (48 is not a"),
+        ("name.der", GOOD.der.replace(b"\x06\x03\x55\x04\x03\x0c", b"\x06\x03\x55\x04\x03\x03"), "that can be read ("),
         ("params.pem", b"-----BEGIN DH PARAMETERS-----\nMAA=\n-----END DH PARAMETERS-----\n", "DH PARAMETERS, not a"),
     ],
 )
