@@ -252,7 +252,7 @@ def _errors(seen: Seen) -> Iterator[Check]:
             reasons = [*(last.get("errors") or []), *(last.get("denials") or [])]
             messages = [str(reason.get("message", "")) for reason in reasons if isinstance(reason, dict)]
             text = f"{len(found)} {kind} in 24 h, the last at {last.get('timestamp')}: {(messages or ['?'])[0]}"
-            yield Check("last errors", state, text, f"grep {kind} {events.EVENTS} | tail -1")
+            yield Check("last errors", state, text, f"reassert events --event {kind} --since 24h")
     if not any(event.get("event") in (events.ERROR, events.DENIED) for event in recent):
         yield Check("last errors", OK, "no container was refused in the last 24 h")
 
