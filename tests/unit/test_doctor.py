@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hook.audit.audit import Audit, Finding
 from hook.audit.inventory import Running
 from hook.audit.why import Round
 from hook.base.errors import ReassertError
+from hook.base.system import timestamp
 from hook.container.identity import Identity
 from hook.doctor import bundle
 from hook.doctor.checks import BAD, OK, Seen, checks, remedy
@@ -58,7 +60,15 @@ def test_the_command_of_a_problem_is_found() -> None:
     assert remedy("the agent is old: systemctl restart reassert-agent.service") == (
         "systemctl restart reassert-agent.service"
     )
+    assert remedy("hostPath /x is missing (onMissingSource: Fail). Run: reassert trust build") == "reassert trust build"
     assert remedy("nothing named") == "reassert node status"
+
+
+def test_last_errors_are_shown_by_a_command_of_reassert(tmp_path: Path) -> None:
+    now = timestamp(time.time_ns())
+    denied = {"event": "container.denied", "timestamp": now, "denials": [{"rule": "x", "message": "no"}]}
+    last = [check for check in checks(seen(tmp_path / "p", denied)) if check.part == "last errors"]
+    assert [check.remedy for check in last] == ["reassert events --event container.denied --since 24h"]
 
 
 @pytest.mark.parametrize("secret", SECRETS)

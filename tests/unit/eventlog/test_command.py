@@ -140,3 +140,9 @@ def test_it_follows_over_a_rotation_and_prints_at_once(root_dir: Path) -> None:
         running.send_signal(2)
         deadline = time.monotonic() + 20
         assert running.wait(timeout=deadline - time.monotonic()) == 130
+
+
+def test_a_log_that_cannot_be_read_is_an_error_and_no_empty_table(tmp_path: Path) -> None:
+    done = reassert("events", "--events", f"{tmp_path}/none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No such file" in done.stderr
