@@ -12,7 +12,7 @@
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
 # --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --take-over, --no-probe,
-# --metrics ADDRESS. In a checkout, if dist/ has no program or one that is older than its sources, it is built first;
+# --metrics ADDRESS, --textfile DIR. In a checkout, if dist/ has no program or one that is older than its sources, it is built first;
 # missing build tools are installed with apt. The archive of a release has the program: nothing is built or downloaded.
 # Exit status: 0 success, 1 failed and everything was restored, 2 wrong usage, 3 (of --demo) containers cannot run here.
 set -eu

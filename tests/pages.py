@@ -66,7 +66,9 @@ def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Ite
             continue
         value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
         spelled = [f"{option} {value}".strip() for option in action.option_strings] or [str(value)]
-        needed = action.required and bool(action.option_strings or action.nargs != "?")
+        if action.nargs in ("*", "+"):
+            spelled = [f"{each}…" for each in spelled]
+        needed = action.required and bool(action.option_strings or action.nargs not in ("?", "*"))
         usage.append(spelled[-1] if needed or action in one_of else f"[{spelled[-1]}]")
         if action in one_of[1:]:
             usage[-2:] = [f"{usage[-2]} | {usage[-1]}"]

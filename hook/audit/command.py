@@ -19,6 +19,8 @@ from hook.policy.command import add_policy_options
 
 _WIDTH = 30
 _SECONDS = 10.0
+_SHOWN = 3
+"""Differences of a container that the table shows where no container was named: with `trust`, one can have 30."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             if options.watch is not None and sys.stdout.isatty():
                 print("\x1b[H\x1b[2J", end="")
-            print(as_table(found), flush=True)
+            print(as_table(found, None if options.container else _SHOWN), flush=True)
         if options.watch is None:
             return found.exit_status()
         time.sleep(options.watch)
@@ -82,9 +84,12 @@ def progress() -> Callable[[int, int], None]:
     return draw
 
 
-def as_table(found: Audit) -> str:
-    """One line for each difference and for each container that is exempt or could not be seen; then the numbers."""
-    rows = [row for finding in found.findings for row in _rows(finding)]
+def as_table(found: Audit, limit: int | None = None) -> str:
+    """One line for each difference and for each container that is exempt or could not be seen; then the numbers.
+
+    `limit`: of the differences of one container; all if it is None.
+    """
+    rows = [row for finding in found.findings for row in _some(_rows(finding), finding, limit)]
     counts = found.counts()
     numbers = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     policy = found.round.policy
@@ -102,3 +107,10 @@ def _rows(finding: Finding) -> list[list[str]]:
     if finding.state == IN_POLICY:
         return []
     return [[*about, f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why] for d in finding.differences]
+
+
+def _some(rows: list[list[str]], finding: Finding, limit: int | None) -> list[list[str]]:
+    if limit is None or len(rows) <= limit + 1:
+        return rows
+    more = f"and {len(rows) - limit} more: reassert audit {finding.id[:12]}"
+    return [*rows[:limit], [*rows[0][:4], more, ""]]

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hook.base.errors import ReassertError, describe
 from hook.base.terminal import table
+from hook.base.text import joined
 from hook.decide import Case
 from hook.policy.compiler import compile_bytes, read_source
-from hook.policy.model import Policy
+from hook.policy.model import AUDIT, Policy
 from hook.policy.show import effective
 
 if TYPE_CHECKING:
+    from hook.audit.inventory import Running
     from hook.container.identity import Identity
+    from hook.plan import Plan
     from hook.reserve.target import Target
 
 ABSENT = "-"
@@ -30,17 +34,67 @@ class Change:
     new: str
 
 
-def diff(old: str, new: str, output: str) -> int:
-    """Print the changes between two policy files. Returns 1 if there is one. Raises ReassertError."""
-    found = list(changes(_read(old), _read(new)))
+@dataclass(frozen=True)
+class Affected:
+    """A running container about which the policies decide differently. `entries`: on what; `problem`: why not known."""
+
+    id: str
+    container: str
+    engine: str
+    entries: tuple[str, ...]
+    problem: str = ""
+
+
+def diff(old: str, new: str, output: str, on_node: bool = False) -> int:
+    """Print the changes between two policy files; `on_node`: and the running containers that they affect.
+
+    Returns 1 if there is a change. Raises ReassertError.
+    """
+    before, after = _read(old), _read(new)
+    found = list(changes(before, after))
+    there: list[Affected] | None = None
+    count = 0
+    if on_node:
+        from hook.audit.inventory import running
+
+        containers = running()
+        count, there = len(containers), list(affected(before, after, containers))
     if output == "json":
-        print(json.dumps({"changes": [asdict(change) for change in found]}, indent=2))
-    elif found:
+        told: dict[str, Any] = {"changes": [asdict(change) for change in found]}
+        if there is not None:
+            told["running"] = {"count": count, "affected": [asdict(container) for container in there]}
+        print(json.dumps(told, indent=2))
+        return 1 if found else 0
+    if found:
         rows = [[change.rule or "(policy)", change.what, change.old, change.new] for change in found]
         print(table(rows, ["RULE", "WHAT", "OLD", "NEW"]))
     else:
         print("no change of meaning")
+    if there is not None:
+        print()
+        if there:
+            lines = [[each.container, each.id[:12], each.engine or ABSENT, _told(each)] for each in there]
+            print(table(lines, ["CONTAINER", "ID", "ENGINE", "DECIDED DIFFERENTLY"]))
+        print(f"{len(there)} of {count} running containers affected when they are started again")
     return 1 if found else 0
+
+
+def affected(old: Policy, new: Policy, containers: Iterable[Running]) -> Iterator[Affected]:
+    """The running containers that would start differently, and those about which that is not known."""
+    for each in containers:
+        about = each.id, each.title, each.engine
+        if each.identity is None:
+            yield Affected(*about, (), each.problem)
+            continue
+        try:
+            for _, entries in touched(old, new, [(each.identity, each.spec())]):
+                yield Affected(*about, tuple(entries))
+        except (ReassertError, OSError) as error:
+            yield Affected(*about, (), describe(error))
+
+
+def _told(container: Affected) -> str:
+    return ", ".join(container.entries) or f"not known: {container.problem}"
 
 
 def changes(old: Policy, new: Policy) -> Iterator[Change]:
@@ -74,23 +128,28 @@ def touched(
 ) -> Iterator[tuple[Identity, list[str]]]:
     """The containers about which the two policies decide differently, and the entries that differ.
 
-    It reads the node's facts, as a container start does. Raises what a decision raises.
+    It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
+    nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
     """
+    tried = old.mode == new.mode == AUDIT
     for who, target in containers:
         decisions = [Case("diff", "", lambda policy=policy: policy).decide(who, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
-        one, other = (
-            {
-                **{f"env {name}": value for name, value in decided.env.values.items()},
-                **{f"env {pattern}": None for pattern in decided.env.absent},
-                **{f"mount {edit.name}": edit.source() for edit in decided.mounts},
-                **{f"{edit.kind} {edit.name}": edit.words()[1] for edit in decided.edits if edit.kind not in _OWN},
-                **({"refusal": decided.refusal()} if decided.refusal() else {}),
-            }
-            for decided in decisions
-        )
+        one, other = (_wanted(decided) if tried or not decided.audit_only() else {} for decided in decisions)
         wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
         if wrong:
             yield who, wrong
+
+
+def _wanted(decided: Plan) -> dict[str, object]:
+    """What a decision would make of the container, by the name of each entry."""
+    reasons = decided.reasons()
+    return {
+        **{f"env {name}": value for name, value in decided.env.values.items()},
+        **{f"env {pattern}": None for pattern in decided.env.absent},
+        **{f"mount {edit.name}": edit.source() for edit in decided.mounts},
+        **{f"{edit.kind} {edit.name}": edit.words()[1] for edit in decided.edits if edit.kind not in _OWN},
+        **({"refusal": joined(reasons)} if reasons else {}),
+    }
 
 
 _OWN = ("env", "mount")

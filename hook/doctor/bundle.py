@@ -46,12 +46,16 @@ def write(path: str, page: str, data: dict[str, Any], seen: Seen, containers: li
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ReassertError(f"{describe(error)}; give the path of a new file") from None
-    with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
-        for name, text in files.items():
-            content = text.encode("utf-8", "backslashreplace")
-            member = tarfile.TarInfo(f"reassert-doctor/{name}")
-            member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
-            bundle.addfile(member, io.BytesIO(content))
+    try:
+        with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
+            for name, text in files.items():
+                content = text.encode("utf-8", "backslashreplace")
+                member = tarfile.TarInfo(f"reassert-doctor/{name}")
+                member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
+                bundle.addfile(member, io.BytesIO(content))
+    except OSError as error:
+        os.unlink(path)
+        raise ReassertError(f"{path}: {error.strerror}; no bundle was written") from None
     return list(files)
 
 

@@ -36,7 +36,7 @@ _DAY = 86400.0
 _TAIL = 1 << 20
 """Bytes at the end of the event log that are looked at."""
 
-_COMMAND = re.compile(r"`(reassert [^`]+)`|((?:systemctl|sudo reassert) \S+ \S+)")
+_COMMAND = re.compile(r"(?:`|\bRun: )(reassert [^`]+)(?:`|$)|((?:systemctl|sudo reassert) \S+ \S+)")
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,12 @@ def _engines(seen: Seen) -> Iterator[Check]:
     by_engine = {engine.name: engine for engine, _ in seen.status.rows}
     for engine in by_engine.values():
         running = engine.running()
-        state = OK if running else BAD if engine.name in seen.status.record.engines() else WARNING
-        start = f"systemctl start {engine.service}" if engine.service else ""
-        yield Check(
-            "engines", state, f"{engine.title} {'runs' if running else 'does not run'}", "" if running else start
-        )
+        wired = engine.name in seen.status.record.engines()
+        text = f"{engine.title} {'runs' if running else 'does not run'}{'' if wired else ', and is not wired'}"
+        if running or not wired:
+            yield Check("engines", OK, text)
+        else:
+            yield Check("engines", BAD, text, f"systemctl start {engine.service}" if engine.service else "")
     if not by_engine:
         yield Check("engines", BAD, "no engine is found on this node", "reassert node status")
     for problem in seen.status.problems:
@@ -155,7 +156,9 @@ def _warm(seen: Seen) -> Iterator[Check]:
 def _policy(seen: Seen) -> Iterator[Check]:
     policy = seen.known.policy
     if policy.missing:
-        yield Check("policy", BAD, f"there is none: {policy.missing}", "reassert policy check")
+        wired = seen.status.exit_status != NOT_WIRED
+        command = "reassert policy check" if wired else "reassert node install"
+        yield Check("policy", BAD, f"there is none: {policy.missing}", command)
         return
     if policy.warning:
         yield Check("policy", BAD, policy.warning, f"reassert policy check {policy.path}")
@@ -168,8 +171,6 @@ def _policy(seen: Seen) -> Iterator[Check]:
 
 
 def _permissions(seen: Seen) -> Iterator[Check]:
-    if os.geteuid() != 0:
-        yield Check("permissions", BAD, "this is not root: much cannot be looked at", "sudo reassert doctor")
     for path in (store.SOURCE, store.STORE, "/usr/local/lib/reassert", "/usr/lib/reassert"):
         try:
             trusted(path)
@@ -253,7 +254,7 @@ def _errors(seen: Seen) -> Iterator[Check]:
             reasons = [reason for key in ("errors", "denials") for reason in select.entries(last, key)]
             messages = [str(reason.get("message", "")) for reason in reasons if not select.is_tried(reason)]
             text = f"{len(found)} {kind} in 24 h, the last at {last.get('timestamp')}: {(messages or ['?'])[0]}"
-            yield Check("last errors", state, text, f"grep {kind} {events.EVENTS} | tail -1")
+            yield Check("last errors", state, text, f"reassert events --event {kind} --since 24h")
     if not any(event.get("event") in (events.ERROR, events.DENIED) for event in recent):
         yield Check("last errors", OK, "no container was refused in the last 24 h")
 

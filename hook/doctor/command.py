@@ -36,14 +36,16 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the page, and write the bundle. Returns 1 if a line is bad."""
+    """Print the page, and write the bundle. Returns 1 if a line is bad. Needs root: raises ReassertError without."""
+    if os.geteuid() != 0:
+        raise ReassertError("this needs root: sudo reassert doctor")
     known = look(os.path.abspath(options.policy), options.store)
     containers: list[Running] = []
     found: Audit | None = None
     try:
         containers = running()
         found = audit(known, containers, progress())
-    except (ReassertError, OSError):  # without root
+    except (ReassertError, OSError):  # `checks` says so
         pass
     seen = Seen(status.look(Record.read(), None), known, found, tail_of_events())
     lines = checks(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -35,10 +36,16 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the events that the options choose. Raises Usage, OSError."""
     since = select.since(options.since)
-    found = reader.follow(options.events, since) if options.follow else reader.read(options.events, since)
+    found = reader.follow(options.events, since) if options.follow else _begun(reader.read(options.events, since))
     for line in lines((event for event in found if select.chosen(event, options)), options.output):
         print(line, flush=options.follow)
     return 0
+
+
+def _begun(found: Iterator[Event]) -> Iterator[Event]:
+    """The same events. A log that cannot be opened is an error now, and not after the table's head."""
+    first = list(itertools.islice(found, 1))
+    return itertools.chain(first, found)
 
 
 def lines(found: Iterator[Event], output: str) -> Iterator[str]:

@@ -97,7 +97,9 @@ def _look_at_engine(found: Status, name: str) -> None:
             _look_at_agent(found, engine, now, part, handlers)
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():
-            found.hints.append(f"{name}: {engine.title} runs on this node too and is not wired")
+            found.hints.append(
+                f"{engine.title} runs on this node too and is not wired: `reassert node install --engine {name}`"
+            )
     except ReassertError as error:
         wrong.append(f"{name}: {error}")
         found.exit_status = min(found.exit_status, OUT_OF_DATE if is_wired else NOT_WIRED)

@@ -57,6 +57,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     comparing.add_argument("old", metavar="OLD", help="policy file")
     comparing.add_argument("new", metavar="NEW", help="policy file")
+    comparing.add_argument(
+        "--running",
+        action="store_true",
+        help="also list the running containers of this node about which the two decide differently; needs root",
+    )
     comparing.add_argument("-o", "--output", choices=("table", "json"), default="table")
     comparing.set_defaults(run=_diff)
     schema = policy.add_parser("schema", help="print the JSON Schema of a policy file, for editors")
@@ -91,7 +96,7 @@ def _test(options: argparse.Namespace) -> int:
 def _diff(options: argparse.Namespace) -> int:
     from hook.cases.diff import diff
 
-    return diff(options.old, options.new, options.output)
+    return diff(options.old, options.new, options.output, options.running)
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -45,7 +45,10 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--name", default=layout.DEFAULT, help=f"name of the trust store in {layout.STORES} (default: %(default)s)"
+        "--name",
+        metavar="NAME",
+        default=layout.DEFAULT,
+        help=f"name of the trust store in {layout.STORES} (default: %(default)s)",
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the trust store, instead of --name")
 

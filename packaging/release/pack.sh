@@ -34,6 +34,9 @@ name=reassert-$version-linux-$machine
 mkdir -p "$work/$name/dist" "$work/$name/packaging"
 cp -a "$DIST/reassert" "$work/$name/dist"
 cp packaging/demo.sh packaging/extras.sh "$work/$name/packaging"
+cp -R packaging/systemd packaging/monitoring "$work/$name/packaging" # docs/ names them by these paths
+mkdir "$work/$name/packaging/kubernetes"
+cp -R packaging/kubernetes/chart packaging/kubernetes/manifests "$work/$name/packaging/kubernetes"
 cp -R install.sh README.md LICENSE CHANGELOG.md SECURITY.md config docs "$work/$name"
 find "$work/$name" -name __pycache__ -prune -exec rm -rf {} +
 find "$work/$name" -type d -exec chmod 755 {} +

@@ -92,6 +92,21 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
 
 
+def test_policy_diff_lists_the_running_containers_that_a_draft_affects(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    policy, draft = compiled_node.policy, compiled_node.directory / "draft.yaml"
+    draft.write_text(policy.read_text().replace("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/other.crt"))
+    with guarded("wrapper", real, compiled_node, pod) as container:
+        for other, status, entries in ((policy, 0, []), (draft, 1, [["env REQUESTS_CA_BUNDLE"]])):
+            command = [str(REASSERT), "policy", "diff", "--running", "-o", "json", str(policy), str(other)]
+            done = run(*command, check=False)
+            told = json.loads(done.stdout)["running"]
+            mine = [each for each in told["affected"] if each["id"] == container.id]
+            assert (done.returncode, [each["entries"] for each in mine]) == (status, entries), done.stdout
+            assert told["count"] >= 1
+
+
 @pytest.mark.parametrize("name", NEWER)
 def test_newer_runtimes_keep_the_same_records(compiled_node: Node, pod: Bundle, name: str) -> None:
     pod.save()

@@ -60,6 +60,7 @@ def test_the_command_of_a_problem_is_found() -> None:
     assert remedy("the agent is old: systemctl restart reassert-agent.service") == (
         "systemctl restart reassert-agent.service"
     )
+    assert remedy("hostPath /x is missing (onMissingSource: Fail). Run: reassert trust build") == "reassert trust build"
     assert remedy("nothing named") == "reassert node status"
 
 
@@ -74,6 +75,13 @@ def test_what_a_tried_rule_would_refuse_is_not_why_a_container_was_refused(tmp_p
     kept = Hider(shown.known.policy).event(event)
     assert (kept["tried"], kept["edits"][0]["mode"], kept["edits"][0]["applied"]) == (True, "Audit", False)
     assert [reason.get("mode") for reason in kept["denials"]] == ["Audit", None]
+
+
+def test_last_errors_are_shown_by_a_command_of_reassert(tmp_path: Path) -> None:
+    now = timestamp(time.time_ns())
+    denied = {"event": "container.denied", "timestamp": now, "denials": [{"rule": "x", "message": "no"}]}
+    last = [check for check in checks(seen(tmp_path / "p", denied)) if check.part == "last errors"]
+    assert [check.remedy for check in last] == ["reassert events --event container.denied --since 24h"]
 
 
 @pytest.mark.parametrize("secret", SECRETS)

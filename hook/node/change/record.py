@@ -62,10 +62,6 @@ class Record:
                 f"{path} cannot be read ({error}); repair it, or restore the engines' files from {directory}/before"
             ) from None
 
-    def with_parts(self, parts: dict[str, OwnerRecord]) -> Record:
-        """Returns a record of the same file with other owner records."""
-        return Record(self.path, parts)
-
     def engines(self) -> list[str]:
         """The engines that are wired."""
         return sorted(owner for owner, part in self.parts.items() if owner != PROGRAM and part.adapters)

@@ -115,6 +115,8 @@ def test_the_archive_has_only_files_of_root_that_only_root_can_write(release: Pa
             assert member.name.startswith(ARCHIVE)
         names = {name.removeprefix(f"{ARCHIVE}/") for name in archive.getnames()}
     assert {"install.sh", "README.md", "LICENSE", "dist/reassert/reassert", "dist/reassert/front"} <= names
+    named = ("systemd/reassert-trust.path", "monitoring/alerts.yaml", "kubernetes/chart/Chart.yaml")
+    assert {f"packaging/{path}" for path in named} <= names, "the pages in docs/ tell readers to use them"
     assert not [name for name in names if "__pycache__" in name]
 
 

@@ -57,6 +57,14 @@ def test_the_table_has_what_is_not_in_policy_and_escapes_what_a_pod_wrote() -> N
     assert len(STATES) == 4
 
 
+def test_the_table_names_the_container_where_it_leaves_out_differences() -> None:
+    many = tuple(Difference("r", "env", f"E{number}", f"env E{number} is missing", "because") for number in range(5))
+    text = as_table(Audit(Round(POLICY), [finding(DRIFTED, differences=many)]), 3)
+    assert [f"E{number} " in text for number in range(5)] == [True, True, True, False, False]
+    assert "and 2 more: reassert audit" in text
+    assert "E4 " in as_table(Audit(Round(POLICY), [finding(DRIFTED, differences=many)]))
+
+
 @pytest.mark.parametrize(
     ("created", "decision", "more", "why"),
     [

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from hook.cases.diff import Change, changes, touched
+from hook.audit.inventory import Running
+from hook.cases.diff import Change, affected, changes, touched
 from hook.container.identity import identify
+from hook.container.spec import Spec
 from unit.support import CONTAINERD, document, policy, reassert, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "B", "absent": True}]}
@@ -88,3 +91,29 @@ def test_touched_containers_are_those_about_which_the_decision_differs() -> None
     changed = {**rule, "env": [{"name": "X", "value": "2"}]}
     told = list(touched(policy(CA, rule), policy(CA, changed), both))
     assert [(who.namespace, wrong) for who, wrong in told] == [("a", ["env X"])]
+
+
+def test_a_policy_in_audit_mode_touches_nothing_until_it_is_enforced() -> None:
+    one = spec(env=[], annotations=CONTAINERD)
+    there = [(identify(one), one)]
+    audit, other = policy(CA, mode="Audit"), policy({**CA, "env": CA["env"][:1]}, mode="Audit")
+    assert [entries for _, entries in touched(audit, policy(CA), there)] == [["env CA", "env B"]]
+    assert list(touched(audit, audit, there)) == []
+    assert [entries for _, entries in touched(audit, other, there)] == [["env B"]]
+
+
+def test_a_container_that_cannot_be_read_is_told_and_hides_no_other() -> None:
+    def gone() -> Spec:
+        raise FileNotFoundError(2, "No such file or directory", "/b/config.json")
+
+    one = spec(env=[], annotations=CONTAINERD)
+    there = [
+        Namespace(id="1", title="a/p/c", engine="containerd", identity=identify(one), spec=gone),
+        Namespace(id="2", title="a/p/d", engine="containerd", identity=None, problem="kata?"),
+        Namespace(id="3", title="a/p/e", engine="containerd", identity=identify(one), spec=lambda: one),
+    ]
+    told = list(affected(policy(CA), policy(), cast("list[Running]", there)))
+    assert [each.id for each in told] == ["1", "2", "3"]
+    assert told[0].problem.startswith("/b/config.json")
+    assert told[1].problem == "kata?"
+    assert told[2].entries == ("env CA", "env B")

@@ -151,3 +151,9 @@ def test_an_edit_and_a_refusal_of_a_tried_rule_are_not_said_to_be_made() -> None
     assert "; set mount /etc/ssl to" in text
     assert "would set env NVIDIA_VISIBLE_DEVICES" in text
     assert "; set env" not in text
+
+
+def test_a_log_that_cannot_be_read_is_an_error_and_no_empty_table(tmp_path: Path) -> None:
+    done = reassert("events", "--events", f"{tmp_path}/none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No such file" in done.stderr

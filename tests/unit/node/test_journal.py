@@ -209,4 +209,4 @@ def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_tree_that_cannot_be_copied_is_one_line() -> None:
     why = [(f"/a/{number}", f"/b/{number}", "[Errno 28] No space left on device: '/b'") for number in range(100)]
-    assert describe(shutil.Error(why)) == "[Errno 28] No space left on device: '/b'"
+    assert describe(shutil.Error(why)) == "/b/0: No space left on device"
