@@ -42,7 +42,7 @@ find "$work/$name" -name __pycache__ -prune -exec rm -rf {} +
 find "$work/$name" -type d -exec chmod 755 {} +
 find "$work/$name" -type f -exec chmod u=rwX,go=rX {} +
 tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=gnu -c "$name" |
-  gzip -9n > "$output/$name.tar.gz"
+  gzip "-${GZIP_LEVEL:-9}n" > "$output/$name.tar.gz"
 
 # -- the packages
 deb=$(DIST=$DIST packaging/deb/build.sh)
