@@ -95,10 +95,11 @@ class Case:
         self.start = start or {}
         self.where = ""
         self.clock = events.Clock()
-        self.reads_node = False
+        self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
         self.policy: Policy | None = None
         self.who: Identity | None = None
         self.trial: Trial | None = None
+        self.trying: Plan | None = None  # what was decided, while `trial` is made
 
     def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
@@ -111,7 +112,7 @@ class Case:
         matches = select(self.policy, who)
         self.container = self.contain(self.policy, who, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)
-        if any(match.tried for match in decided.matches):
+        if self.tries and any(match.tried for match in decided.matches):
             from hook.trial import attempt  # few policies try a rule while others are in force
 
             self.trial = attempt(self, decided, target, kinds)

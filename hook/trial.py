@@ -50,6 +50,14 @@ class Trial:
 
 def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
     """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises."""
+    case.trying = decided
+    try:
+        return _attempted(case, decided, target, kinds)
+    finally:
+        case.trying = None
+
+
+def _attempted(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
     trial = Trial()
     matches = [match for match in decided.matches if match.applies]
     matches += [_switched_on(match) for match in decided.matches if match.tried]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,24 @@ def test_nri_asks_for_the_enforced_edits_alone(root_dir: Path) -> None:
         [denial] = event["denials"]
         assert (denial["rule"], denial["mode"]) == ("tried", "Audit")
         assert "NRI cannot remove env" in denial["message"]
+
+
+def test_nri_refuses_nothing_because_a_tried_rule_takes_too_long(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hostPath of its own may hang. The enforced edit is asked for in time."""
+    ended = threading.Event()
+
+    def hangs(*_: object) -> None:
+        ended.wait(20)
+
+    monkeypatch.setattr("hook.trial.plan", hangs)
+    with running(root_dir, document(CA, PROXY)) as plugin:
+        answer = plugin.create(["CA=/evil"])
+        ended.set()
+        assert not answer.status.code, answer.status.message
+        adjusted = RESPONSE.FromString(answer.payload).adjust
+        assert {entry.key: entry.value for entry in adjusted.env} == {"CA": "/ca.pem"}
 
 
 def test_engines_files_have_no_entry_of_a_tried_rule() -> None:

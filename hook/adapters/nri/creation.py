@@ -17,7 +17,7 @@ from hook.container.engines import crio_image
 from hook.container.identity import APP_TYPES, CRIO, Identity
 from hook.container.spec import ENTRIES
 from hook.decide import NOWHERE, Case, Done, Verdict
-from hook.plan import Plan
+from hook.plan import ALL, Plan
 from hook.policy.model import Policy
 from hook.policy.resident import Resident
 from hook.reserve.outcome import Edit
@@ -59,6 +59,19 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
     asked = [device.name for device in container.CDI_devices]
     who.cdi = asked if sends_cdi else None
     return who
+
+
+class _Decided(Case):
+    """A case whose plan is known, without what tried rules would do."""
+
+    def __init__(self, case: Case, decided: Plan) -> None:
+        super().__init__(case.adapter, case.container_id, case.load)
+        self.clock, self.policy, self.container = case.clock, case.policy, case.container
+        self._decided = decided
+
+    def decide(self, who: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:
+        self.who = who
+        return self._decided
 
 
 class Reply(NamedTuple):
@@ -105,19 +118,23 @@ class Decider:
 
         def act(decided: Plan, asked: Asked) -> Done:
             nonlocal payload
-            if decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
-                return Done(NOWHERE)
-            case.reads_node = True
-            adjustment, denials = adjust(decided, case.container, self.removes_mounts)
-            case.reads_node = False
-            if case.trial and case.trial.plan and case.trial.container:
-                _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
-                case.trial.would_refuse(tried, denials)
-            if decided.edits and not denials and not decided.audit_only():
-                payload = ttrpc.serialize(adjustment.response())
-            return Done(NOWHERE, denials)
+            done, payload = self._adjusted(case, decided)
+            return done
 
         return self._reply(case, self._settle(case, read, act), payload)
+
+    def _adjusted(self, case: Case, decided: Plan) -> tuple[Done, bytes]:
+        """What can be done about a plan, and the bytes that ask the runtime for it."""
+        if decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
+            return Done(NOWHERE), b""
+        case.reads_node = True
+        adjustment, denials = adjust(decided, case.container, self.removes_mounts)
+        case.reads_node = False
+        if case.trial and case.trial.plan and case.trial.container:
+            _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
+            case.trial.would_refuse(tried, denials)
+        asks = decided.edits and not denials and not decided.audit_only()
+        return Done(NOWHERE, denials), ttrpc.serialize(adjustment.response()) if asks else b""
 
     def _settle(
         self, case: Case, read: Callable[[], tuple[Identity, Asked]], act: Callable[[Plan, Any], Done]
@@ -175,16 +192,29 @@ class Decider:
 
         If the decision was reading the policy or the node's files, the pod did not cause the delay, so `failurePolicy`
         decides. Any other delay was caused by the pod's author: Enforce mode refuses the container with any
-        `failurePolicy`.
+        `failurePolicy`. If only what tried rules would do takes too long, the reply is made without that.
         """
         late = Case(ADAPTER, container_id, lambda: self.resident.last)
         case = self._deciding.get(container_id)
+        decided = case.trying if case else None
+        if case and case.who and decided:
+            return self._untried(_Decided(case, decided), case.who)
         why: Exception = Unacceptable("no decision in time for the runtime")
         if case:
             late.who = case.who
             if case.reads_node:
                 why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
         return self._reply(late, late.failed(why), failure="deadline")
+
+    def _untried(self, case: _Decided, who: Identity) -> Reply:
+        payload = b""
+
+        def act(decided: Plan, _: object) -> Done:
+            nonlocal payload
+            done, payload = self._adjusted(case, decided)
+            return done
+
+        return self._reply(case, case.settle(lambda: (who, case.container), act), payload)
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""

@@ -76,6 +76,7 @@ class Validator(Decider):
         if held and first and first.plan is None:  # `failurePolicy` let it start undecided
             return Reply(b"", "", held.reply.tell)
         case = self._case(request.container.id)
+        case.tries = False  # the first event has it
         known = {(edit.kind, edit.name) for edit in first.plan.edits} if first and first.plan else set()
         is_new = False
 
