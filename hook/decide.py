@@ -118,15 +118,14 @@ class Case:
             self.trial = attempt(self, decided, target, kinds)
         return decided
 
-    def contain(self, policy: Policy, who: Identity, target: "Target", matches: "list[Match]") -> Container:
+    def contain(self, policy: Policy, who: Identity, of: "Target", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
         facts = gather(policy, who, matches, self.read)
         self.reads_node = False
         if facts.devices is not None:
-            facts.devices.add_sources(target.mounts)  # the pod's author chose them, also one that hangs
-        of_spec = target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
-        container = Container(who, *of_spec)
-        container.pod_annotations = getattr(target, "pod_annotations", {})
+            facts.devices.add_sources(of.mounts)  # the pod's author chose them, also one that hangs
+        container = Container(who, of.env, of.mounts, facts, of.annotations, of.devices, of.device_rules)
+        container.pod_annotations = getattr(of, "pod_annotations", {})
         return container
 
     def settle(
