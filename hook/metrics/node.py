@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from datetime import datetime
 from typing import NamedTuple
 
 from hook.adapters.nri.metrics import Metrics
 from hook.agent.kept import Kept
+from hook.audit.stale import stale
 from hook.base.errors import ReassertError
 from hook.base.system import read_file
 from hook.metrics import verified
@@ -16,17 +19,22 @@ from hook.policy import store
 from hook.policy.compiler import stored_header
 from hook.policy.missing import NoPolicy
 from hook.policy.model import Policy
+from hook.trust import layout
 
 _LARGEST = 16 << 20
 _BUNDLES = 64
 """How many files are looked at for certificates."""
 
+_EVERY = 300.0
+"""How often the mounts of running containers are looked at: it takes a millisecond for each container."""
+
 
 class _Stored(NamedTuple):
-    """The compiled policy, when it was compiled, and the files that it mounts."""
+    """The compiled policy: as it is stored, when it was compiled, what it is, and the files that it mounts."""
 
     stored: store.Stored | None
     compiled: float
+    policy: Policy | None
     bundles: list[str]
 
 
@@ -40,6 +48,7 @@ class NodeState:
         self._has_plugin = has_plugin
         self._stored: Kept[_Stored] = Kept(1)
         self._bundles: Kept[list[float]] = Kept(_BUNDLES)
+        self._look_at = 0.0
 
     def refresh(self) -> None:
         """Read the node. Nothing is compiled for a scrape: an edit counts when a start has compiled it."""
@@ -52,12 +61,15 @@ class NodeState:
         self._metrics.compiled(known.compiled)
         self._metrics.verified(verified.last(self._directory))
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
+        if known.policy and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _EVERY
+            self._metrics.stale(_old_files(known.policy))
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
         header = stored_header(self._source, self._directory)[0] or {}
-        bundles = bundle_files(stored.policy(self._source, [], "")) if stored else []
-        return _Stored(stored, _seconds(header.get("compiledAt")), bundles)
+        policy = stored.policy(self._source, [], "") if stored else None
+        return _Stored(stored, _seconds(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
 
     def _expiries(self, path: str) -> list[float]:
         try:
@@ -67,10 +79,22 @@ class NodeState:
 
 
 def bundle_files(policy: Policy) -> list[str]:
-    """The files that the policy mounts; those that hold certificates are CA bundles. Directories are not searched."""
+    """The files that the policy mounts; those that hold certificates are CA bundles.
+
+    Of a directory, the bundle of a trust store or of Debian; other files are not searched.
+    """
     rules = policy.candidates(None)
     sources = [mount.source for rule in rules for mount in rule.mounts if mount.source]
-    return list(dict.fromkeys(sources))[:_BUNDLES]
+    found = [f"{source}/{layout.BUNDLE}" if os.path.isdir(source) else source for source in sources]
+    return list(dict.fromkeys(found))[:_BUNDLES]
+
+
+def _old_files(policy: Policy) -> Counter[str]:
+    """The number of containers with an old file of a hostPath, by hostPath."""
+    try:
+        return Counter(found.source for found in stale(policy))
+    except (OSError, ReassertError):
+        return Counter()
 
 
 def _seconds(text: object) -> float:

@@ -142,6 +142,11 @@ class Metrics(NoMetrics):
         self._expiry = gauge(
             "ca_next_expiry_timestamp_seconds", "When the next of them expires that has not expired yet.", "path"
         )
+        self._stale = gauge(
+            "stale_containers",
+            "Running containers with what a mounted hostPath was before it was replaced, looked at every 5 minutes.",
+            "path",
+        )
         self.lock = threading.Lock()
         self.refresh: Callable[[], None] = lambda: None
         self._answers = counter(
@@ -243,6 +248,12 @@ class Metrics(NoMetrics):
                 self._authorities.labels(path).set(len(expiries))
                 self._expired.labels(path).set(len(expiries) - len(valid))
                 self._expiry.labels(path).set(min(valid, default=max(expiries)))
+
+    def stale(self, containers: Mapping[str, int]) -> None:
+        """Set how many containers have an old file of a hostPath, by hostPath."""
+        self._stale.clear()
+        for path, count in containers.items():
+            self._stale.labels(path).set(count)
 
     def text(self) -> tuple[str, bytes]:
         """Content type and body in Prometheus' text format, with what `refresh` sets."""

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,6 +186,36 @@ def test_expiring_authorities_of_the_files_that_the_policy_mounts(policy: Path, 
     found = samples(metrics)
     assert found['reassert_ca_expired_certificates{path="x"}'] == 2
     assert found['reassert_ca_next_expiry_timestamp_seconds{path="x"}'] == 9
+
+
+def test_a_mounted_trust_store_is_looked_at_for_its_bundle(policy: Path, root_dir: Path) -> None:
+    (root_dir / "live").mkdir()
+    (root_dir / "live/ca-certificates.crt").write_bytes(BUNDLE.read_bytes())
+    policy.write_text(policy.read_text().replace(f"{root_dir}/ca.pem", f"{root_dir}/live"))
+    refresh(str(policy), str(root_dir))
+    metrics = Metrics()
+    NodeState(metrics, str(policy), str(root_dir), has_plugin=False).refresh()
+    path = f'{{path="{root_dir}/live/ca-certificates.crt"}}'
+    assert samples(metrics)["reassert_ca_certificates" + path] == len(authorities())
+
+
+def test_containers_with_an_old_file_are_counted_by_its_path(
+    policy: Path, root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh(str(policy), str(root_dir))
+    rounds = []
+
+    def look(_: object) -> list[SimpleNamespace]:
+        rounds.append(1)
+        return [SimpleNamespace(source="/etc/ca.pem"), SimpleNamespace(source="/etc/ca.pem")]
+
+    monkeypatch.setattr("hook.metrics.node.stale", look)
+    metrics = Metrics()
+    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
+    state.refresh()
+    state.refresh()
+    assert samples(metrics)['reassert_stale_containers{path="/etc/ca.pem"}'] == 2
+    assert len(rounds) == 1
 
 
 def test_expiry_is_read_as_openssl_reads_it() -> None:
