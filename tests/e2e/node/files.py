@@ -25,8 +25,9 @@ Snapshot = dict[str, Entry]
 """By path on the node."""
 
 
-TIMED = {"last-verify.json", "events-position.json"}
-"""Files with the time of the last `node verify`, and the position of the metrics in the event log."""
+TIMED = {"last-verify.json", "events-position.json", "etc-reassert-policy.yaml.json"}
+"""Files with the time of the last `node verify`, and with the position of the metrics in the event log; the compiled
+policy, which the agent writes some time after its start. Their directory stands for them."""
 
 
 def snapshot(root: Path, tops: tuple[str, ...] = TOPS) -> Snapshot:
