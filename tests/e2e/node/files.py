@@ -25,7 +25,7 @@ Snapshot = dict[str, Entry]
 """By path on the node."""
 
 
-TIMED = {"last-verify.json", "events-position.json", "etc-reassert-policy.yaml.json"}
+TIMED = {"last-verify.json", "events-position.json", "etc-reassert-policy.yaml.json", ".lock"}
 """Files with the time of the last `node verify`, and with the position of the metrics in the event log; the compiled
 policy, which the agent writes some time after its start. Their directory stands for them."""
 
