@@ -53,7 +53,7 @@ def pytest_run(*arguments: str, **environment: str) -> tuple[int, str]:
 def test_what_is_left_out_is_counted_by_what_it_needs() -> None:
     status, said = pytest_run("--fast", "--quiet", "tests/e2e/test_hookentry.py", "tests/unit/test_monitoring.py")
     assert status == 0
-    assert "2 passed, 3 deselected" in said
+    assert " passed, 3 deselected in " in said
     assert "    3 tests need the frozen program (packaging/build.sh) and real runtimes and engines\n" in said
     assert "The other 3 tests, and all examples: sudo tests/run.sh\n" in said
 
