@@ -61,4 +61,4 @@ def main(count: int = 500, real: str = "/usr/sbin/runc") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*(int(word) if word.isdigit() else word for word in sys.argv[1:])))  # type: ignore[arg-type]
+    sys.exit(main(*(int(word) if word.isdigit() else word for word in sys.argv[1:])))  # type: ignore[arg-type]  # numbers and a path

@@ -129,7 +129,7 @@ def verbs(bench: Bench) -> None:
             bench.measure(
                 f"{verb}, 30 kB",
                 # mypy cannot infer a lambda whose defaults bind the loop's variables
-                {name: lambda c=c, v=verb, r=rest: c.call(v, c.id, *r) for name, c in containers.items()},  # type: ignore[misc]
+                {name: lambda c=c, v=verb, r=rest: c.call(v, c.id, *r) for name, c in containers.items()},  # type: ignore[misc]  # mypy sees no type of a lambda's default
             )
         bench.measure("exec, 30 kB", {name: _exec(container) for name, container in containers.items()})
     finally:
@@ -219,7 +219,7 @@ def compile_policy(bench: Bench) -> None:
     """The time of a compilation after a change of the policy."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
     # mypy cannot infer a lambda whose defaults bind the loop's variables
-    actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]
+    actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]  # mypy sees no type of a lambda's default
     bench.measure("compile a policy of", actions, max(bench.rounds // 6, 6), base="")
 
 
@@ -323,7 +323,7 @@ def floor(bench: Bench) -> None:
         "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
         "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
         # mypy cannot infer a lambda whose defaults bind the loop's variables
-        **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]
+        **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]  # mypy sees no type of a lambda's default
         "python3 -I -S": lambda: timed([python, "-I", "-S", main, "runtime", "--help"]),
         "python3 -I -S, no code": lambda: timed([python, "-I", "-S", "-c", "pass"], ENVIRONMENT),
     }

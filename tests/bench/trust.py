@@ -83,10 +83,10 @@ def window(store: Path, rounds: int) -> str:
 
     def timed(self: Store, changes: object) -> None:
         began = time.monotonic()
-        real(self, changes)  # type: ignore[arg-type]
+        real(self, changes)  # type: ignore[arg-type]  # a timer around it
         times.append(time.monotonic() - began)
 
-    Store._apply = timed  # type: ignore[assignment,method-assign]
+    Store._apply = timed  # type: ignore[assignment,method-assign]  # a timer around it
     from hook.trust.build import Sources, build
 
     extra = store.parent / "extra.pem"

@@ -115,7 +115,7 @@ class Attacks:
         if to.startswith("/dev/console") or to == "/dev/stdin" or self.chance(0.1):
             self.add("tty")
         if "cwd" in to or self.chance(0.1):
-            self.add("cwd", path=self.pick("/tmp", "/work/dir", "/etc/other"))
+            self.add("cwd", path=self.pick("/tmp", "/srv/dir", "/etc/other"))
         if to == "/run/loop":
             self.add("image", op="link", path="/run/loop", to="/run/loop")
         if to == "/dev/xblock":

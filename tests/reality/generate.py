@@ -84,7 +84,7 @@ class _Maker(Attacks):
         if self.chance(0.1):
             self.add("annotation", key="org.opencontainers.image.title", value="app")
         if self.chance(0.1) and not any(one["kind"] == "cwd" for one in self.features):
-            self.add("cwd", path=self.pick("/tmp", "/work/new"))
+            self.add("cwd", path=self.pick("/tmp", "/srv/new"))
         self._ordinary_links_and_execs(path)
 
     def _ordinary_links_and_execs(self, path: str) -> None:

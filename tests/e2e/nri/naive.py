@@ -61,7 +61,7 @@ def naive_plugin(node: Node, nri: Path, adjust: Adjust, index: str = "10") -> It
     connection.connect(str(nri))
     plugin = Plugin(connection, decider, "naive", index)
     ready = threading.Event()
-    decider.look_at_running = lambda *_: ready.set() or 0  # type: ignore[method-assign,func-returns-value]
+    decider.look_at_running = lambda *_: ready.set() or 0  # type: ignore[method-assign,func-returns-value]  # tells the test that it was called
     thread = threading.Thread(target=plugin.run)
     thread.start()
     try:

@@ -82,7 +82,7 @@ class _Server(ThreadingHTTPServer):
     def finish_request(self, request: object, client_address: object) -> None:
         """The handshake is in the request's own thread: a client that leaves holds no other one up."""
         try:
-            super().finish_request(self.context.wrap_socket(request, server_side=True), client_address)  # type: ignore[arg-type]
+            super().finish_request(self.context.wrap_socket(request, server_side=True), client_address)  # type: ignore[arg-type]  # a TLS socket for a socket
         except OSError:  # the client does not trust the certificate
             pass
 

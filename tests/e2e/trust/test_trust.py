@@ -229,6 +229,6 @@ def test_single_file_stays_the_old_one_until_the_container_is_created_again(
 
 def test_container_is_refused_with_the_command_that_builds_the_store(node: Node, bundle: Bundle) -> None:
     store = node.directory / "trust"
-    node.compile(Company.policy(Company(node.directory, store, None, None, {})))  # type: ignore[arg-type]
+    node.compile(Company.policy(Company(node.directory, store, None, None, {})))  # type: ignore[arg-type]  # only the store's path is read
     refused = Running(node.dispatcher(RUNC), bundle).refused()
     assert f"does not exist on this node; run there: reassert trust build --out {store}" in refused

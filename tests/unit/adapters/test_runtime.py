@@ -47,7 +47,7 @@ class Wrapper:
         command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "runtime", "--real", str(self.real), *where]
         options = {"env": ENGINE, "cwd": self.directory, **options}
         # `options` are any of subprocess.run's, which its overloads cannot follow
-        return subprocess.run([*command, "--", *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+        return subprocess.run([*command, "--", *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]  # options of run
 
     def create(self) -> None:
         assert self.run("create", "--bundle", str(self.config.parent), "0a").returncode == 0

@@ -128,8 +128,8 @@ def killed_at(step: int, node: Node) -> bool:
 
             return call
 
-        Path.rename = counted(Path.rename)  # type: ignore[assignment,method-assign]
-        Path.unlink = counted(Path.unlink)  # type: ignore[assignment,method-assign]
+        Path.rename = counted(Path.rename)  # type: ignore[assignment,method-assign]  # counts calls
+        Path.unlink = counted(Path.unlink)  # type: ignore[assignment,method-assign]  # counts calls
         try:
             node.build(allow_removal=True)
         finally:

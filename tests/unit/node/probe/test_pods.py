@@ -59,7 +59,7 @@ def test_a_probe_has_what_kubelet_sends() -> None:
             raise CallFailed("enough")
         return SimpleNamespace(pod_sandbox_id="s", items=[])
 
-    starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]
+    starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]  # a stand-in
     with pytest.raises(NotStarted, match="enough"):
         starter.start("")
     who = starter.identity
