@@ -33,7 +33,7 @@ _LOW, _BYTES = 0.05, 64 << 20
 """A file system with a smaller part, or fewer bytes, to spare is a warning."""
 
 _DAY = 86400.0
-_TAIL = 1 << 20
+TAIL = 1 << 20
 """Bytes at the end of the event log that are looked at."""
 
 _COMMAND = re.compile(r"(?:`|\bRun: )(reassert [^`]+)(?:`|$)|((?:systemctl|sudo reassert) \S+ \S+)")
@@ -79,25 +79,6 @@ def remedy(text: str, default: str = "reassert node status") -> str:
     """The command that a problem of `node status` names, or the default."""
     match = _COMMAND.search(text)
     return (match[1] or match[2]).rstrip(",;.:") if match else default
-
-
-def tail_of_events(path: str = events.EVENTS) -> list[dict[str, Any]]:
-    """The events at the end of the log, oldest first."""
-    try:
-        with Path(path).open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL))
-            lines = log.read().splitlines()
-    except OSError:
-        return []
-    return [event for event in map(_event, lines) if event]
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except ValueError:  # the first one may have been cut
-        return {}
-    return event if isinstance(event, dict) else {}
 
 
 def _engines(seen: Seen) -> Iterator[Check]:

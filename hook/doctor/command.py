@@ -8,6 +8,7 @@ import os
 import sys
 from dataclasses import asdict
 
+from hook import events
 from hook.audit.audit import Audit, audit
 from hook.audit.command import progress
 from hook.audit.inventory import Running, running
@@ -15,7 +16,8 @@ from hook.audit.why import look
 from hook.base.errors import ReassertError
 from hook.base.terminal import table
 from hook.base.text import printable
-from hook.doctor.checks import BAD, Check, Seen, checks, tail_of_events
+from hook.doctor.checks import BAD, TAIL, Check, Seen, checks
+from hook.eventlog.tail import tail
 from hook.node import status
 from hook.node.change.record import Record
 from hook.policy.command import add_policy_options
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         found = audit(known, containers, progress())
     except (ReassertError, OSError):  # `checks` says so
         pass
-    seen = Seen(status.look(Record.read(), None), known, found, tail_of_events())
+    seen = Seen(status.look(Record.read(), None), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
     page = as_table(lines)
     data = {"checks": [asdict(line) for line in lines]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 from hook import events
 from hook.agent.status import ask
 from hook.base.errors import ReassertError
+from hook.eventlog.tail import tail
 from hook.node import systemd
 from hook.node.change.program import front_in_use, path_in_use
 from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, why_cold
@@ -146,22 +146,8 @@ class Starts:
 
 def last_starts(path: str = events.EVENTS) -> list[dict[str, Any]]:
     """The events of container starts at the end of the log, newest first, that say whether they were warm or cold."""
-    try:
-        with Path(path).open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL))
-            lines = log.read().splitlines()
-    except OSError:
-        return []
-    return [event for event in map(_event, reversed(lines)) if event.get("start") in ("warm", "cold")]
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except ValueError:  # the first one may have been cut
-        return {}
-    is_start = isinstance(event, dict) and event.get("adapter") in _START_ADAPTERS
-    return event if is_start else {}
+    found = [event for event in tail(path, _TAIL) if event.get("adapter") in _START_ADAPTERS]
+    return [event for event in reversed(found) if event.get("start") in ("warm", "cold")]
 
 
 def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[str], str]) -> Starts:
