@@ -32,8 +32,8 @@ class Done:
 
     `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
     not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.
-    `handed_on`: a later hook verifies the result and writes the event. `draft`: the event that an earlier adapter left
-    for this one to complete.
+    `handed_on`: the event is made later, by a hook that verifies the result or by the adapter itself (`Case.event`).
+    `draft`: the event that an earlier adapter left for this one to complete.
     """
 
     def __init__(

@@ -56,8 +56,8 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
         image=crio_image(notes) if engine == CRIO else notes.get(_IMAGE) or None,
         labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )
-    asked = [device.name for device in container.CDI_devices]
-    who.cdi = asked if sends_cdi else None
+    if sends_cdi:
+        who.cdi = [device.name for device in container.CDI_devices]
     return who
 
 
@@ -78,15 +78,16 @@ class Reply(NamedTuple):
     """The reply to the runtime about one container.
 
     `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `tell`: writes the
-    event and counts the container. It is called only after the reply was sent, so the log never says that an edit was
-    made that the runtime was not asked for; with `checked`, after `validate` found nothing wrong. `verdict`: what was
-    decided.
+    event and counts the container; with `checked`, after `validate` found nothing wrong. `verdict`: what was decided.
+    `event`: makes the event, once. Both are called only after the reply was sent: the runtime does not wait for them,
+    and the log never says that an edit was made that the runtime was not asked for.
     """
 
     payload: bytes
     refusal: str
     tell: Callable[..., None]
     verdict: Verdict | None = None
+    event: Callable[[], object] = lambda: None
 
 
 class Decider:
@@ -110,23 +111,24 @@ class Decider:
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
         case = self._case(container.id)
-        payload = b""
+        payload, done = b"", None
 
         def read() -> tuple[Identity, Asked]:
             case.who = self.identify(pod, container)
             return case.who, Asked(pod, container)
 
         def act(decided: Plan, asked: Asked) -> Done:
-            nonlocal payload
+            nonlocal payload, done
             done, payload = self._adjusted(case, decided)
             return done
 
-        return self._reply(case, self._settle(case, read, act), payload)
+        verdict = self._settle(case, read, act)
+        return self._reply(case, verdict, payload, done=done)
 
     def _adjusted(self, case: Case, decided: Plan) -> tuple[Done, bytes]:
-        """What can be done about a plan, and the bytes that ask the runtime for it."""
+        """What can be done about a plan, and the bytes that ask the runtime for it. The event is made later."""
         if decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
-            return Done(NOWHERE), b""
+            return Done(NOWHERE, handed_on=True), b""
         case.reads_node = True
         adjustment, denials = adjust(decided, case.container, self.removes_mounts)
         case.reads_node = False
@@ -134,7 +136,7 @@ class Decider:
             _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
             case.trial.would_refuse(tried, denials)
         asks = decided.edits and not denials and not decided.audit_only()
-        return Done(NOWHERE, denials), ttrpc.serialize(adjustment.response()) if asks else b""
+        return Done(NOWHERE, denials, handed_on=True), ttrpc.serialize(adjustment.response()) if asks else b""
 
     def _settle(
         self, case: Case, read: Callable[[], tuple[Identity, Asked]], act: Callable[[Plan, Any], Done]
@@ -154,16 +156,29 @@ class Decider:
         self.report.metrics.policy(policy, self.resident.loaded_at)
         return policy
 
-    def _reply(self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision") -> Reply:
+    def _reply(
+        self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision", done: Done | None = None
+    ) -> Reply:
+        """The reply for a verdict. `done`: what was done, if the event about it is still to be made."""
         text = f"reassert: {verdict.refusal}" if verdict.refusal else ""
-        took = case.clock.milliseconds() / 1000
+        took = case.clock.milliseconds()
+        pending = None if verdict.event else done
+
+        def event() -> dict[str, object] | None:
+            nonlocal pending
+            if pending and verdict.plan:
+                verdict.event, pending = case.event(verdict.plan, pending), None
+                if verdict.event:
+                    verdict.event["durationMs"] = took
+            return verdict.event
 
         def tell(checked: bool = False) -> None:
-            if checked and verdict.event and verdict.event.get("asked"):
-                verdict.event["verified"] = ADJUSTMENT
-            self._tell(case, verdict, failure, took)
+            made = event()
+            if checked and made and made.get("asked"):
+                made["verified"] = ADJUSTMENT
+            self._tell(case, verdict, failure, took / 1000)
 
-        return Reply(b"" if text else payload, text, tell, verdict)
+        return Reply(b"" if text else payload, text, tell, verdict, event)
 
     def _tell(self, case: Case, verdict: Verdict, failure: str, took: float) -> None:
         metrics, decided = self.report.metrics, verdict.plan
@@ -207,14 +222,15 @@ class Decider:
         return self._reply(late, late.failed(why), failure="deadline")
 
     def _untried(self, case: _Decided, who: Identity) -> Reply:
-        payload = b""
+        payload, done = b"", None
 
         def act(decided: Plan, _: object) -> Done:
-            nonlocal payload
+            nonlocal payload, done
             done, payload = self._adjusted(case, decided)
             return done
 
-        return self._reply(case, case.settle(lambda: (who, case.container), act), payload)
+        verdict = case.settle(lambda: (who, case.container), act)
+        return self._reply(case, verdict, payload, done=done)
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
@@ -331,18 +347,14 @@ def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int
     return found is not None and engine in wanted and (int(found[1]), int(found[2])) >= wanted[engine]
 
 
-def nul_in(env: list[str], args: list[str], mounts: list[dict[str, object]], annotations: dict[str, str]) -> str:
+def nul_in(env: list[str], args: list[str], mounts: list[dict[str, Any]], annotations: dict[str, str]) -> str:
     """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
-    if "\0" in "".join(env):
-        return "env"
-    if "\0" in "".join(args):
-        return "args"
-    if any("\0" in "".join(annotation) for annotation in annotations.items()):
-        return "annotations"
+    in_mounts: list[str] = []
     for mount in mounts:
         for value in mount.values():
-            if "\0" in (
-                value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
-            ):
-                return "mounts"
-    return ""
+            if isinstance(value, list):
+                in_mounts += value
+            else:
+                in_mounts.append(value)
+    parts = {"env": env, "args": args, "annotations": [*annotations, *annotations.values()], "mounts": in_mounts}
+    return next((part for part, strings in parts.items() if "\0" in "".join(strings)), "")

@@ -287,6 +287,7 @@ class Plugin:
         self._send(PLUGIN, data)
         try:
             if held:
+                reply.event()
                 self._decider.tell_held(but=job.container)
             else:
                 reply.tell()

@@ -247,7 +247,7 @@ class Merged(Asked):
                         "destination": destination,
                         "type": str(mount.get("type") or ""),
                         "source": str(mount.get("hostPath")),
-                        "options": options if isinstance(options, list) else [],
+                        "options": [str(option) for option in options] if isinstance(options, list) else [],
                     }
                 )
                 self.owners["mount", _path(destination)] = owner

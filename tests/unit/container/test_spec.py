@@ -182,7 +182,7 @@ def test_nul_in_a_process_file_is_unacceptable() -> None:
         (([], [], [{"destination": "/x\0", "options": []}], {}), "mounts"),
         (([], [], [], {"a": "\0"}), "annotations"),
         (([], [], [], {"\0": ""}), "annotations"),
-        ((["A=1"], ["a"], [{"destination": "/x", "options": ["ro"], "n": 1}], {"a": "b"}), ""),
+        ((["A=1"], ["a"], [{"destination": "/x", "options": ["ro"]}], {"a": "b"}), ""),
     ],
 )
 def test_nul_in_what_comes_without_a_text_is_found(parts: Any, place: str) -> None:
