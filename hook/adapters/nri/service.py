@@ -127,7 +127,7 @@ class Service:
         """Ends the process, as the handler of a signal."""
         if self._notifier:
             self._notifier.say("STOPPING=1")
-        self._decider.tell_held_soon(wait=1.0)
+        self._decider.tell_all(1.0)
         self._report.close()
         os._exit(0)
 
