@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -60,6 +61,7 @@ def main(chosen: argparse.Namespace) -> int:
     service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
+    gc.freeze()  # what is loaded now, stays: a collection in the middle of a request takes 0.1 ms, and not 40
     if given:
         return service.launched(descriptor)
     return service.connect_for_ever()

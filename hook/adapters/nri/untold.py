@@ -10,7 +10,7 @@ from hook.adapters.nri.report import Report
 from hook.base.errors import describe
 from hook.base.files import say
 
-MOST = 32
+MOST = 8
 """Events that may wait for a pause. With more, they are written before the next request is read."""
 
 QUIET = 1
