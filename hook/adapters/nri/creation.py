@@ -351,7 +351,8 @@ def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int
 
 def nul_in(env: list[str], args: list[str], mounts: list[dict[str, Any]], annotations: dict[str, str]) -> str:
     """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
-    values = [value for mount in mounts for value in mount.values()]
-    in_mounts = [text for value in values for text in (value if isinstance(value, list) else (value,))]
+    in_mounts: list[str] = []
+    for mount in mounts:
+        in_mounts += (mount["destination"], mount["type"], mount["source"], *mount["options"])
     parts = {"env": env, "args": args, "annotations": [*annotations, *annotations.values()], "mounts": in_mounts}
     return next((part for part, strings in parts.items() if "\0" in "".join(strings)), "")
