@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import os
 import signal
@@ -71,7 +72,9 @@ def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
     """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
-    return Service(options, index, Report(chosen.events, metrics), None)
+    service = Service(options, index, Report(chosen.events, metrics), None)
+    atexit.register(service.finish)
+    return service
 
 
 def _checked(index: str, option: str, path: str) -> str:
@@ -129,9 +132,13 @@ class Service:
         """Ends the process, as the handler of a signal."""
         if self._notifier:
             self._notifier.say("STOPPING=1")
+        self.finish()
+        os._exit(0)
+
+    def finish(self) -> None:
+        """Write the events that were not written yet. Waits for that at most two seconds."""
         self._decider.tell_all(1.0)
         self._report.close()
-        os._exit(0)
 
     def launched(self, descriptor: int) -> int:
         """Serve the socket that the runtime opened for the plugin, until the runtime closes it."""

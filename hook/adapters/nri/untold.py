@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -50,6 +51,12 @@ class Untold:
                     self._tell(*self._waiting.popleft())
             finally:
                 self._writing.release()
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so long until all events are written."""
+        deadline = time.monotonic() + seconds
+        while (self._waiting or self._writing.locked()) and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def _tell(self, container_id: str, tell: Callable[[], object]) -> None:
         try:

@@ -13,6 +13,7 @@ import stat
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hook.adapters.nri.adjust import in_order, mount_leftovers, own_parts
@@ -136,17 +137,14 @@ class Validator(Decider):
     def tell_held(self, age: float) -> None:
         """Write the events that were held for `age` seconds, in a thread of its own."""
         if self._release(age):
-            self._write_all()
+            threading.Thread(target=self.untold.tell, name="held", daemon=True).start()
 
     def tell_all(self, wait: float) -> None:
-        """Write every event, in a thread of its own. `wait`: for how many seconds at most to wait for it."""
-        if self._release() or self.untold.count():
-            self._write_all().join(wait)
-
-    def _write_all(self) -> threading.Thread:
-        writer = threading.Thread(target=self.untold.tell, name="held", daemon=True)
-        writer.start()
-        return writer
+        """The same for every event. `wait`: for how many seconds at most to wait for it."""
+        self._release(0.0)
+        with suppress(RuntimeError):  # no thread can be started: the one that reads requests writes them
+            threading.Thread(target=self.untold.tell, name="held", daemon=True).start()
+        self.untold.wait(wait)
 
     def too_late(self, container_id: str) -> Reply:
         """As for a container that is being created. An event that was held is written too if the container starts."""
