@@ -118,11 +118,6 @@ class PlaceMount(Edit):
         before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before]
         return before, {"source": self.source(), "options": self.options()} if self.mount else None
 
-    def words(self) -> "tuple[str, str]":
-        """The same as text: destinations with their sources; source and options."""
-        before = ", ".join(f"{m['destination']} from {m.get('source')}" for m in self.before[:SHOWN])
-        return before or "-", f"{self.source()} ({','.join(self.options())})" if self.mount else "absent"
-
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Collect the mounts that the rules reserve, and compare the container's mounts with them: upper paths first."""

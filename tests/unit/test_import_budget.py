@@ -64,6 +64,7 @@ LATE = {
     "hook.adapters.refusal",
     "hook.adapters.spelling",
     "hook.adapters.state",
+    "hook.adapters.unchanged",
     "hook.allocated",
     "hook.base.files",
     "hook.base.journal",

@@ -144,7 +144,7 @@ def test_promtool_has_nothing_against_the_metrics() -> None:
     """Also what node_exporter reads from the textfile."""
     metrics = Metrics()
     metrics.started("runtime", "adjusted", "cold", "absent")
-    metrics.edit('a "rule"\\\n', "env", "runtime")
+    metrics.edit('a "rule"\\\n', "env", "applied", "runtime")
     metrics.verified({"containerd": (1, 0)})
     metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
     assert promtool("check", "metrics", text=metrics.text()[1].decode()) == ""

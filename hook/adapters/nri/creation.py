@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
+from hook.adapters.nri.metrics import ASKED, AUDITED, REFUSED
 from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
 from hook.audit.drift import really_wrong
 from hook.audit.judge import STALE, Actual
@@ -180,10 +181,15 @@ class Decider:
         else:
             metrics.container(outcome, took)
             tried = case.trial if decided else None
-            for edit in [*decided.edits, *(tried.edits if tried else ())] if decided else ():
-                metrics.edit(edit.rule, edit.kind)
-            for reason in [*verdict.reasons, *(tried.denials if tried else ())]:
-                metrics.refusal(reason.rule)
+            result = REFUSED if verdict.refusal else AUDITED if decided and decided.audit_only() else ASKED
+            for edit in decided.edits if decided else ():
+                metrics.edit(edit.rule, edit.kind, result)
+            for reason in verdict.reasons:
+                metrics.refusal(reason.rule, result)
+            for edit in tried.edits if tried else ():
+                metrics.edit(edit.rule, edit.kind, AUDITED)
+            for reason in tried.denials if tried else ():
+                metrics.refusal(reason.rule, AUDITED)
         if verdict.event:
             self.report.container(verdict.event)
 
