@@ -83,6 +83,7 @@ LATE = {
     "hook.exclusivefacts",
     "hook.policy.recompile",
     "hook.trial",
+    "hook.remote",
     "hook.reserve.allocated",
     "hook.reserve.annotations",
     "hook.reserve.devices",
