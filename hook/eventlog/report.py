@@ -58,7 +58,7 @@ def as_text(summary: Summary) -> str:
         rows = [
             [
                 workload.namespace or "-",
-                shortened(workload.name, _CELL),
+                shortened(workload.title(), _CELL),
                 ", ".join(outcomes(workload)),
                 ", ".join(shortened(rule, _CELL) for rule in rules(workload)) or "-",
                 str(workload.starts),
@@ -119,7 +119,7 @@ def rules(workload: Workload) -> list[str]:
 
 def sentences(workload: Workload) -> list[str]:
     """For the workload's owner."""
-    name = f"{workload.namespace}/{workload.name}" if workload.namespace else workload.name
+    name = workload.owned()
     said = [f"Ask the owner of {shortened(name, _CELL)} to {request}." for request in workload.requests()]
     if workload.omitted:
         said.append(f"{name}: {workload.omitted} further entries are left out; `reassert events` has them.")
