@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from hook.base.errors import ReassertError
+from hook.base.terminal import counted
 from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
@@ -72,8 +73,7 @@ def compiled(source: str, text: str, output: str) -> int:
     elif wrong:
         print(printable(f"reassert: {wrong}"), file=sys.stderr)
     else:
-        rules = f"{count} rule" + ("" if count == 1 else "s")
-        print(printable(f"{source}: in force, {rules}, {policy.mode}, sha256 {policy.fingerprint}"))
+        print(printable(f"{source}: in force, {counted(count, 'rule')}, {policy.mode}, sha256 {policy.fingerprint}"))
     return 1 if wrong else 0
 
 

@@ -28,7 +28,7 @@ def source(root_dir: Path) -> Path:
 def test_valid_policy_is_said_to_be_valid(source: Path) -> None:
     result = reassert("policy", "check", str(source))
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{source}: valid, 1 rules, sha256 ")
+    assert result.stdout.startswith(f"{source}: valid, 1 rule, sha256 ")
 
 
 def test_every_error_of_a_policy_is_a_line_on_stderr(source: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -156,7 +157,15 @@ def test_table_and_json(tmp_path: Path) -> None:
 
 def test_a_log_that_is_missing_is_said(tmp_path: Path) -> None:
     done = reassert("report", "--events", str(tmp_path / "none"))
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert (done.returncode, done.stderr) == (1, f"reassert: {tmp_path}/none: No such file or directory\n")
+
+
+def test_a_log_without_an_event_in_that_time_is_no_missing_log(tmp_path: Path) -> None:
+    path = write(tmp_path / "events.jsonl", [event("edited", "web", edits=[NVIDIA])])
+    os.utime(path, (1, 1))
+    for command in ("events", "report"):
+        done = reassert(command, "--since", "1h", "--events", str(path))
+        assert (done.returncode, done.stderr) == (0, ""), command
 
 
 # -- pod authors choose names
