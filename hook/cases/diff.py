@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hook.base.errors import ReassertError, describe
-from hook.base.terminal import table
+from hook.base.terminal import counted, table
 from hook.base.text import joined
 from hook.decide import Case
 from hook.policy.compiler import compile_bytes, read_source
@@ -76,7 +76,7 @@ def diff(old: str, new: str, output: str, on_node: bool = False) -> int:
         if there:
             lines = [[each.container, each.id[:12], each.engine or ABSENT, _told(each)] for each in there]
             print(table(lines, ["CONTAINER", "ID", "ENGINE", "DECIDED DIFFERENTLY"]))
-        print(f"{len(there)} of {count} running containers affected when they are started again")
+        print(_sum(there, count))
     return 1 if found else 0
 
 
@@ -92,6 +92,12 @@ def affected(old: Policy, new: Policy, containers: Iterable[Running]) -> Iterato
                 yield Affected(*about, tuple(entries))
         except (ReassertError, OSError) as error:
             yield Affected(*about, (), describe(error))
+
+
+def _sum(there: list[Affected], count: int) -> str:
+    unknown = sum(not each.entries for each in there)
+    text = f"{len(there) - unknown} of {counted(count, 'running container')} would start differently"
+    return text + (f"; of {unknown} it is not known" if unknown else "")
 
 
 def _told(container: Affected) -> str:
