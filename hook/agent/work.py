@@ -218,7 +218,8 @@ class Asking(Caller):
         events.write(path, event)
 
     def count(self, options: Options, case: Case) -> None:
-        """Counts a container that needed nothing, for the metrics of this process."""
+        """Counts a container that needed nothing, for the metrics of this process, while front waits."""
+        self.still_waits()
         self._memory.metrics.unchanged(unchanged.adapter(options, case), unchanged.is_probe(case), "warm", "")
 
     def append(self, path: str, line: bytes) -> None:
