@@ -7,6 +7,7 @@ file, nothing is counted.
 import posix
 
 from hook import events
+from hook.adapters.handover import FLAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,6 @@ def is_probe(case: "Case") -> bool:
 
 def adapter(options: "Options", case: "Case") -> str:
     """The adapter that corrects the container: the wrapper or `precreate`, where the hook completes their work."""
-    if "handed-on" not in options.flags:
+    if FLAG not in options.flags:
         return case.adapter
-    return "runtime" if options.config else "precreate"  # hook.adapters.handover tells only the wrapper's hook the path
+    return "runtime" if options.config else "precreate"  # only the wrapper tells its hook the path (handover)
