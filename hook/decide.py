@@ -32,8 +32,8 @@ class Done:
 
     `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
     not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.
-    `handed_on`: a later hook verifies the result and writes the event. `draft`: the event that an earlier adapter left
-    for this one to complete.
+    `handed_on`: the event is made later, by a hook that verifies the result or by the adapter itself (`Case.event`).
+    `draft`: the event that an earlier adapter left for this one to complete.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Verdict:
     """The result for one container.
 
     `refusal`: one line for the engine, or "". `event`: the event for the log, or None. `plan`: None if no decision was
-    reached. `reasons`: why Enforce mode would refuse the container.
+    reached. `reasons`: why Enforce mode would refuse the container. `unchanged`: the case, if there was nothing to do.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Verdict:
         self.event = event
         self.plan = decided
         self.reasons = reasons
+        self.unchanged: Case | None = None
 
 
 class Case:
@@ -144,7 +145,9 @@ class Case:
             return self.failed(error)
         reasons = decided.reasons() + done.denials
         if not reasons or decided.audit_only():
-            return Verdict("", None if done.handed_on else self.event(decided, done), decided, reasons)
+            verdict = Verdict("", None if done.handed_on else self.event(decided, done), decided, reasons)
+            verdict.unchanged = None if verdict.event or done.handed_on else self
+            return verdict
         from hook.base.text import joined
 
         return Verdict(self.refused(joined(reasons)), self.event(decided, done), decided, reasons)

@@ -23,6 +23,7 @@ from hook.policy.model import Match, Policy
 from hook.policy.words import actual, wanted
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Edit
+from hook.reserve.words import words
 from hook.trial import Trial
 
 
@@ -215,7 +216,7 @@ def _why(match: Match) -> str:
 
 
 def _before_and_after(edit: Edit) -> tuple[str, str]:
-    before, after = edit.words()
+    before, after = words(edit)
     return before, f"{after} from {edit.origin}" if edit.origin else after
 
 

@@ -4,7 +4,7 @@ import posix
 
 from hook.base.system import read_file
 from hook.container.identity import Identity
-from hook.policy.model import Match, Policy
+from hook.policy.model import AUDIT, Match, Policy
 from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
@@ -58,14 +58,19 @@ def gather(
         from hook.allocated import gather_allocated
 
         gather_allocated(facts, policy, identity, rules, read)
+    skipped: dict[str, str] = {}
+    if policy.mode == AUDIT or any(rule.tried for rule in rules):
+        from hook.remote import untouched
+
+        skipped = untouched(rules, facts)
     for rule in rules:
         for env in rule.env:
-            if env.source == FILE and env.text is not None and env.text not in facts.files:
+            if env.source == FILE and env.text is not None and env.text not in facts.files | skipped:
                 from hook.valuefile import read_value
 
                 read_value(facts, env.text)
         for mount in rule.mounts:
-            if mount.source:
+            if mount.source and mount.source not in skipped:
                 check_source(facts, mount.source)
     return facts
 

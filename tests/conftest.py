@@ -30,6 +30,8 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "users": ("files and processes of several users: the machine's own root", several_users),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
     "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),
+    "zsh": ("zsh", lambda: shutil.which("zsh") is not None),
+    "fish": ("fish", lambda: shutil.which("fish") is not None),
     "promtool": ("promtool (tests/promtool.sh)", lambda: os.access(PROMTOOL, os.X_OK)),
     "engine": ("real runtimes and engines", lambda: all(os.access(tool, os.X_OK) for tool in ENGINES)),
 }

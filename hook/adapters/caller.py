@@ -14,7 +14,7 @@ from hook.policy import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.decide import Verdict
+    from hook.decide import Case, Verdict
     from hook.policy.model import Policy
     from hook.reserve.env import Reserved
 
@@ -126,8 +126,16 @@ class Caller:
         """Writes the event. Raises Refused if the verdict is a refusal."""
         if verdict.event:
             self.log_event(options.events, verdict.event)
+        elif verdict.unchanged:
+            self.count(options, verdict.unchanged)
         if verdict.refusal:
             raise Refused(verdict.refusal)
+
+    def count(self, options: Options, case: "Case") -> None:
+        """Counts a container that needed nothing and has no event."""
+        from hook.adapters.unchanged import record
+
+        record(options, case)
 
     def log_event(self, path: str, event: "dict[str, object]") -> None:
         """Appends an event to the event log."""

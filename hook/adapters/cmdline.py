@@ -56,10 +56,8 @@ class Invocation:
         """Whether the command starts no process: another verb, a help or version option, or a missing container id."""
         if self.verb not in EDITING_VERBS or not self.container_id:
             return True
-        return self._has_any(self.globals, _GLOBAL_HELP) or self._has_any(self.options, _HELP)
-
-    def _has_any(self, options: "list[Option]", names: "tuple[str, ...]") -> bool:
-        return any(option.name in names and "=" not in self.arguments[option.begin] for option in options)
+        asked = [o for o in self.globals if o.name in _GLOBAL_HELP] + [o for o in self.options if o.name in _HELP]
+        return any("=" not in self.arguments[option.begin] for option in asked)
 
     def last(self, name: str) -> "Option | None":
         """An option of the verb; the last one of this name."""

@@ -166,6 +166,7 @@ class Agent:
     def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, tally: Tally) -> None:
         self._listener = listener
         self._memory = memory
+        memory.metrics = tally.metrics
         self._notifier = notifier
         self._tally = tally
         self._poll = select.epoll()

@@ -15,7 +15,7 @@ class Tally:
     """Counts. `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers."""
 
     def __init__(self, metrics: NoMetrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._warm: Counter[str] = Counter()
         self._cold: Counter[str] = Counter()
         self._dropped = 0
@@ -29,12 +29,12 @@ class Tally:
             self._cold[reason] += 1
         else:
             self._warm[answer] += 1
-        self._metrics.answer(answer, reason, seconds)
+        self.metrics.answer(answer, reason, seconds)
 
     def dropped(self) -> None:
         """A client that no front can be."""
         self._dropped += 1
-        self._metrics.dropped()
+        self.metrics.dropped()
 
     def as_json(self) -> dict[str, Any]:
         """All counts since the agent started, and for how long it runs."""

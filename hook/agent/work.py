@@ -16,9 +16,10 @@ import time
 
 from hook import __version__, events, late
 from hook.adapters import hook as hooks
-from hook.adapters import runtime
+from hook.adapters import runtime, unchanged
 from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
+from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
@@ -28,6 +29,7 @@ from hook.base.errors import Refused, Usage
 from hook.base.files import append_line, parents_stderr
 from hook.base.system import Untrusted, replace_file, trusted
 from hook.base.text import message
+from hook.decide import Case
 from hook.linux import early, look, lookdevices, place
 from hook.linux.mountns import open_plain
 from hook.policy import store
@@ -72,6 +74,7 @@ class Memory:
         self.checkpoints: Kept[bytes] = Kept(2)
         self.bundles: Kept[str] = Kept(_DECISIONS)
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
+        self.metrics = NoMetrics()
         self._policy: tuple[object, Policy] | None = None
 
     def policy(self) -> Policy:
@@ -213,6 +216,11 @@ class Asking(Caller):
         """Writes an event while front waits; otherwise the cold start writes it."""
         self.still_waits()
         events.write(path, event)
+
+    def count(self, options: Options, case: Case) -> None:
+        """Counts a container that needed nothing, for the metrics of this process, while front waits."""
+        self.still_waits()
+        self._memory.metrics.unchanged(unchanged.adapter(options, case), unchanged.is_probe(case), "warm", "")
 
     def append(self, path: str, line: bytes) -> None:
         """Appends to the runtime's --log while front waits; otherwise the cold start does."""

@@ -12,6 +12,11 @@ from tabulate import tabulate
 from hook.base.text import printable
 
 
+def counted(number: int, what: str) -> str:
+    """`1 rule`, `2 rules`."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def table(rows: Iterable[Iterable[str]], headers: list[str]) -> str:
     """A table without lines between its columns. Control characters and newlines of a cell are escaped."""
     cells = [[printable(cell) for cell in row] for row in rows]

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hook.base.errors import ReassertError, describe
-from hook.base.terminal import table
+from hook.base.terminal import counted, table
 from hook.base.text import joined
 from hook.decide import Case
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import AUDIT, Policy
 from hook.policy.show import effective
+from hook.reserve.words import words
 
 if TYPE_CHECKING:
     from hook.audit.inventory import Running
@@ -75,7 +76,7 @@ def diff(old: str, new: str, output: str, on_node: bool = False) -> int:
         if there:
             lines = [[each.container, each.id[:12], each.engine or ABSENT, _told(each)] for each in there]
             print(table(lines, ["CONTAINER", "ID", "ENGINE", "DECIDED DIFFERENTLY"]))
-        print(f"{len(there)} of {count} running containers affected when they are started again")
+        print(_sum(there, count))
     return 1 if found else 0
 
 
@@ -91,6 +92,12 @@ def affected(old: Policy, new: Policy, containers: Iterable[Running]) -> Iterato
                 yield Affected(*about, tuple(entries))
         except (ReassertError, OSError) as error:
             yield Affected(*about, (), describe(error))
+
+
+def _sum(there: list[Affected], count: int) -> str:
+    unknown = sum(not each.entries for each in there)
+    text = f"{len(there) - unknown} of {counted(count, 'running container')} would start differently"
+    return text + (f"; of {unknown} it is not known" if unknown else "")
 
 
 def _told(container: Affected) -> str:
@@ -147,7 +154,7 @@ def _wanted(decided: Plan) -> dict[str, object]:
         **{f"env {name}": value for name, value in decided.env.values.items()},
         **{f"env {pattern}": None for pattern in decided.env.absent},
         **{f"mount {edit.name}": edit.source() for edit in decided.mounts},
-        **{f"{edit.kind} {edit.name}": edit.words()[1] for edit in decided.edits if edit.kind not in _OWN},
+        **{f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits if edit.kind not in _OWN},
         **({"refusal": joined(reasons)} if reasons else {}),
     }
 

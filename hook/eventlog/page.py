@@ -89,7 +89,7 @@ def _row(workload: Workload) -> str:
         for item in workload.items.values()
     )
     return (
-        f"<tr><td>{_text(workload.namespace or '-')}</td><td>{_text(workload.name)}</td>"
+        f"<tr><td>{_text(workload.namespace or '-')}</td><td>{_text(workload.title())}</td>"
         f"<td{_refused(workload.is_refused())}>{_text(', '.join(outcomes(workload)))}</td><td><ul>{items}</ul></td>"
         f'<td class="number">{workload.starts}</td>'
         f'<td class="time">{_text(seen(workload.first))}</td><td class="time">{_text(seen(workload.last))}</td></tr>\n'

@@ -174,6 +174,7 @@ def _open_all(path: str, since: str, known: frozenset[Any] | set[Any] = frozense
     earliest = _seconds(since)
     found: list[_File] = []
     missing: OSError | None = None
+    exists = bool(known)
     for name in [path, *_rotated(path)]:
         try:
             file = _File(name)
@@ -184,6 +185,7 @@ def _open_all(path: str, since: str, known: frozenset[Any] | set[Any] = frozense
             if name == path:
                 raise
             continue
+        exists = True
         if file.key in known:
             file.close()
             break
@@ -191,7 +193,7 @@ def _open_all(path: str, since: str, known: frozenset[Any] | set[Any] = frozense
             file.close()
             continue
         found.append(file)
-    if not found and missing is not None and not known:
+    if missing is not None and not exists:
         raise missing
     return found[::-1]
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 from hook.base.system import timestamp
-from hook.base.terminal import table
+from hook.base.terminal import counted, table
 from hook.base.text import printable, shortened
 from hook.eventlog import reader, select
 from hook.eventlog.summary import CHANGED, FAILED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, Summary, Workload, summarise
@@ -58,7 +58,7 @@ def as_text(summary: Summary) -> str:
         rows = [
             [
                 workload.namespace or "-",
-                shortened(workload.name, _CELL),
+                shortened(workload.title(), _CELL),
                 ", ".join(outcomes(workload)),
                 ", ".join(shortened(rule, _CELL) for rule in rules(workload)) or "-",
                 str(workload.starts),
@@ -89,17 +89,14 @@ def heading(summary: Summary) -> str:
     would = summary.would_refuse_only()
     refused = summary.refused() if audit else summary.refused() - would
     verb = "would change or refuse" if audit else "changed or refused"
-    text = f"From {seen(summary.first)} to {seen(summary.last)} the policy {verb} containers of {_count(count)}"
+    text = f"From {seen(summary.first)} to {seen(summary.last)} the policy {verb} containers of "
+    text += counted(count, "workload")
     text += f"; {refused} of them {'would have' if audit else 'had'} a refused container." if refused else "."
     if would and not audit:
-        text += f" {_count(would)} would have a refused container if all rules were enforced."
+        text += f" {counted(would, 'workload')} would have a refused container if all rules were enforced."
     if summary.omitted:
         text += f" {summary.omitted} events of further workloads are left out."
     return text
-
-
-def _count(number: int) -> str:
-    return f"{number} workload" + ("" if number == 1 else "s")
 
 
 def seen(when: str) -> str:
@@ -119,7 +116,7 @@ def rules(workload: Workload) -> list[str]:
 
 def sentences(workload: Workload) -> list[str]:
     """For the workload's owner."""
-    name = f"{workload.namespace}/{workload.name}" if workload.namespace else workload.name
+    name = workload.owned()
     said = [f"Ask the owner of {shortened(name, _CELL)} to {request}." for request in workload.requests()]
     if workload.omitted:
         said.append(f"{name}: {workload.omitted} further entries are left out; `reassert events` has them.")

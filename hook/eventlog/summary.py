@@ -26,6 +26,10 @@ _IDS = 200_000
 """Container ids that are kept of all workloads, to count a container with several events once."""
 
 
+OUTSIDE = "containers outside Kubernetes"
+_SHOWN_IDS = 3
+
+
 @dataclass
 class Item:
     """One thing that a rule says about a workload. `starts`: containers with it. `request`: for its owner."""
@@ -49,7 +53,11 @@ class Item:
 
 @dataclass
 class Workload:
-    """The containers of one workload. `starts`: those with an event. `omitted`: items beyond those that are kept."""
+    """The containers of one workload. `starts`: those with an event. `omitted`: items beyond those that are kept.
+
+    `name`: "" for containers outside Kubernetes of which neither name nor image is known. `ids`: some container ids of
+    a workload that is no pod.
+    """
 
     namespace: str
     name: str
@@ -59,7 +67,19 @@ class Workload:
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
     pods: set[str] = field(default_factory=set)
+    ids: list[str] = field(default_factory=list)
     omitted: int = 0
+
+    def title(self) -> str:
+        """The name for tables."""
+        return self.name or OUTSIDE
+
+    def owned(self) -> str:
+        """The name for a sentence to the owner."""
+        if self.pods or self.namespace:
+            return f"{self.namespace}/{self.name}" if self.namespace else self.name
+        ids = ", ".join(self.ids) + (", …" if self.starts > len(self.ids) else "")
+        return f"container {self.name}" if self.name else f"the {OUTSIDE} ({ids})" if self.ids else f"the {OUTSIDE}"
 
     def is_refused(self) -> bool:
         """Whether a container of it is refused, or would be."""
@@ -76,6 +96,7 @@ class Workload:
             "namespace": self.namespace,
             "workload": self.name,
             "pods": len(self.pods),
+            "containerIds": self.ids,
             "starts": self.starts,
             "outcomes": self.outcomes,
             "firstSeen": self.first,
@@ -164,7 +185,7 @@ def _names(event: Event) -> tuple[str, str]:
     container = select.container_of(event)
     if container.get("pod"):
         return container.get("namespace", ""), workload_of(container["pod"])
-    name = container.get("container") or container.get("image") or "unknown"
+    name = container.get("container") or container.get("image", "")
     return container.get("namespace", ""), name
 
 
@@ -189,6 +210,9 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
     if pod and len(workload.pods) < _ITEMS * 100:
         workload.pods.add(pod)
     container_id = str(event.get("id", ""))
+    short = container_id[:12]
+    if short and not pod and short not in workload.ids and len(workload.ids) < _SHOWN_IDS:
+        workload.ids.append(short)
 
     def is_new(what: str) -> bool:
         """NRI and the hook behind it each write an event about one container."""
@@ -219,7 +243,8 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
 
 def _items(event: Event, outcome: str) -> list[Item]:
     who = select.container_of(event).get("container", "")
-    where = f" of container {who}" if who else ""
+    subject = "pod" if select.container_of(event).get("pod") else "container"
+    where = f" of container {who}" if who and subject == "pod" else ""
     edits = select.entries(event, "edits")
     refused_names: set[tuple[str, str]] = set()
     found = []
@@ -227,7 +252,7 @@ def _items(event: Event, outcome: str) -> list[Item]:
         rule, message = str(reason.get("rule") or ""), str(reason.get("message", ""))
         refused = {_key(edit) for edit in edits if edit.get("rule") == rule and str(edit.get("name")) in message}
         makes = "would make" if select.is_tried(reason) else "makes"
-        ask = f"change what {makes} {'rule ' + rule if rule else 'reassert'} refuse the pod{where}: {message}"
+        ask = f"change what {makes} {'rule ' + rule if rule else 'reassert'} refuse the {subject}{where}: {message}"
         found.append(Item(rule, message, "" if refused else ask, refuses=True))
         refused_names |= refused
     for reason in select.entries(event, "errors"):
@@ -239,8 +264,8 @@ def _items(event: Event, outcome: str) -> list[Item]:
             found.append(Item(rule, f"{kind} {name} is added", "", refuses=False))
             continue
         verb, refuses = "remove" if edit.get("after") is None else "replace", _key(edit) in refused_names
-        why = f"rule {rule} " + ("refuses the pod otherwise" if refuses else f"{verb}s it")
-        ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind)}: {why}"
+        why = f"rule {rule} " + (f"refuses the {subject} otherwise" if refuses else f"{verb}s it")
+        ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind, subject)}: {why}"
         found.append(Item(rule, f"{kind} {name} is {verb}d", ask, refuses))
     return found
 
@@ -258,5 +283,5 @@ def _thing(edit: Event, kind: str, name: str) -> str:
     return f"the mount at {' and '.join(dict.fromkeys(filter(None, paths))) or name}"
 
 
-def _place(kind: str) -> str:
-    return " from the pod and its image" if kind == "env" else ""
+def _place(kind: str, subject: str) -> str:
+    return f" from the {subject} and its image" if kind == "env" else ""

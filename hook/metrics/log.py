@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 from hook import events
-from hook.adapters.nri.metrics import NoMetrics
+from hook.adapters.nri.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 from hook.adapters.nri.report import DRIFTED
 from hook.base.files import make_directory
 from hook.base.system import replace_file
 from hook.eventlog import select
 from hook.eventlog.reader import Event, Tail
+from hook.metrics.unchanged import ADAPTERS, UnchangedStarts
+from hook.policy.model import AUDIT
 
 NAME = "events-position.json"
 """In the directory of compiled policies: where the counting ended. What is logged while no agent runs counts too."""
@@ -20,7 +22,6 @@ NAME = "events-position.json"
 _NO_LOG = (0, 0, 0)
 """The place before the first event of a node: all that is logged counts."""
 
-_ADAPTERS = ("runtime", "hook", "precreate", "nri")
 _OUTCOMES = {
     events.EDITED: "adjusted",
     events.DENIED: "refused",
@@ -38,13 +39,15 @@ class LogCounter:
         self._own = own
         self._store = store
         self._place = _read(store)
+        self._unchanged = UnchangedStarts(store, metrics)
         self._tail = Tail(log, start=self._place)
         if self._place is None:
             self._tail.to_the_end()
             self._keep_place()
 
     def count(self) -> None:
-        """Count the events since the last call."""
+        """Count the events and the unchanged starts since the last call."""
+        self._unchanged.count()
         for event in self._tail.new():
             self._event(event)
         self._keep_place()
@@ -59,12 +62,12 @@ class LogCounter:
 
     def _event(self, event: Event) -> None:
         adapter = event.get("adapter")
-        if adapter not in _ADAPTERS or adapter in self._own:
+        if adapter not in ADAPTERS or adapter in self._own:
             return
-        edits = [(_text(edit, "rule"), _text(edit, "kind")) for edit in select.entries(event, "edits")]
+        edits = select.entries(event, "edits")
         if event["event"] == DRIFTED:
-            for rule, kind in edits:
-                self._metrics.drift(rule, kind)
+            for edit in edits:
+                self._metrics.drift(_text(edit, "rule"), _text(edit, "kind"))
             return
         outcome = _OUTCOMES.get(event["event"])
         if outcome is None:
@@ -75,14 +78,22 @@ class LogCounter:
             self._metrics.probe(outcome, adapter)
             return
         self._metrics.started(adapter, outcome, _text(event, "start"), _text(event, "cold"))
-        for rule, kind in edits:
-            self._metrics.edit(rule, kind, adapter)
-        refused = event["event"] in (events.DENIED, events.WOULD_DENY)
-        for reason in (entry for key in ("denials", "errors") for entry in select.entries(event, key)):
-            if refused:
-                self._metrics.refusal(_text(reason, "rule"), adapter)
+        for edit in edits:
+            self._metrics.edit(_text(edit, "rule"), _text(edit, "kind"), _result(event, edit), adapter)
+        reasons = [entry for key in ("denials", "errors") for entry in select.entries(event, key)]
+        for reason in reasons if event["event"] in (events.DENIED, events.WOULD_DENY) else ():
+            self._metrics.refusal(_text(reason, "rule"), _result(event, reason), adapter)
         if outcome == "failed":
             self._metrics.error("decision")
+
+
+def _result(event: Event, entry: Event) -> str:
+    """What became of an edit or a reason of an event."""
+    if event.get("mode") == AUDIT or select.is_tried(entry):
+        return AUDITED
+    if event["event"] == events.DENIED:
+        return REFUSED
+    return ASKED if event.get("asked") else APPLIED if event.get("applied") else AUDITED
 
 
 def _text(entry: Event, key: str) -> str:

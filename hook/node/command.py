@@ -6,24 +6,24 @@ import argparse
 import os
 import signal
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 
-from hook.base.errors import ReassertError, Usage
+from hook.base.errors import ReassertError
 from hook.base.files import discard_output
 from hook.base.text import printable
 from hook.metrics import verified
 from hook.node import status, systemd
+from hook.node.asked import asked_for
 from hook.node.change import installation, journal, tree
-from hook.node.change.files import Disk
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import front_in_use, lay_out, path_in_use, policy, program, seed
+from hook.node.change.program import lay_out, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, base_of, prepare, rollback
+from hook.node.change.rewiring import Rewiring, Target, prepare
+from hook.node.change.rollback import rollback
 from hook.node.engines import registry
 from hook.node.engines.artifacts import agent_unit
-from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
+from hook.node.engines.base import AnyEngine
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
 from hook.node.options import add_choice, add_engine
@@ -125,7 +125,7 @@ def _install(options: argparse.Namespace) -> int:
         try:
             installation.refuse_to_move(Record.read(), options.take_over)
             before = installation.version_of(installation.called(Record.read()) or path_in_use())
-            asked = _asked_for(options)
+            asked = asked_for(options)
             rewiring = asked.rewiring
             _warn(asked.choice.policy)
             prove = None
@@ -162,7 +162,7 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    asked = _asked_for(options, copy=False)
+    asked = asked_for(options, copy=False)
     _warn(asked.choice.policy)
     print(shown(asked.rewiring.differences()) or "Nothing to change.")
     _say_restart(asked.rewiring)
@@ -182,60 +182,6 @@ def _say_restart(rewiring: Rewiring) -> None:
     if rewiring.restarts():
         engine = rewiring.engine
         print(f"{engine.title} would be {engine.verb}ed; {engine.restart_note}.")
-
-
-@dataclass(frozen=True)
-class AskedFor:
-    """The change that the options of `install` ask for. `is_wired`: whether the engine was wired before."""
-
-    choice: Choice
-    wiring: Wiring
-    rewiring: Rewiring
-    is_wired: bool
-
-
-def _asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
-    """Returns the change that the options ask for; changes nothing. `copy`: the `prepare` of `program`."""
-    record = Record.read()
-    engine = registry.engine(registry.chosen(options.engine))
-    old = record.parts.get(engine.name, OwnerRecord())
-    adapters = _adapters(options.adapter, engine, old)
-    scope = options.runtime_class
-    if scope is None and not options.default:
-        scope = old.runtime_class
-    # Without --adapter, the plugin's service stays as it is, like the adapters.
-    unit = options.unit and (options.adapter is not None or status.plugin_is_ours(old))
-    if not options.unit and NRI not in adapters:
-        raise Usage("--no-unit only applies to the NRI plugin; add --adapter nri")
-    put = program(copy)
-    agent = options.agent if options.agent is not None else agent_unit.is_wanted(old.notes)
-    cold = agent_unit.why_cold(agent, front_in_use())
-    given = {"metrics": options.metrics, "textfile": options.textfile}
-    metrics = agent_unit.metrics_of(given, old.notes, [part.notes for part in record.parts.values()])
-    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use(), metrics)
-    now, disk = engine.read(), Disk()
-    wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
-    agent_unit.add_agent(wiring, choice)
-    installation.note(wiring.notes, choice.program)
-    if cold and RUNTIME in adapters:
-        wiring.remarks.append(f"every container start is cold: {cold}")
-    if choice.policy.warning:
-        wiring.remarks.append(choice.policy.warning)
-    target = Target(wiring, list(adapters), scope, [*put.changes, *seed()])
-    return AskedFor(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
-
-
-def _adapters(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:
-    """Returns the adapters in the order of ADAPTERS. NRI includes the verifying hook: without it, NRI fails open."""
-    names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
-    for name in names:
-        if name not in ADAPTERS:
-            raise Usage(f"--adapter takes one or more of {', '.join(ADAPTERS)}, separated by commas, not {name!r}")
-        if name not in engine.adapters:
-            raise NodeError(f"{engine.title} has no adapter {name}; it has {', '.join(engine.adapters)}")
-    if NRI in names:
-        names = [*names, HOOK]
-    return tuple(name for name in ADAPTERS if name in names)
 
 
 def _verify(options: argparse.Namespace) -> int:

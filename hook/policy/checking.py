@@ -11,6 +11,7 @@ from typing import Any
 from hook import __version__
 from hook.base.errors import ReassertError
 from hook.base.system import Untrusted, trusted
+from hook.base.terminal import counted
 from hook.base.text import printable
 from hook.policy import store
 from hook.policy.compiler import Compiled, compile_bytes, read_source
@@ -93,7 +94,8 @@ def _text(checked: list[Checked], node: bool) -> None:
         if each.compiled and not _has_error(each):
             valid = "valid on this node" if node else "valid"
             fingerprint = each.compiled.source.sha256
-            print(printable(f"{each.path}: {valid}, {len(each.compiled.lines)} rules, sha256 {fingerprint}"))
+            rules = counted(len(each.compiled.lines), "rule")
+            print(printable(f"{each.path}: {valid}, {rules}, sha256 {fingerprint}"))
 
 
 def _has_error(checked: Checked) -> bool:

@@ -70,6 +70,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "compile", help="compile the policy file now; otherwise the next container start does it"
     )
     add_policy_options(compiling)
+    compiling.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "store"),
+        default="text",
+        help="store: the compiled policy itself, as container starts read it",
+    )
     compiling.set_defaults(run=_compile)
 
 
@@ -113,7 +120,13 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _compile(options: argparse.Namespace) -> int:
-    """The start path reads the store's new text from standard output."""
+    """Compile, and say what is in force now. A container start reads the store's new text from standard output."""
     gc.disable()  # this process ends soon: collecting would take as long again
-    sys.stdout.write(refresh(os.path.abspath(options.policy), options.store))
-    return 0
+    source = os.path.abspath(options.policy)
+    text = refresh(source, options.store)
+    if options.output == "store":
+        sys.stdout.write(text)
+        return 0
+    from hook.policy.show import compiled
+
+    return compiled(source, text, options.output)

@@ -183,9 +183,10 @@ def _is_of_another_version(path: str, store: str) -> bool:
 
 
 def clear(store: str = STORE) -> None:
-    """Remove all compiled policies, and the store if it is then empty. The next start compiles again."""
-    for path in [*Path(store).glob("*.json"), *Path(store).glob(".*.json.reassert-*"), Path(store, ".lock")]:
-        path.unlink(missing_ok=True)
+    """Remove all compiled policies, the metrics' state, and the store if it is then empty."""
+    for pattern in ("*.json", ".*.json.reassert-*", ".lock", "unchanged-starts*"):
+        for path in Path(store).glob(pattern):
+            path.unlink(missing_ok=True)
     with suppress(OSError):
         os.rmdir(store)
 

@@ -24,7 +24,8 @@ def recompiled(source: str, store: str, key: "list[int]", old: "Stored | None") 
         stored = read_store(source, store) if lock >= 0 else None
         if stored is not None and stored.has_compiled(key):
             return stored, ""
-        return Stored(decode(output_of(["policy", "compile", "--policy", source, "--store", store], deadline))), ""
+        command = ["policy", "compile", "--policy", source, "--store", store, "--output", "store"]
+        return Stored(decode(output_of(command, deadline))), ""
     except (OSError, ReassertError, Malformed) as error:
         return old, f"{source} could not be compiled: {error}"
     finally:

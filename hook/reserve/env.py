@@ -2,7 +2,7 @@
 
 from hook.base.compare import glob_match, is_pattern, literal_start
 from hook.base.errors import named
-from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
+from hook.reserve.outcome import EDITS, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,11 +70,6 @@ class SetEnv(Edit):
     def before_and_after(self) -> "tuple[object, object]":
         """The values before, and the value after."""
         return self.before, self.value
-
-    def words(self) -> "tuple[str, str]":
-        """The same values, quoted."""
-        before = ", ".join("(no =)" if value is None else repr(value) for value in self.before[:SHOWN])
-        return before or "-", "absent" if self.value is None else repr(self.value)
 
 
 class Reserved:

@@ -118,11 +118,6 @@ class PlaceMount(Edit):
         before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before]
         return before, {"source": self.source(), "options": self.options()} if self.mount else None
 
-    def words(self) -> "tuple[str, str]":
-        """The same as text: destinations with their sources; source and options."""
-        before = ", ".join(f"{m['destination']} from {m.get('source')}" for m in self.before[:SHOWN])
-        return before or "-", f"{self.source()} ({','.join(self.options())})" if self.mount else "absent"
-
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Collect the mounts that the rules reserve, and compare the container's mounts with them: upper paths first."""
@@ -155,7 +150,7 @@ def _compare(
     wanted: dict[str, tuple[Rule, Mount, str]] = {}
     for rule, mount, origin in reserved:
         first = wanted.setdefault(mount.destination, (rule, mount, origin))
-        if first[1].wanted() != mount.wanted():
+        if first[1] is not mount and first[1].wanted() != mount.wanted():
             other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
@@ -178,8 +173,8 @@ def _compare(
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
-        edit.volumes_above = all(m.volumes_above for m in rules_mounts if m.destination == path)
-        upwards = parents(path) if mount.source else []
+        edit.volumes_above = mount.volumes_above and all(m.volumes_above for m in rules_mounts if m.destination == path)
+        upwards = parents(path) if near and mount.source else []
         above = [n for n, at in near if at in upwards and at not in wanted]
         displaced = [n for n, at in near if edit.displaces(at)]
         if above:
@@ -188,7 +183,7 @@ def _compare(
             deny_above(edit, [there[n] for n in above], outcome)
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
-        edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours]
+        edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours] if near else []
         device = next((at for at in devices if mount.source and (at == path or is_below(at, path))), "")
         if device:
             outcome.deny(rule.name, KIND, f"device {named(device)} would be made in the reserved mount {named(path)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 from hook.shell.tree import Argument, Command
 
@@ -74,10 +75,9 @@ def _zsh(root: Command) -> str:
     cases, values = [], []
     for command in root.each():
         path = " ".join(command.words)
-        described = [f"{each.words[-1]}:{each.meaning}" for each in command.below]
-        described += [f"{name}:{argument.meaning}" for argument in command.arguments for name in argument.names]
-        items = " ".join(shlex.quote(_colon(text)) for text in described)
-        cases.append(f"    {shlex.quote(path)}) candidates=({items}) ;;")
+        commands = _described((each.words[-1], each.meaning) for each in command.below)
+        options = _described((name, argument.meaning) for argument in command.arguments for name in argument.names)
+        cases.append(f"    {shlex.quote(path)}) commands=({commands}) options=({options}) ;;")
         for argument in _valued(command):
             case = "|".join(shlex.quote(f"{path} {name}") for name in argument.names)
             choices = " ".join(map(shlex.quote, argument.choices))
@@ -87,7 +87,7 @@ def _zsh(root: Command) -> str:
 # zsh completion for reassert, made by `reassert completion zsh`.
 _reassert() {{
   local at='' next word
-  local -a candidates
+  local -a commands options
   for word in "${{(@)words[2,CURRENT-1]}}"; do
     next="${{at:+$at }}$word"
     case $next in
@@ -100,7 +100,12 @@ _reassert() {{
   case $at in
 {_lines(cases)}
   esac
-  _describe -o command candidates || _files
+  if (( $#commands )); then
+    _describe command commands
+  elif [[ $PREFIX != -* ]]; then
+    _files
+  fi
+  _describe -o option options
 }}
 if [ "$funcstack[1]" = _reassert ]; then
   _reassert "$@"
@@ -110,10 +115,9 @@ fi
 """
 
 
-def _colon(text: str) -> str:
-    """`NAME:MEANING` as zsh's _describe takes it: a colon in the meaning is escaped."""
-    name, _, meaning = text.partition(":")
-    return f"{name}:{meaning.replace(':', chr(92) + ':')}"
+def _described(words: Iterable[tuple[str, str]]) -> str:
+    """Words with their meanings as zsh's _describe takes them: `NAME:MEANING`, a colon in the meaning escaped."""
+    return " ".join(shlex.quote(f"{name}:{meaning.replace(':', chr(92) + ':')}") for name, meaning in words)
 
 
 def _fish(root: Command) -> str:

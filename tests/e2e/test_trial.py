@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
 from e2e.runtimes import guarded
@@ -53,3 +59,39 @@ def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bu
     assert "set mount /etc/ssl to" in printed
     assert "; set env PROXY" not in printed
     assert "would set env PROXY" in printed
+
+
+@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
+@pytest.mark.parametrize("mode", ["rule", "policy"])
+def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
+    node: Node, bundle: Bundle, adapter: str, mode: str
+) -> None:
+    """A FUSE file system whose daemon does not answer, as a dead NFS server does not; here behind a symbolic link."""
+    ca = "/etc/ssl/certs/ca-certificates.crt"
+    bundle.spec["process"]["env"] += [f"REQUESTS_CA_BUNDLE={ca}"]
+    with hanging(node.directory / "hangs") as stuck:
+        link = node.directory / "link"
+        link.symlink_to(stuck)
+        tried = f"  - name: tried\n    mode: Audit\n    mounts:\n    - {{hostPath: {link}/x, mountPath: /opt}}\n"
+        base = POLICY if mode == "rule" else POLICY.partition("  rules:")[0] + "  rules:\n"
+        node.compile(base + tried)
+        with guarded(adapter, "/usr/sbin/runc", node, bundle) as container:
+            assert f"REQUESTS_CA_BUNDLE={ca}" in container.environ()
+    [event] = node.logged()
+    assert [edit["name"] for edit in event["edits"] if edit["rule"] == "tried"] == ["/opt"]
+    assert event["event"] == "container.edited", "nothing that would be refused is made up"
+
+
+@contextmanager
+def hanging(where: Path) -> Iterator[Path]:
+    """A mount that answers no process that looks into it, until the end."""
+    where.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    assert libc.mount(b"none", str(where).encode(), b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield where
+    finally:
+        os.close(device)
+        libc.umount2(str(where).encode(), 2)

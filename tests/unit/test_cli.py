@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def source(root_dir: Path) -> Path:
 def test_valid_policy_is_said_to_be_valid(source: Path) -> None:
     result = reassert("policy", "check", str(source))
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{source}: valid, 1 rules, sha256 ")
+    assert result.stdout.startswith(f"{source}: valid, 1 rule, sha256 ")
 
 
 def test_every_error_of_a_policy_is_a_line_on_stderr(source: Path) -> None:
@@ -92,9 +93,31 @@ def test_version() -> None:
 
 def test_show_and_compile_use_the_given_store(source: Path, root_dir: Path) -> None:
     where = ("--policy", str(source), "--store", str(root_dir / "s"))
-    assert reassert("policy", "compile", *where).returncode == 0
+    done = reassert("policy", "compile", *where)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(f"{source}: in force, 1 rule, Enforce, sha256 [0-9a-f]{{64}}\n", done.stdout)
+    assert json.loads(reassert("policy", "compile", *where, "-o", "json").stdout)["rules"] == 1
     result = reassert("policy", "show", "-o", "json", *where)
     assert (result.returncode, json.loads(result.stdout)["status"]["source"]) == (0, str(source))
+
+
+def test_compile_says_that_a_policy_file_with_errors_is_not_in_force(source: Path, root_dir: Path) -> None:
+    where = ("--policy", str(source), "--store", str(root_dir / "s"))
+    good = source.read_text()
+    source.write_text(good.replace("rules", "rulez"))
+    done = reassert("policy", "compile", *where)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("reassert: no policy is in force: ")
+    assert json.loads(reassert("policy", "compile", *where, "-o", "json").stdout)["missing"]
+    source.write_text(good)
+    assert reassert("policy", "compile", *where).returncode == 0
+    source.write_text(good.replace("rules", "rulez"))
+    done = reassert("policy", "compile", *where)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the last good policy stays in force" in done.stderr
+    assert f"{source}:" in done.stderr
+    stored = reassert("policy", "compile", *where, "-o", "store")
+    assert (stored.returncode, len(stored.stdout.splitlines())) == (0, 2)
 
 
 def test_explain_takes_a_bundle(source: Path, root_dir: Path) -> None:

@@ -88,3 +88,40 @@ def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() ->
     who = Identity("docker", None, uid="1-2-3")
     facts = gather(policy(GPU), who, [Match(one, evaluate(one, who))])
     assert (facts.allocations, facts.allocation_problem) == ([], "")
+
+
+def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's list of mounts says where one is. Links lead there, and back to a local one."""
+    (root_dir / "out").symlink_to("mnt/nfs odd")
+    (root_dir / "mnt").mkdir()
+    (root_dir / "back").symlink_to("out/../../here")  # it passes the directory that may hang
+    (root_dir / "here").mkdir()
+    (root_dir / "loop").symlink_to("loop")
+    table = (
+        f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {root_dir}/mnt/nfs\\040odd rw shared:1 master:2 - nfs4 a:/b rw\n"
+    )
+    table += f"3 2 0:3 / {root_dir}/mnt/nfs\\040odd/local rw - tmpfs t rw\n"
+    monkeypatch.setattr("hook.remote.read_file", lambda *_: table.encode())
+    touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
+    left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]
+    for fields, policy_mode in (({"mode": "Audit"}, "Enforce"), ({}, "Audit")):
+        env = [{"name": "A", "valueFrom": {"file": left[0]}}]
+        mounts = [{"hostPath": path, "mountPath": f"/m{number}"} for number, path in enumerate(touched + left)]
+        one = rule(env=env, mounts=mounts, **fields)
+        one.tried = "mode" in fields
+        match = Match(one, [])
+        match.applies = True
+        node = policy(mode=policy_mode) if policy_mode == "Audit" else policy()
+        facts = gather(node, POD, [match])
+        assert facts.directories == {touched[0]}
+        assert facts.absent_sources == {touched[1], touched[2]}
+        assert facts.unreadable[left[0]] == f"{left[0]} is on nfs4, which may hang: not read in Audit mode"
+        assert facts.files == {}
+    one.tried = True
+    enforced = Match(rule("e", mounts=[{"hostPath": left[1], "mountPath": "/e"}]), [])
+    facts = gather(policy(), POD, [match, enforced])
+    assert facts.absent_sources & {*left} == {left[1]}, "a path of an enforced rule is looked at"
+    one.tried = False
+    assert set(left) <= gather(policy(), POD, [match]).absent_sources, "an enforced rule looks"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from hook.adapters.nri.metrics import Metrics
-from unit.support import ROOT
+from unit.support import ROOT, policy
 
 MONITORING = ROOT / "packaging" / "monitoring"
 PROMTOOL = ROOT / "build/promtool"
@@ -84,18 +85,105 @@ def test_every_metric_is_in_the_dashboard_or_in_an_alert() -> None:
     }
 
 
-# -- the dashboard's structure, as Grafana's schema 39 has it
+# -- the dashboard's structure
+
+
+def fields(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    """The JSON Schema of an object with these fields and no other."""
+    return {
+        "type": "object",
+        "properties": {**required, **optional},
+        "required": [*required],
+        "additionalProperties": False,
+    }
+
+
+TEXT = {"type": "string", "minLength": 1}
+COUNT = {"type": "integer", "minimum": 0}
+SOURCE = fields({"type": {"const": "prometheus"}, "uid": {"const": "${datasource}"}})
+STEP = fields({"color": TEXT, "value": {"type": ["number", "null"]}})
+DEFAULTS = fields(
+    {"unit": {"enum": ["short", "ops", "s"]}},
+    thresholds=fields({"mode": {"enum": ["absolute", "percentage"]}, "steps": {"type": "array", "items": STEP}}),
+)
+TARGET = fields(
+    {"refId": TEXT, "datasource": SOURCE, "expr": TEXT, "legendFormat": {"type": "string"}},
+    format={"enum": ["time_series", "table", "heatmap"]},
+    instant={"type": "boolean"},
+)
+REDUCE = fields(
+    {"calcs": {"type": "array", "items": TEXT}, "fields": {"type": "string"}, "values": {"type": "boolean"}}
+)
+PANEL = fields(
+    {
+        "id": COUNT,
+        "title": TEXT,
+        "type": {"enum": ["stat", "timeseries", "table"]},
+        "datasource": SOURCE,
+        "gridPos": fields(
+            {
+                "x": {**COUNT, "maximum": 23},
+                "y": COUNT,
+                "w": {"type": "integer", "minimum": 1, "maximum": 24},
+                "h": {"type": "integer", "minimum": 1},
+            }
+        ),
+        "fieldConfig": fields({"defaults": DEFAULTS, "overrides": {"type": "array", "maxItems": 0}}),
+        "targets": {"type": "array", "items": TARGET, "minItems": 1},
+    },
+    description=TEXT,
+    options=fields(
+        {
+            "reduceOptions": REDUCE,
+            "colorMode": {"enum": ["value", "background", "none"]},
+            "graphMode": {"enum": ["none", "line", "area"]},
+        }
+    ),
+    transformations={"type": "array", "items": fields({"id": TEXT, "options": {"type": "object"}})},
+)
+VARIABLE = fields(
+    {"name": TEXT, "type": {"enum": ["query", "datasource"]}, "query": TEXT, "label": TEXT},
+    datasource=SOURCE,
+    refresh={"enum": [0, 1, 2]},
+    includeAll={"type": "boolean"},
+    multi={"type": "boolean"},
+    allValue=TEXT,
+    current=fields({"text": TEXT, "value": TEXT}),
+)
+GRAFANA = fields(
+    {
+        "title": TEXT,
+        "uid": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"},
+        "schemaVersion": {"type": "integer", "minimum": 36},
+        "version": COUNT,
+        "panels": {"type": "array", "items": PANEL},
+        "templating": fields({"list": {"type": "array", "items": VARIABLE}}),
+        "time": fields({"from": TEXT, "to": TEXT}),
+        "refresh": {"type": "string", "pattern": "^[0-9]+[smhd]$"},
+    },
+    tags={"type": "array", "items": TEXT},
+    editable={"type": "boolean"},
+    timezone={"enum": ["", "browser", "utc"]},
+)
+"""The fields that the dashboard has, as Grafana knows them: names and types of kinds/dashboard/dashboard_kind.cue, of
+the stat panel's options and of Prometheus' query in github.com/grafana/grafana. Grafana ignores a misspelled field."""
+
+
+def test_the_dashboard_has_only_fields_that_grafana_knows() -> None:
+    validator = Draft202012Validator(GRAFANA)
+    assert [f"{error.json_path}: {error.message}" for error in validator.iter_errors(DASHBOARD)] == []
+    for panel in ("fieldconfig", "gridpos"):
+        wrong = json.loads(json.dumps(DASHBOARD))
+        wrong["panels"][0][panel] = {}
+        assert not validator.is_valid(wrong)
 
 
 def test_panels_have_what_grafana_needs_and_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     for panel in panels:
-        assert panel["type"] in ("stat", "timeseries", "table")
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-        assert panel["fieldConfig"]["defaults"]["unit"] in ("short", "ops", "s")
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     for one, two in combinations([panel["gridPos"] for panel in panels], 2):
         apart = any(
             first[at] + first[size] <= second[at]
@@ -144,17 +232,59 @@ def test_promtool_has_nothing_against_the_metrics() -> None:
     """Also what node_exporter reads from the textfile."""
     metrics = Metrics()
     metrics.started("runtime", "adjusted", "cold", "absent")
-    metrics.edit('a "rule"\\\n', "env", "runtime")
+    metrics.edit('a "rule"\\\n', "env", "applied", "runtime")
     metrics.verified({"containerd": (1, 0)})
     metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
     assert promtool("check", "metrics", text=metrics.text()[1].decode()) == ""
 
 
+def use(metrics: Metrics) -> None:
+    """A minute of a node, in which everything happens that is counted or measured."""
+    metrics.started("runtime", "adjusted", "cold", "absent")
+    metrics.unchanged("hook", False, "warm", "")
+    metrics.unchanged("hook", True, "warm", "")
+    metrics.container("refused", 0.0003)
+    metrics.edit("ca", "env", "applied", "runtime")
+    metrics.refusal("gpu", "audited")
+    metrics.drift("ca", "mount")
+    metrics.drifted(1)
+    metrics.error("decision")
+    metrics.connected(True)
+    metrics.policy(policy(mode="Audit"), 5.0)
+    metrics.compiled(5.0)
+    metrics.answer("cold", "size", 0.0003)
+    metrics.dropped()
+    metrics.verified({"containerd": (5, 1)})
+    metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
+    metrics.stale({"/ca.pem": 1})
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """What a scrape of node n1 gives Prometheus."""
+    lines = [line.rsplit(" ", 1) for line in metrics.text()[1].decode().splitlines() if not line.startswith("#")]
+    return {re.sub(r"[{]|$", '{instance="n1",', name, count=1).rstrip("}") + "}": float(value) for name, value in lines}
+
+
 @pytest.mark.promtool
-def test_promtool_parses_every_expression_of_the_dashboard(tmp_path: Path) -> None:
-    plain = [
-        each.replace("$__rate_interval", "5m").replace("$instance", ".*") for each in expressions("dashboard.json")
+def test_every_panel_of_the_dashboard_shows_what_a_node_exports(tmp_path: Path) -> None:
+    """promtool evaluates each query as Prometheus does, with the samples of two scrapes and their difference since."""
+    metrics = Metrics()
+    use(metrics)
+    first = samples(metrics)
+    use(metrics)
+    series = [
+        {"series": name, "values": f"{first[name]}+{value - first[name]}x30"}
+        for name, value in samples(metrics).items()
+        if name in first and "_created" not in name
     ]
-    rules = [{"record": f"panel:{number}", "expr": each} for number, each in enumerate(plain)]
-    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}))
-    assert f"{len(rules)} rules found" in promtool("check", "rules", "rules.yaml", where=tmp_path)
+    plain = [
+        each.replace("$__rate_interval", "5m").replace("$instance", "n.").replace("$adapter", ".*")
+        for each in expressions("dashboard.json")
+    ]
+    queries = [
+        {"expr": f"count({each}) > bool 0", "eval_time": "20m", "exp_samples": [{"labels": "{}", "value": 1}]}
+        for each in plain
+    ]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": queries}
+    (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))
+    promtool("test", "rules", "test.json", where=tmp_path)

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
+from hook.adapters.nri.metrics import ASKED, AUDITED, REFUSED
 from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
+from hook.adapters.nri.untold import Untold
 from hook.audit.drift import really_wrong
 from hook.audit.judge import STALE, Actual
 from hook.base.errors import TooLarge, Unacceptable, Undecided
@@ -56,8 +58,8 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
         image=crio_image(notes) if engine == CRIO else notes.get(_IMAGE) or None,
         labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )
-    asked = [device.name for device in container.CDI_devices]
-    who.cdi = asked if sends_cdi else None
+    if sends_cdi:
+        who.cdi = [device.name for device in container.CDI_devices]
     return who
 
 
@@ -78,15 +80,16 @@ class Reply(NamedTuple):
     """The reply to the runtime about one container.
 
     `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `tell`: writes the
-    event and counts the container. It is called only after the reply was sent, so the log never says that an edit was
-    made that the runtime was not asked for; with `checked`, after `validate` found nothing wrong. `verdict`: what was
-    decided.
+    event and counts the container; with `checked`, after `validate` found nothing wrong. `verdict`: what was decided.
+    `event`: makes the event, once. Both are called only after the reply was sent: the runtime does not wait for them,
+    and the log never says that an edit was made that the runtime was not asked for.
     """
 
     payload: bytes
     refusal: str
     tell: Callable[..., None]
     verdict: Verdict | None = None
+    event: Callable[[], object] = lambda: None
 
 
 class Decider:
@@ -98,6 +101,7 @@ class Decider:
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
         self.report = report
+        self.untold = Untold(report)
         self.engine = "containerd"
         self.removes_mounts = False
         self.sends_cdi = False
@@ -110,23 +114,24 @@ class Decider:
     def create(self, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
         case = self._case(container.id)
-        payload = b""
+        payload, done = b"", None
 
         def read() -> tuple[Identity, Asked]:
             case.who = self.identify(pod, container)
             return case.who, Asked(pod, container)
 
         def act(decided: Plan, asked: Asked) -> Done:
-            nonlocal payload
+            nonlocal payload, done
             done, payload = self._adjusted(case, decided)
             return done
 
-        return self._reply(case, self._settle(case, read, act), payload)
+        verdict = self._settle(case, read, act)
+        return self._reply(case, verdict, payload, done=done)
 
     def _adjusted(self, case: Case, decided: Plan) -> tuple[Done, bytes]:
-        """What can be done about a plan, and the bytes that ask the runtime for it."""
+        """What can be done about a plan, and the bytes that ask the runtime for it. The event is made later."""
         if decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
-            return Done(NOWHERE), b""
+            return Done(NOWHERE, handed_on=True), b""
         case.reads_node = True
         adjustment, denials = adjust(decided, case.container, self.removes_mounts)
         case.reads_node = False
@@ -134,7 +139,7 @@ class Decider:
             _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
             case.trial.would_refuse(tried, denials)
         asks = decided.edits and not denials and not decided.audit_only()
-        return Done(NOWHERE, denials), ttrpc.serialize(adjustment.response()) if asks else b""
+        return Done(NOWHERE, denials, handed_on=True), ttrpc.serialize(adjustment.response()) if asks else b""
 
     def _settle(
         self, case: Case, read: Callable[[], tuple[Identity, Asked]], act: Callable[[Plan, Any], Done]
@@ -154,16 +159,29 @@ class Decider:
         self.report.metrics.policy(policy, self.resident.loaded_at)
         return policy
 
-    def _reply(self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision") -> Reply:
+    def _reply(
+        self, case: Case, verdict: Verdict, payload: bytes = b"", failure: str = "decision", done: Done | None = None
+    ) -> Reply:
+        """The reply for a verdict. `done`: what was done, if the event about it is still to be made."""
         text = f"reassert: {verdict.refusal}" if verdict.refusal else ""
-        took = case.clock.milliseconds() / 1000
+        took = case.clock.milliseconds()
+        pending = None if verdict.event else done
+
+        def event() -> dict[str, object] | None:
+            nonlocal pending
+            if pending and verdict.plan:
+                verdict.event, pending = case.event(verdict.plan, pending), None
+                if verdict.event:
+                    verdict.event["durationMs"] = took
+            return verdict.event
 
         def tell(checked: bool = False) -> None:
-            if checked and verdict.event and verdict.event.get("asked"):
-                verdict.event["verified"] = ADJUSTMENT
-            self._tell(case, verdict, failure, took)
+            made = event()
+            if checked and made and made.get("asked"):
+                made["verified"] = ADJUSTMENT
+            self._tell(case, verdict, failure, took / 1000)
 
-        return Reply(b"" if text else payload, text, tell, verdict)
+        return Reply(b"" if text else payload, text, tell, verdict, event)
 
     def _tell(self, case: Case, verdict: Verdict, failure: str, took: float) -> None:
         metrics, decided = self.report.metrics, verdict.plan
@@ -180,10 +198,15 @@ class Decider:
         else:
             metrics.container(outcome, took)
             tried = case.trial if decided else None
-            for edit in [*decided.edits, *(tried.edits if tried else ())] if decided else ():
-                metrics.edit(edit.rule, edit.kind)
-            for reason in [*verdict.reasons, *(tried.denials if tried else ())]:
-                metrics.refusal(reason.rule)
+            result = REFUSED if verdict.refusal else AUDITED if decided and decided.audit_only() else ASKED
+            for edit in decided.edits if decided else ():
+                metrics.edit(edit.rule, edit.kind, result)
+            for reason in verdict.reasons:
+                metrics.refusal(reason.rule, result)
+            for edit in tried.edits if tried else ():
+                metrics.edit(edit.rule, edit.kind, AUDITED)
+            for reason in tried.denials if tried else ():
+                metrics.refusal(reason.rule, AUDITED)
         if verdict.event:
             self.report.container(verdict.event)
 
@@ -207,14 +230,15 @@ class Decider:
         return self._reply(late, late.failed(why), failure="deadline")
 
     def _untried(self, case: _Decided, who: Identity) -> Reply:
-        payload = b""
+        payload, done = b"", None
 
         def act(decided: Plan, _: object) -> Done:
-            nonlocal payload
+            nonlocal payload, done
             done, payload = self._adjusted(case, decided)
             return done
 
-        return self._reply(case, case.settle(lambda: (who, case.container), act), payload)
+        verdict = case.settle(lambda: (who, case.container), act)
+        return self._reply(case, verdict, payload, done=done)
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
@@ -331,18 +355,10 @@ def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int
     return found is not None and engine in wanted and (int(found[1]), int(found[2])) >= wanted[engine]
 
 
-def nul_in(env: list[str], args: list[str], mounts: list[dict[str, object]], annotations: dict[str, str]) -> str:
+def nul_in(env: list[str], args: list[str], mounts: list[dict[str, Any]], annotations: dict[str, str]) -> str:
     """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
-    if "\0" in "".join(env):
-        return "env"
-    if "\0" in "".join(args):
-        return "args"
-    if any("\0" in "".join(annotation) for annotation in annotations.items()):
-        return "annotations"
+    in_mounts: list[str] = []
     for mount in mounts:
-        for value in mount.values():
-            if "\0" in (
-                value if isinstance(value, str) else "".join(map(str, value)) if isinstance(value, list) else ""
-            ):
-                return "mounts"
-    return ""
+        in_mounts += (mount["destination"], mount["type"], mount["source"], *mount["options"])
+    parts = {"env": env, "args": args, "annotations": [*annotations, *annotations.values()], "mounts": in_mounts}
+    return next((part for part, strings in parts.items() if "\0" in "".join(strings)), "")

@@ -16,6 +16,10 @@ _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
 NRI = "nri"
 """The adapter that counts by calls. The others are counted by their events (hook.metrics.log)."""
 
+APPLIED, ASKED, AUDITED, REFUSED = "applied", "asked", "audited", "refused"
+"""What became of an edit: made and verified; asked of the runtime; not made in Audit mode; not made since the container
+was refused. Of a reason to refuse: REFUSED, or AUDITED."""
+
 
 class NoMetrics:
     """Used without --metrics: counts nothing and does not import prometheus_client."""
@@ -29,11 +33,18 @@ class NoMetrics:
     def probe(self, outcome: str, adapter: str = NRI) -> None:
         """Count a container that `node verify` or `node install` started; no other metric counts it."""
 
-    def edit(self, rule: str, kind: str, adapter: str = NRI) -> None:
-        """Count an edit that was made, that the runtime was asked for, or that Audit mode logged."""
+    def unchanged(self, adapter: str, probe: bool, start: str, cold: str) -> None:
+        """Count a container of another adapter that needed nothing, and so has no event."""
+        if probe:
+            self.probe("unchanged", adapter)
+        else:
+            self.started(adapter, "unchanged", start, cold)
 
-    def refusal(self, rule: str, adapter: str = NRI) -> None:
-        """Count a reason to refuse a container, in Audit mode too. `rule`: "" if no rule caused it."""
+    def edit(self, rule: str, kind: str, result: str, adapter: str = NRI) -> None:
+        """Count an edit. `result`: APPLIED, ASKED, AUDITED or REFUSED."""
+
+    def refusal(self, rule: str, result: str, adapter: str = NRI) -> None:
+        """Count a reason to refuse a container: REFUSED or AUDITED. `rule`: "" if no rule caused it."""
 
     def drift(self, rule: str, kind: str) -> None:
         """Count a difference between a running container and what a rule wants."""
@@ -74,8 +85,8 @@ class Metrics(NoMetrics):
         self._containers = counter(
             "containers",
             "Container starts by adapter and outcome: adjusted (edits were made or asked for), unchanged, refused, "
-            "audited or failed; start is warm or cold, and cold the reason. Except with nri, a start without edits "
-            "leaves no event and is not counted.",
+            "audited or failed; start is warm or cold, and cold the reason. A container that two adapters see, such as "
+            "the NRI plugin and the hook behind it, counts for each.",
             "adapter",
             "outcome",
             "start",
@@ -89,17 +100,21 @@ class Metrics(NoMetrics):
         )
         self._edits = counter(
             "edits",
-            "Edits that were made or asked for or, in Audit mode, that were logged; kind: env, mount, device or "
-            "annotation.",
+            "Differences between containers and the policy, when they started; kind: env, mount, device or annotation; "
+            "result: applied (made and verified), asked (the runtime was asked to make it), audited (Audit mode of the "
+            "policy or the rule: not made) or refused (not made, the container was refused).",
             "adapter",
             "rule",
             "kind",
+            "result",
         )
         self._refusals = counter(
             "refusals",
-            "Reasons to refuse a container, in Audit mode too; rule is empty where no rule caused it.",
+            "Reasons to refuse a container; rule is empty where no rule caused it; result: refused, or audited (Audit "
+            "mode of the policy or the rule: it started).",
             "adapter",
             "rule",
+            "result",
         )
         self._drift = counter(
             "drift",
@@ -182,13 +197,13 @@ class Metrics(NoMetrics):
         """See NoMetrics."""
         self._probes.labels(adapter, outcome).inc()
 
-    def edit(self, rule: str, kind: str, adapter: str = NRI) -> None:
+    def edit(self, rule: str, kind: str, result: str, adapter: str = NRI) -> None:
         """See NoMetrics."""
-        self._edits.labels(adapter, rule, kind).inc()
+        self._edits.labels(adapter, rule, kind, result).inc()
 
-    def refusal(self, rule: str, adapter: str = NRI) -> None:
+    def refusal(self, rule: str, result: str, adapter: str = NRI) -> None:
         """See NoMetrics."""
-        self._refusals.labels(adapter, rule).inc()
+        self._refusals.labels(adapter, rule, result).inc()
 
     def drift(self, rule: str, kind: str) -> None:
         """See NoMetrics."""

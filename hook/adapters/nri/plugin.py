@@ -8,6 +8,8 @@ policy or Audit mode may let it start.
 
 from __future__ import annotations
 
+import math
+import select
 import socket
 import threading
 import time
@@ -20,8 +22,8 @@ from hook.adapters.nri import messages, ttrpc, validation
 from hook.adapters.nri.creation import Reply, removes_mounts, sends_cdi_devices
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
+from hook.adapters.nri.untold import MOST, QUIET
 from hook.base.errors import describe
-from hook.base.files import say
 
 LOADED = late.LOADED
 """Loaded before the first request."""
@@ -99,6 +101,8 @@ class Plugin:
         self._demux = Demux()
         self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
         self._waiting: deque[tuple[int, ttrpc.Message]] = deque()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -126,7 +130,7 @@ class Plugin:
             self._start_reader()
             while not self._closed.wait(TICK):
                 self._watch_reader()
-                self._decider.tell_held_soon(UNHELD)
+                self._decider.tell_held(UNHELD)
                 self.on_tick(len(self._stuck) < THREADS)
                 if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
                     self._end("the runtime did not configure the plugin in time")
@@ -136,7 +140,7 @@ class Plugin:
             self._socket.close()
             if self._subscribed:  # and no request followed
                 self._decider.unwanted[self._runtime] += 1
-            self._decider.tell_held_soon(wait=1.0)
+            self._decider.tell_all(1.0)
             if self.configured.is_set():
                 self._report.metrics.connected(False)
 
@@ -169,6 +173,7 @@ class Plugin:
             else:
                 answered = self._answer(job, messages.get("Empty"))
             if answered:
+                self._decider.untold.tell()
                 self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
         except OSError as error:
             self._end(describe(error))
@@ -178,6 +183,9 @@ class Plugin:
         this = threading.current_thread()
         try:
             while self._reader is this and not self._closed.is_set():
+                if self._is_to_tell():
+                    self._tell()
+                    continue
                 taken = self._next()
                 if taken is None:
                     self._end("the runtime closed the connection")
@@ -189,6 +197,22 @@ class Plugin:
             self._end(describe(error))
         except Exception as error:  # a bug in reassert: close the connection, keep the process
             self._violated(describe(error))
+        finally:
+            self._decider.untold.tell()
+
+    def _is_to_tell(self) -> bool:
+        """Whether events are written now: the runtime asks for nothing, or too many wait."""
+        untold = self._decider.untold.count()
+        return untold >= MOST or (untold > 0 and not self._waiting and not self._poll.poll(QUIET))
+
+    def _tell(self) -> None:
+        """Write events. If this takes long, another thread reads the next requests."""
+        job = self._job = Job(0, "", math.inf)
+        job.claim()
+        try:
+            self._decider.untold.tell()
+        finally:
+            self._done(job)
 
     def _next(self) -> tuple[int, ttrpc.Message] | None:
         while not self._waiting:
@@ -216,11 +240,14 @@ class Plugin:
             else:
                 self._serve(job, request)
         finally:
-            with self._lock:
-                if self._job is job:
-                    self._job = None
-                if job in self._stuck:  # with THREADS stuck, a job can be both
-                    self._stuck.remove(job)
+            self._done(job)
+
+    def _done(self, job: Job) -> None:
+        with self._lock:
+            if self._job is job:
+                self._job = None
+            if job in self._stuck:  # with THREADS stuck, a job can be both
+                self._stuck.remove(job)
 
     def _send(self, stream: int, data: bytes) -> None:
         with self._sending:
@@ -242,7 +269,12 @@ class Plugin:
             argument = ttrpc.parse(messages.get("ValidateContainerAdjustmentRequest"), request.payload)
             job.container = argument.container.id
             self._reply(job, self._decider.validate(argument))
-        elif request.method == "Configure":
+        else:
+            self._decider.untold.tell()
+            self._serve_other(job, request)
+
+    def _serve_other(self, job: Job, request: Any) -> None:
+        if request.method == "Configure":
             configure = ttrpc.parse(messages.get("ConfigureRequest"), request.payload)
             self._answer(job, lambda: self._configure(configure))
         elif request.method == "Synchronize":
@@ -272,7 +304,7 @@ class Plugin:
         self._pods, self._containers, self._listed = [], [], 0
 
     def _reply(self, job: Job, reply: Reply) -> bool:
-        """Answer for a container, unless another thread has; then log and count it."""
+        """Answer for a container, unless another thread has. Its event is written soon afterwards (`Untold`)."""
         if reply.refusal and job.method == VALIDATE:
             data = ttrpc.rejection(job.stream, reply.refusal)
         elif reply.refusal:
@@ -285,14 +317,8 @@ class Plugin:
         if held:  # before the answer is sent: another thread may read the next request at once
             self._decider.hold(job.container, reply)
         self._send(PLUGIN, data)
-        try:
-            if held:
-                self._decider.tell_held(but=job.container)
-            else:
-                reply.tell()
-        except Exception as error:  # no reason to disconnect from the runtime
-            self._report.metrics.error("log")
-            say(f"no event for {job.container}: {describe(error)}")
+        if not held:
+            self._decider.untold.add(job.container, reply.tell)
         return True
 
     def _answer(self, job: Job, make: Callable[[], Any]) -> bool:

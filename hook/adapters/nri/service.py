@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import signal
 import socket
@@ -60,6 +62,7 @@ def main(chosen: argparse.Namespace) -> int:
     service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
+    gc.freeze()  # what is loaded now, stays: a collection in the middle of a request takes 0.1 ms, and not 40
     if given:
         return service.launched(descriptor)
     return service.connect_for_ever()
@@ -69,7 +72,9 @@ def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
     """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
-    return Service(options, index, Report(chosen.events, metrics), None)
+    service = Service(options, index, Report(chosen.events, metrics), None)
+    atexit.register(service.finish)
+    return service
 
 
 def _checked(index: str, option: str, path: str) -> str:
@@ -127,9 +132,13 @@ class Service:
         """Ends the process, as the handler of a signal."""
         if self._notifier:
             self._notifier.say("STOPPING=1")
-        self._decider.tell_held_soon(wait=1.0)
-        self._report.close()
+        self.finish()
         os._exit(0)
+
+    def finish(self) -> None:
+        """Write the events that were not written yet. Waits for that at most two seconds."""
+        self._decider.tell_all(1.0)
+        self._report.close()
 
     def launched(self, descriptor: int) -> int:
         """Serve the socket that the runtime opened for the plugin, until the runtime closes it."""

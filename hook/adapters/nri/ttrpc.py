@@ -61,6 +61,10 @@ class Assembler:
     def feed(self, data: bytes) -> list[Message]:
         """The messages that these bytes complete. Raises Violation."""
         rest = self._rest
+        if not rest and not self._skipping and len(data) >= _HEADER.size:  # as almost always, one message in one piece
+            size, stream, kind, _ = _HEADER.unpack_from(data)
+            if size == len(data) - _HEADER.size and size <= MESSAGE_LIMIT and kind in (REQUEST, RESPONSE):
+                return [Message(stream, kind, data[_HEADER.size :])]
         rest += data
         complete = []
         at = 0

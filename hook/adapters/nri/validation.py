@@ -13,6 +13,7 @@ import stat
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hook.adapters.nri.adjust import in_order, mount_leftovers, own_parts
@@ -116,27 +117,34 @@ class Validator(Decider):
             again.tell()
 
     def hold(self, container_id: str, reply: Reply) -> None:
-        """Keep the event about a container until `validate`."""
-        self._held[container_id] = Held(reply, time.monotonic())
+        """Keep the event about a container until `validate`, and write those that wait for another container.
 
-    def tell_held(self, age: float = 0.0, but: str = "") -> None:
-        """Write the events that have waited for `age` seconds, but not the one about the container `but`.
-
-        The runtime asks about one container at a time, and not again if another plugin refused the container. Writing
-        may hang.
+        The runtime asks about one container at a time, and not again if another plugin refused the container.
         """
-        for container_id, held in list(self._held.items()):
-            if container_id != but and time.monotonic() - held.since >= age and container_id in self._held:
-                del self._held[container_id]
-                held.reply.tell()
+        self._release()
+        self._held[container_id] = Held(reply, time.monotonic())
+        self.untold.add(container_id, reply.event)
 
-    def tell_held_soon(self, age: float = 0.0, wait: float = 0.0) -> None:
-        """The same in a thread of its own. `wait`: for how many seconds at most to wait for it."""
-        now = time.monotonic()
-        if any(now - held.since >= age for held in list(self._held.values())):
-            writer = threading.Thread(target=self.tell_held, args=(age,), name="held", daemon=True)
-            writer.start()
-            writer.join(wait)
+    def _release(self, age: float = 0.0) -> bool:
+        """Let the events that were held for `age` seconds be written; whether there are any."""
+        now, released = time.monotonic(), False
+        for container_id, held in list(self._held.items()):
+            if now - held.since >= age and self._held.pop(container_id, None) is not None:
+                self.untold.add(container_id, held.reply.tell)
+                released = True
+        return released
+
+    def tell_held(self, age: float) -> None:
+        """Write the events that were held for `age` seconds, in a thread of its own."""
+        if self._release(age):
+            threading.Thread(target=self.untold.tell, name="held", daemon=True).start()
+
+    def tell_all(self, wait: float) -> None:
+        """The same for every event. `wait`: for how many seconds at most to wait for it."""
+        self._release(0.0)
+        with suppress(RuntimeError):  # no thread can be started: the one that reads requests writes them
+            threading.Thread(target=self.untold.tell, name="held", daemon=True).start()
+        self.untold.wait(wait)
 
     def too_late(self, container_id: str) -> Reply:
         """As for a container that is being created. An event that was held is written too if the container starts."""
@@ -247,7 +255,7 @@ class Merged(Asked):
                         "destination": destination,
                         "type": str(mount.get("type") or ""),
                         "source": str(mount.get("hostPath")),
-                        "options": options if isinstance(options, list) else [],
+                        "options": [str(option) for option in options] if isinstance(options, list) else [],
                     }
                 )
                 self.owners["mount", _path(destination)] = owner

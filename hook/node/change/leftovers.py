@@ -13,7 +13,11 @@ from hook.node.change import tree
 from hook.node.change.record import Record
 from hook.policy import compiler, store
 
-_STATE = {"last-verify.json": "the last result of node verify", "events-position.json": "the position of --metrics"}
+_STATE = {
+    "last-verify.json": "the last result of node verify",
+    "events-position.json": "the position of --metrics",
+    "unchanged-starts": "starts that --metrics has not counted yet",
+}
 """Other files in the directory of compiled policies (hook.metrics)."""
 
 
@@ -36,7 +40,8 @@ def leftovers(record: Record) -> list[Leftover]:
     ]
     found += [
         Leftover(path, _STATE.get(os.path.basename(path), "a compiled policy"), True)
-        for path in sorted(glob(f"{store.STORE}/*.json"))
+        for pattern in ("*.json", "unchanged-starts*")
+        for path in sorted(glob(f"{store.STORE}/{pattern}"))
     ]
     trust = "a trust store, which running containers may have mounted; remove it when none has"
     found += [Leftover(path, trust, False) for path in sorted(glob(f"{store.STORE}/trust/*"))]
@@ -53,7 +58,7 @@ def leftovers(record: Record) -> list[Leftover]:
 
 
 def purge() -> None:
-    """Removes the policy, the compiled policies, the event log and the marks of test containers. Raises OSError."""
+    """Removes the policy, its compiled forms, the metrics' state, the event log and marks of probes. Raises OSError."""
     compiler.clear()
     for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
         Path(path).unlink(missing_ok=True)

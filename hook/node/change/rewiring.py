@@ -5,7 +5,6 @@ A first install, a later install and an uninstall are the same change; an uninst
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,13 +14,13 @@ from hook.base.errors import ReassertError, describe
 from hook.node import systemd
 from hook.node.change import journal as journals
 from hook.node.change import tree, units
-from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
-from hook.node.change.journal import DIRECTORY, Journal
+from hook.node.change.files import TREE, Change, Disk, State, missing_directories
+from hook.node.change.journal import DIRECTORY
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
+from hook.node.change.rollback import rollback, still_called, uninterruptible
 from hook.node.engines.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
 from hook.node.errors import NodeError
-from hook.node.probe.proof import clear
 from hook.policy import compiler
 
 Say = Callable[[str], None]
@@ -178,7 +177,7 @@ class Rewiring:
             self._wait_for(started)
             if prove and self.engine.running():
                 prove(after())
-            _uninterruptible()
+            uninterruptible()
         except BaseException as error:
             begun = journals.pending(self.directory)
             if begun is not None:
@@ -226,7 +225,7 @@ class Rewiring:
         left = [path for path, count in users.items() if count and real_of(path)]
         for path in left:
             if not self.record.elsewhere(path, self.engine.name):
-                say(_still_called(path, users[path]))
+                say(still_called(path, users[path]))
         part = self._new_part(left, self.record.parts[self.engine.name].directories, [], disk)
         if self._is_last():
             changes += self._program_removed(disk)
@@ -344,73 +343,3 @@ class Rewiring:
     def _wait_for(self, started: list[str]) -> None:
         for unit in started if self.engine.running() else []:
             systemd.wait_active(unit)
-
-
-def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Say) -> None:
-    """Undoes a change and makes the engine read its old configuration. Raises NodeError if that fails too."""
-    _uninterruptible()
-    trouble = None
-    try:
-        journal.undo()
-        if restart:
-            try:
-                engine.restart()
-            except NodeError as error:
-                trouble = error
-        _remove_new(journal, engine, directory, say)
-    except OSError as error:
-        raise NodeError(
-            f"not everything could be restored: {describe(error)}; fix that, then run `reassert node uninstall`"
-        ) from None
-    if not Record.read(directory).engines():
-        compiler.clear()
-    if systemd.available() and journal.units:
-        units.roll_back(journal.units)
-    if trouble is not None:
-        raise NodeError(f"every file was restored, but {engine.title} does not start again: {trouble}")
-    tree.tidy()
-    journals.remove_directories(journal.directories)
-    journal.end(directory)
-
-
-def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Say) -> None:
-    """Removes programs that a change added, unless containers that started meanwhile call them. Raises OSError."""
-    try:
-        clear(engine)
-    except NodeError as error:
-        say(f"Note: leftovers of an interrupted test container in {engine.name} could not be removed: {error}")
-    record = Record.read(directory)
-    part = record.parts.setdefault(engine.name, OwnerRecord())
-    new = list(reversed(journal.new()))
-    scripts = [path for path in new if script(path)]
-    if scripts:
-        engine.settle()
-    now = engine.read() if scripts else None
-    waited = not scripts
-    for path in new:
-        real = real_of(path)
-        if not (real or waited):  # the dispatchers have gone, what they call goes next
-            tree.let_starts_end()
-            waited = True
-        users = engine.users(now, path) if path in scripts else 0
-        state = pass_through(real) if real and users else None
-        if state:
-            say(_still_called(path, users))
-            part.files[path] = OwnedFile(None, state.sha256())
-            made = [above for above in journal.directories if path.startswith(f"{above}/")]
-            part.directories = sorted({*part.directories, *made})
-        if not is_same(state, look(path)):
-            put(path, state)
-    path, wanted = record.change()
-    if not is_same(wanted, look(path)):
-        put(path, wanted)
-
-
-def _still_called(path: str, users: int) -> str:
-    return f"{users} running containers or commands still call {path}: it stays and only calls {real_of(path)}"
-
-
-def _uninterruptible() -> None:
-    """Ignores signals, since the steps that follow must finish. After a SIGKILL, the next run repeats them."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)

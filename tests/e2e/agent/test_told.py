@@ -170,6 +170,37 @@ def test_the_status_and_the_event_at_the_end(start: Start) -> None:
     assert "no agent answers" in done.stderr
 
 
+def test_starts_that_change_nothing_are_counted_warm_or_cold(start: Start) -> None:
+    """They leave no event. Of a cold one, the next agent tells, if none runs."""
+    agent, scrape = start.agent, start.agent.node.directory / "run" / "metrics.sock"
+    config = start.bundle / "config.json"
+
+    def created() -> None:
+        config.write_text(json.dumps({"process": {"env": [WANTED]}, "root": {"path": "r"}}))
+        done = subprocess.run([start.file, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "container." not in agent.node.events.read_text()
+
+    def unchanged() -> dict[str, float]:
+        lines = [line for line in scraped(scrape).splitlines() if 'outcome="unchanged"' in line]
+        return {line.split('cold="')[1].split('"')[0]: float(line.split()[-1]) for line in lines if "_total" in line}
+
+    agent.stop()
+    agent.node.write_policy(POLICY.partition("    mounts:")[0])
+    run(str(REASSERT), "policy", "compile", *agent.node.options()[:4])
+    agent.start(more=["--metrics", f"unix:{scrape}"])
+    created()
+    assert unchanged() == {"": 1}
+    agent.stop(signal.SIGSTOP)
+    created()
+    agent.stop(signal.SIGCONT)
+    assert unchanged() == {"": 1, "timeout": 1}
+    agent.stop()
+    created()
+    agent.start(more=["--metrics", f"unix:{scrape}"])
+    assert unchanged() == {"absent": 1}
+
+
 # -- the NRI plugin in the same process
 
 

@@ -25,8 +25,8 @@ Snapshot = dict[str, Entry]
 """By path on the node."""
 
 
-TIMED = {"last-verify.json", "events-position.json", "etc-reassert-policy.yaml.json", ".lock"}
-"""Files with the time of the last `node verify`, and with the position of the metrics in the event log; the compiled
+TIMED = {"last-verify.json", "events-position.json", "unchanged-starts", "etc-reassert-policy.yaml.json", ".lock"}
+"""Files with the time of the last `node verify`, and with the state of the metrics; the compiled
 policy, which the agent writes some time after its start. Their directory stands for them."""
 
 

@@ -15,6 +15,8 @@ INSTALL = "/src/reassert/install.sh"
 EXTRAS = (
     "/usr/share/reassert/policy.schema.json",
     "/usr/local/share/bash-completion/completions/reassert",
+    "/usr/local/share/fish/vendor_completions.d/reassert.fish",
+    "/usr/local/share/zsh/site-functions/_reassert",
     "/usr/local/share/man/man8/reassert-policy-test.8.gz",
 )
 

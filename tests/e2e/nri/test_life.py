@@ -148,5 +148,5 @@ def test_metrics_tell_what_happened(start_pod: StartPod, start_plugin: StartPlug
     wait_for(lambda: "reassert_containers_total{" in scraped(), "the container's number", scraped)
     text = scraped()
     assert 'reassert_containers_total{adapter="nri",cold="",outcome="adjusted",start=""} 1.0' in text
-    assert 'reassert_edits_total{adapter="nri",kind="env",rule="gpu"} 1.0' in text
+    assert 'reassert_edits_total{adapter="nri",kind="env",result="asked",rule="gpu"} 1.0' in text
     assert "reassert_nri_connected 1.0" in text

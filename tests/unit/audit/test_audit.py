@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from hook.adapters.decision import Decision
 from hook.audit import workers
 from hook.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, Finding
-from hook.audit.command import as_table
+from hook.audit.command import as_table, progress
 from hook.audit.inventory import Running
 from hook.audit.judge import Difference
 from hook.audit.why import Round
@@ -128,3 +129,21 @@ def test_watch_repeats_and_a_user_without_root_is_told(
     assert main([*arguments, "nobody"]) == 2
     assert "no running container has the id or name nobody" in capsys.readouterr().err
     assert main([*arguments, "--watch=-1"]) == 2
+
+
+def test_a_look_that_takes_long_draws_a_bar_on_a_terminal_and_nothing_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(range(0, 100, 1))
+    monkeypatch.setattr("hook.audit.command.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    for is_terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda is_terminal=is_terminal: is_terminal)
+        draw = progress()
+        for done in range(501):
+            if done in (0, 250, 500):
+                draw(done, 500)
+        said = capsys.readouterr().err
+        assert bool(said) == is_terminal
+    bars = re.findall(r"\r\[(#*)(\.*)\] (\d+) of 500 containers", said)
+    assert [(done, len(full) == len(left)) for full, left, done in bars] == [("0", False), ("250", True)]
+    assert said.endswith("\r\x1b[K")

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from hook.audit.inventory import Running
-from hook.cases.diff import Change, affected, changes, touched
+from hook.cases.diff import Change, affected, changes, diff, touched
 from hook.container.identity import identify
 from hook.container.spec import Spec
 from unit.support import CONTAINERD, document, policy, reassert, spec
@@ -102,7 +102,9 @@ def test_a_policy_in_audit_mode_touches_nothing_until_it_is_enforced() -> None:
     assert [entries for _, entries in touched(audit, other, there)] == [["env B"]]
 
 
-def test_a_container_that_cannot_be_read_is_told_and_hides_no_other() -> None:
+def test_a_container_that_cannot_be_read_is_told_and_hides_no_other(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def gone() -> Spec:
         raise FileNotFoundError(2, "No such file or directory", "/b/config.json")
 
@@ -117,3 +119,10 @@ def test_a_container_that_cannot_be_read_is_told_and_hides_no_other() -> None:
     assert told[0].problem.startswith("/b/config.json")
     assert told[1].problem == "kata?"
     assert told[2].entries == ("env CA", "env B")
+    old, new = root_dir / "old.yaml", root_dir / "new.yaml"
+    old.write_text(document(CA))
+    new.write_text(document())
+    monkeypatch.setattr("hook.audit.inventory.running", lambda: there)
+    assert diff(str(old), str(new), "table", on_node=True) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "1 of 3 running containers would start differently; of 2 it is not known"

@@ -173,16 +173,19 @@ def test_nul_in_a_process_file_is_unacceptable() -> None:
         ProcessFile(b'{"env": ["A\\u0000=1"]}', "/p")
 
 
+MOUNT = {"destination": "/x", "type": "bind", "source": "/s", "options": ["ro"]}
+
+
 @pytest.mark.parametrize(
     ("parts", "place"),
     [
         ((["A\0"], [], [], {}), "env"),
         ((["A"], ["\0"], [], {}), "args"),
-        (([], [], [{"destination": "/x", "options": ["ro", "\0"]}], {}), "mounts"),
-        (([], [], [{"destination": "/x\0", "options": []}], {}), "mounts"),
+        (([], [], [{**MOUNT, "options": ["ro", "\0"]}], {}), "mounts"),
+        (([], [], [{**MOUNT, "source": "/x\0"}], {}), "mounts"),
         (([], [], [], {"a": "\0"}), "annotations"),
         (([], [], [], {"\0": ""}), "annotations"),
-        ((["A=1"], ["a"], [{"destination": "/x", "options": ["ro"], "n": 1}], {"a": "b"}), ""),
+        ((["A=1"], ["a"], [MOUNT], {"a": "b"}), ""),
     ],
 )
 def test_nul_in_what_comes_without_a_text_is_found(parts: Any, place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_a_container_of_no_pod_goes_by_its_name_or_image() -> None:
     assert one(event("edited", edits=[NVIDIA], container={"image": "registry/app:1"})).name == "registry/app:1"
 
 
+def test_the_owner_of_a_container_outside_kubernetes_is_found_by_name_or_id() -> None:
+    """docker writes neither name nor image into config.json."""
+    reason = {"rule": "gpu", "message": "m"}
+    found = [event("edited", "", number, edits=[NVIDIA], id=f"{number}{'a' * 63}") for number in range(4)]
+    text = as_text(summarise([*found, event("denied", "", 9, container={"container": "db"}, denials=[reason])]))
+    assert "unknown" not in text
+    assert " containers outside Kubernetes  4 changed" in text
+    ids = ", ".join(f"{number}{'a' * 11}" for number in range(3))
+    assert f"- Ask the owner of the containers outside Kubernetes ({ids}, …) to remove env NVIDIA" in text
+    assert "from the container and its image: rule gpu replaces it." in text
+    assert "- Ask the owner of container db to change what makes rule gpu refuse the container: m." in text
+
+
 def test_what_is_refused_comes_first() -> None:
     found = [event("edited", "many", n, edits=[NVIDIA]) for n in range(9)]
     summary = summarise([*found, event("denied", "bad", 10, denials=[DENIED])])
@@ -143,7 +157,15 @@ def test_table_and_json(tmp_path: Path) -> None:
 
 def test_a_log_that_is_missing_is_said(tmp_path: Path) -> None:
     done = reassert("report", "--events", str(tmp_path / "none"))
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert (done.returncode, done.stderr) == (1, f"reassert: {tmp_path}/none: No such file or directory\n")
+
+
+def test_a_log_without_an_event_in_that_time_is_no_missing_log(tmp_path: Path) -> None:
+    path = write(tmp_path / "events.jsonl", [event("edited", "web", edits=[NVIDIA])])
+    os.utime(path, (1, 1))
+    for command in ("events", "report"):
+        done = reassert(command, "--since", "1h", "--events", str(path))
+        assert (done.returncode, done.stderr) == (0, ""), command
 
 
 # -- pod authors choose names

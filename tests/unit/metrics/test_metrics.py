@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 from pip._vendor.certifi import where
+from startpath import MOUNT, RULE, Start
 
+from hook.adapters import unchanged
 from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.base.errors import Usage
 from hook.base.logfile import append
@@ -26,9 +28,10 @@ from hook.metrics.certificates import expiries
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
 from hook.metrics.options import check_directory
+from hook.metrics.unchanged import UnchangedStarts
 from hook.policy.compiler import refresh
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
-from unit.support import ROOT, document
+from unit.support import ROOT, document, reassert
 
 BUNDLE = Path(where())
 
@@ -56,12 +59,13 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
         path,
         event("edited", "a", 1, edits=[NVIDIA, CA]),
         event("edited", "a", 2, edits=[CA], start="cold", cold="absent"),
-        event("denied", "a", 3, adapter="hook", denials=[DENIED]),
+        event("denied", "a", 3, adapter="hook", denials=[DENIED], edits=[CA]),
         event("would-deny", "a", 4, mode="Audit", denials=[DENIED], edits=[NVIDIA]),
         event("edited", "a", 5, mode="Audit", applied=False),
         event("edited", "a", 10, tried=True, applied=False, edits=[{**CA, "mode": "Audit"}]),
         event("error", "a", 6, errors=[{"rule": "", "message": "x"}]),
-        event("edited", "a", 7, adapter="nri", start=""),
+        event("edited", "a", 7, adapter="nri", start="", applied=False, asked=True, edits=[NVIDIA]),
+        event("would-deny", "a", 11, tried=True, applied=True, edits=[CA], denials=[{**DENIED, "mode": "Audit"}]),
         event("drifted", "a", 8, adapter="nri", edits=[NVIDIA]),
         event("denied", "a", 9, probe=True, denials=[DENIED]),
         {"event": "policy.held", "adapter": "precreate", "start": "cold"},
@@ -78,14 +82,22 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
     assert starts("runtime", "adjusted", "warm") == 1
     assert starts("runtime", "adjusted", "cold", "absent") == 1
     assert starts("hook", "refused", "warm") == 1
-    assert starts("runtime", "audited", "warm") == 3
+    assert starts("runtime", "audited", "warm") == 4
     assert starts("runtime", "failed", "warm") == 1
     assert starts("nri", "adjusted", "") == 1
     assert starts("precreate", "unchanged", "cold") == 1
-    assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 9
-    assert found['reassert_edits_total{adapter="runtime",kind="env",rule="company-ca"}'] == 3
-    assert found['reassert_refusals_total{adapter="hook",rule="gpu"}'] == 1
-    assert found['reassert_refusals_total{adapter="runtime",rule="gpu"}'] == 1
+    assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 10
+    edits = {name: value for name, value in found.items() if name.startswith("reassert_edits_total")}
+    assert edits == {
+        'reassert_edits_total{adapter="runtime",kind="env",result="applied",rule="gpu"}': 1,
+        'reassert_edits_total{adapter="runtime",kind="env",result="applied",rule="company-ca"}': 3,
+        'reassert_edits_total{adapter="runtime",kind="env",result="audited",rule="company-ca"}': 1,
+        'reassert_edits_total{adapter="runtime",kind="env",result="audited",rule="gpu"}': 1,
+        'reassert_edits_total{adapter="hook",kind="env",result="refused",rule="company-ca"}': 1,
+        'reassert_edits_total{adapter="nri",kind="env",result="asked",rule="gpu"}': 1,
+    }
+    assert found['reassert_refusals_total{adapter="hook",result="refused",rule="gpu"}'] == 1
+    assert found['reassert_refusals_total{adapter="runtime",result="audited",rule="gpu"}'] == 2
     assert found['reassert_drift_total{kind="env",rule="gpu"}'] == 1
     assert found['reassert_probes_total{adapter="runtime",outcome="refused"}'] == 1
     assert found['reassert_errors_total{kind="decision"}'] == 1
@@ -118,6 +130,73 @@ def test_the_first_events_of_a_node_count_though_the_agent_ends_before_it_has_co
     log(path, event("edited", "a", 1))
     LogCounter(str(path), str(root_dir), metrics).count()
     assert any(name.startswith("reassert_containers_total") for name in samples(metrics))
+
+
+# -- starts that change nothing, and so have no event
+
+
+def test_a_cold_start_that_changes_nothing_is_counted_once(root_dir: Path) -> None:
+    start, metrics = Start(root_dir), Metrics()
+    counter = LogCounter(str(root_dir / "events.jsonl"), str(root_dir / "s"), metrics)
+    create = ["--", "--root", str(root_dir / "state"), "create", "--bundle", str(start.bundle), "0a"]
+
+    def run(*arguments: str, text: str = "") -> None:
+        done = reassert(*arguments, *start.where, "--cold=absent", *create if text == "" else (), input=text)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def counts() -> dict[str, float]:
+        counter.count()
+        kinds = ("reassert_containers_total", "reassert_probes_total")
+        return {name: value for name, value in samples(metrics).items() if name.startswith(kinds)}
+
+    start.set_policy({**RULE, "match": {"namespaces": ["other"]}})
+    run("runtime", "--real", "/bin/true")
+    assert counts() == {}, "no agent has asked for it"
+    for _ in range(2):
+        run("runtime", "--real", "/bin/true")
+    run("hook", "createRuntime", text=start.state())
+    run("hook", "createRuntime", "--handed-on", "--config", str(start.config), text=start.state())
+    run("hook", "poststop", text=start.state())
+    unchanged = 'reassert_containers_total{adapter="%s",cold="absent",outcome="unchanged",start="cold"}'
+    wanted = {unchanged % "runtime": 3, unchanged % "hook": 1}
+    assert counts() == wanted
+    start.set_policy({**RULE, "mounts": [MOUNT]})
+    run("runtime", "--real", "/bin/true")
+    assert "reassert/decision" in start.config.read_text(), "the hook writes the event of this container"
+    assert counts() == wanted
+
+
+def test_a_line_is_counted_that_was_on_its_way_while_the_file_was_taken(root_dir: Path) -> None:
+    metrics, path = Metrics(), root_dir / "unchanged-starts"
+    starts = UnchangedStarts(str(root_dir), metrics)
+    starts.count()
+    with path.open("a") as early:
+        path.write_text("runtime absent\nprobe runtime absent\nhook -\nhook\nevil x\n\0\n")
+        starts.count()
+        assert path.read_text() == ""
+        early.write("precreate -\n")
+    starts.count()
+    starts.count()
+    found = {name: value for name, value in samples(metrics).items() if "unchanged" in name}
+    assert found == {
+        'reassert_containers_total{adapter="runtime",cold="absent",outcome="unchanged",start="cold"}': 1,
+        'reassert_probes_total{adapter="runtime",outcome="unchanged"}': 1,
+        'reassert_containers_total{adapter="hook",cold="",outcome="unchanged",start="cold"}': 1,
+        'reassert_containers_total{adapter="precreate",cold="",outcome="unchanged",start="cold"}': 1,
+    }
+
+
+def test_the_file_of_unchanged_starts_stops_growing_and_a_bad_one_stops_nothing(root_dir: Path) -> None:
+    start = Start(root_dir)
+    start.set_policy({**RULE, "match": {"namespaces": ["other"]}})
+    path = root_dir / "s/unchanged-starts"
+    path.write_bytes(b"-" * unchanged.LIMIT)
+    start.create()
+    assert path.stat().st_size == unchanged.LIMIT
+    path.unlink()
+    os.mkfifo(path)
+    start.create()
+    UnchangedStarts(str(root_dir / "s"), NoMetrics()).count()
 
 
 # -- the node
@@ -259,7 +338,7 @@ def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None
     """node_exporter reads while it is written."""
     metrics = Metrics()
     for number in range(300):
-        metrics.edit(f"rule-{number}", "env", "runtime")
+        metrics.edit(f"rule-{number}", "env", "applied", "runtime")
     work = service._Work(metrics, str(tmp_path), None)
     work.write()
     path, stop, bad = tmp_path / service.FILE, threading.Event(), list[str]()

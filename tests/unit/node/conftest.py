@@ -11,6 +11,7 @@ import pytest
 from hook.node import systemd
 from hook.node.change import journal as journals
 from hook.node.change import rewiring as change
+from hook.node.change import rollback
 from hook.node.change.files import State, put
 from hook.node.probe import proof
 from unit.node.fake import FakeNode
@@ -50,5 +51,5 @@ def order(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         put(path, state)
 
     monkeypatch.setattr(journals, "put", logged)
-    monkeypatch.setattr(change, "put", logged)
+    monkeypatch.setattr(rollback, "put", logged)
     return node.engine.calls

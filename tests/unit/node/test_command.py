@@ -12,6 +12,7 @@ import pytest
 
 from hook.node import command
 from hook.node import status as status_module
+from hook.node.asked import adapters_of
 from hook.node.change import journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from hook.node.engines import registry
@@ -223,4 +224,4 @@ def test_adapters_are_those_asked_for_or_wired_and_nri_never_comes_alone(
     text: str | None, wired: list[str], adapters: tuple[str, ...]
 ) -> None:
     engine = FakeEngine(adapters=("runtime", "nri", "hook", "cdi"))
-    assert command._adapters(text, engine, OwnerRecord(wired)) == adapters
+    assert adapters_of(text, engine, OwnerRecord(wired)) == adapters

@@ -12,7 +12,7 @@ import pytest
 from hook.node.change import journal as journals
 from hook.node.change.files import State
 from hook.node.change.record import Record
-from hook.node.change.rewiring import rollback
+from hook.node.change.rollback import rollback
 from hook.node.engines.artifacts.dispatchers import real_of
 from hook.node.errors import NodeError
 from hook.node.probe import proof

@@ -111,4 +111,4 @@ def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None
     (root_dir / "ca.crt").touch()
     result = reassert("policy", "check", "--node", str(source))
     assert (result.returncode, result.stderr) == (0, "")
-    assert "valid on this node, 1 rules" in result.stdout
+    assert "valid on this node, 1 rule," in result.stdout

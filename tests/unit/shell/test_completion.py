@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -63,9 +65,66 @@ def test_every_command_and_option_is_in_the_script(shell: str) -> None:
                 assert re.search(rf"(?<!\w){re.escape(spelled)}(?![\w-])", done.stdout), (command.words, name)
 
 
-@pytest.mark.parametrize("shell", [shell for shell in SHELLS if shutil.which(shell)])
-def test_shell_reads_its_script(shell: str, tmp_path: Path) -> None:
-    path = tmp_path / "script"
-    path.write_text(script(shell, ROOT))
-    done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True)
+# -- the shells themselves
+
+TYPED = {
+    "no": "node",
+    "policy sch": "schema",
+    "policy check --st": "--strict",
+    "node verify --exc": "--except",
+    "policy check -o gi": "github",
+    "report --output h": "html",
+    "explain --policy /etc/hostn": "/etc/hostname",
+    "policy check /etc/hostn": "/etc/hostname",
+    "trust build --add /etc/hostn": "/etc/hostname",
+}
+"""What TAB makes of the last word: a command, an option, a value, a file."""
+
+
+def test_bash_completes() -> None:
+    assert {line: completed(*line.split()) for line in TYPED} == {line: [word] for line, word in TYPED.items()}
+
+
+@pytest.mark.fish
+def test_fish_completes(tmp_path: Path) -> None:
+    path = tmp_path / "reassert.fish"
+    path.write_text(script("fish", ROOT))
+    asked = "".join(f"complete -C 'reassert {line}'; echo; " for line in TYPED)
+    done = subprocess.run(["fish", "--no-config", "-c", f"source {path}; {asked}"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines() if line] == list(TYPED.values())
+
+
+@pytest.mark.zsh
+def test_zsh_completes(tmp_path: Path) -> None:
+    """In a terminal, with the script where packages put it; a key of the test writes the line down."""
+    (tmp_path / "_reassert").write_text(script("zsh", ROOT))
+    out = tmp_path / "out"
+    out.touch()
+    (tmp_path / ".zshrc").write_text(
+        f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D\n"
+        f'note() {{ print -r -- "$BUFFER" >> {out}; BUFFER=; }}\n'
+        "zle -N note; bindkey '^X' note; bindkey '^I' complete-word\n"
+    )
+    master, slave = os.openpty()
+    with subprocess.Popen(
+        ["zsh", "-d", "-i"],
+        env={"ZDOTDIR": str(tmp_path), "TERM": "dumb", "PATH": os.environ["PATH"]},
+        cwd="/",
+        start_new_session=True,
+        **dict.fromkeys(("stdin", "stdout", "stderr"), slave),
+    ) as shell:
+        os.close(slave)
+        os.set_blocking(master, False)
+        deadline = time.monotonic() + 60
+        for number, line in enumerate(TYPED, 1):
+            os.write(master, f"reassert {line}\t\x18".encode())
+            while len(out.read_text().splitlines()) < number:
+                assert time.monotonic() < deadline, out.read_text()
+                with contextlib.suppress(BlockingIOError):
+                    os.read(master, 1 << 16)
+                time.sleep(0.01)
+        shell.kill()
+    os.close(master)
+    lines = [f"reassert {line.rpartition(' ')[0]} {word}" for line, word in TYPED.items()]
+    assert [line.split() for line in out.read_text().splitlines()] == [line.split() for line in lines]

@@ -23,6 +23,8 @@ from hook.policy.resident import Resident
 REQUEST = messages.get("CreateContainerRequest")
 VALIDATE = messages.get("ValidateContainerAdjustmentRequest")
 RESPONSE = messages.get("CreateContainerResponse")
+KNOWN = "2.2.0"
+"""The first version of containerd that asks about what all plugins want."""
 
 
 def create_request(env: list[str], **fields: Any) -> Any:
@@ -153,6 +155,11 @@ _LABELS = {
     "reassert_containers_total": ("adapter", "start", "cold"),
     **dict.fromkeys(("reassert_probes_total", "reassert_edits_total", "reassert_refusals_total"), ("adapter",)),
 }
+
+
+def events_of(plugin: Running) -> list[dict[str, Any]]:
+    """The events about containers."""
+    return [event for event in plugin.logged() if event["event"].startswith("container.")]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

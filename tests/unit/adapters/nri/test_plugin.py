@@ -37,7 +37,7 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
         assert event["verified"] == ""  # nobody has looked yet
         assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
         assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
-        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env") == 1
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") == 1
         assert plugin.metric("reassert_nri_connected") == 1
         assert plugin.metric("reassert_decision_seconds_count") == 2
         assert plugin.metric("reassert_policy_loaded_timestamp_seconds") == plugin.resident.loaded_at > 0
@@ -50,6 +50,9 @@ def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path, monkeypatch
             assert (response.status.code, env(response)) == (0, {})
             assert (plugin.logged()[-1]["event"], plugin.logged()[-1]["applied"]) == (event, False)
             assert plugin.metric("reassert_containers_total", outcome="audited") == 1
+            assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="audited") == 1
+            refusals = plugin.metric("reassert_refusals_total", rule="gpu", result="audited")
+            assert refusals == (1 if event == "container.would-deny" else None)
             with monkeypatch.context() as patch:  # nor if there is no decision at all
                 patch.setattr("hook.adapters.nri.creation.identify", lambda *_: 1 / 0)
                 assert plugin.create(["GPU=all"]).status.code == 0
@@ -61,7 +64,8 @@ def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
         status = plugin.create(["GPU=all"]).status
         assert status.code == 7
         assert status.message.startswith("reassert: refused team-a/web-1/app: rule gpu: env GPU is reserved")
-        assert plugin.metric("reassert_refusals_total", rule="gpu") == 1
+        assert plugin.metric("reassert_refusals_total", rule="gpu", result="refused") == 1
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="refused") == 1
 
 
 def test_a_probe_is_marked_and_counted_apart(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +79,7 @@ def test_a_probe_is_marked_and_counted_apart(root_dir: Path, monkeypatch: pytest
         assert plugin.logged()[-1]["probe"] is True
         assert plugin.metric("reassert_probes_total", outcome="adjusted") == 1
         assert plugin.metric("reassert_containers_total", outcome="adjusted") is None
-        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env") is None
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") is None
         (marks / "1-2-3").unlink()
         plugin.create(["GPU=all"])
         assert "probe" not in plugin.logged()[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -25,9 +26,9 @@ POLICY = document({"name": "gpu", "env": [{"name": "GPU", "value": "void"}]})
 
 
 class Process:
-    """`reassert nri` from this checkout, between a runtime's socket and systemd's."""
+    """`reassert nri` from this checkout, between a runtime's socket and systemd's; with `agent`, the agent instead."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, agent: bool = False) -> None:
         self.directory = directory
         (directory / "policy.yaml").write_text(POLICY)
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -35,10 +36,14 @@ class Process:
         self.notified.settimeout(60)
         self.runtime = socket.socket(socket.AF_UNIX)
         self.options = options
+        self.program = ["nri", "--socket", str(directory / "nri")]
+        if agent:
+            sockets = ["--socket", str(directory / "agent" / "agent.sock"), "--nri-socket", str(directory / "nri")]
+            self.program = ["agent", "--nri", *sockets]
 
     def start(self) -> None:
         """Start it; nobody listens on the runtime's socket yet."""
-        command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "nri", "--socket", str(self.directory / "nri")]
+        command = [sys.executable, str(ROOT / "hook" / "__main__.py"), *self.program]
         command += ["--policy", str(self.directory / "policy.yaml"), "--store", str(self.directory / "store")]
         command += ["--events", str(self.directory / "events.jsonl"), *self.options]
         environment = {
@@ -93,6 +98,27 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
     process.process.send_signal(signal.SIGTERM)
     process.wait_for("STOPPING=1")
     assert process.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("agent", [False, True], ids=["nri", "agent"])
+def test_event_of_the_last_answer_is_written_before_it_ends(root_dir: Path, agent: bool) -> None:
+    process = Process(root_dir, agent=agent)
+    try:
+        process.listen()
+        process.start()
+        peer = process.accept()
+        process.wait_for("READY=1")
+        for number in range(5):  # one would be written by chance
+            peer.send("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
+        for _ in range(5):
+            peer.response()
+        process.process.send_signal(signal.SIGTERM)
+        assert process.process.wait(30) == 0
+        events = [json.loads(line) for line in (root_dir / "events.jsonl").read_text().splitlines()]
+        edited = [event["id"] for event in events if event["event"] == "container.edited"]
+        assert edited == [f"c{number}" for number in range(5)]
+    finally:
+        process.close()
 
 
 def test_a_policy_that_the_runtime_brings_counts_for_its_connection(process: Process) -> None:

@@ -1,11 +1,10 @@
-"""What all NRI plugins together ask for: the recorded question of containerd 2.4, and generated ones."""
+"""The decision about what all NRI plugins together ask for: recorded from containerd 2.4, and generated."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,16 @@ from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.nri.mux import PLUGIN
 from hook.adapters.nri.plugin import TICK
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.validation import Merged, Validator, is_known_to
+from hook.adapters.nri.validation import Merged, Validator
 from hook.base.errors import Undecided
 from hook.policy.resident import Resident
 from unit.adapters.nri.support import (
+    KNOWN,
     REQUEST,
     RESPONSE,
     VALIDATE,
-    Running,
     create_request,
+    events_of,
     running,
     wait_until,
 )
@@ -37,8 +37,6 @@ from unit.support import FIXTURES, document, examples, policy
 
 GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
 POLICY = document(GPU)
-KNOWN = "2.2.0"
-SUBSCRIBED = 8 | 1 << 13
 ENV, MOUNTS, DEVICES, CDI = 6, 2, 4, 5
 
 
@@ -48,62 +46,6 @@ def owned(field: int, name: str, plugin: str = "20-late", container: str = "c0")
     entry = owners.owners.add(key=container).value.compound.add(key=field)
     entry.value.owners[name] = plugin
     return owners
-
-
-def events_of(plugin: Running) -> list[dict[str, Any]]:
-    """The events about containers."""
-    return [event for event in plugin.logged() if event["event"].startswith("container.")]
-
-
-# -- the subscription
-
-
-@pytest.mark.parametrize(
-    ("engine", "version", "nri", "known"),
-    [
-        ("containerd", "1.7.29", "", False),
-        ("containerd", "v2.1.9", "", False),
-        ("containerd", "v2.2.0", "", True),
-        ("containerd", "2.4.0-beta+unknown", "v0.12.2", True),
-        ("containerd", "unknown", "", False),
-        ("containerd", "unknown", "(devel)", True),
-        ("cri-o", "1.33.4", "", False),
-        ("cri-o", "1.34.0", "", True),
-        ("cri-o", "2.0.0-dev", "", True),
-        ("other", "9.9.9", "", False),
-    ],
-)
-def test_only_runtimes_that_know_the_question_are_subscribed_to(
-    engine: str, version: str, nri: str, known: bool
-) -> None:
-    """A runtime refuses a plugin that subscribes to what it does not know."""
-    assert is_known_to(engine, version, nri) is known
-
-
-def test_subscription_of_old_and_new_runtimes(root_dir: Path) -> None:
-    for version, nri, events in (("2.1.9", "", 8), (KNOWN, "", SUBSCRIBED), ("2.1.9", "v0.12.0", SUBSCRIBED)):
-        with running(root_dir, POLICY, take_in=False) as plugin:
-            assert plugin.peer.take_in(version, nri=nri) == events
-
-
-def test_subscription_is_given_up_where_the_runtime_refuses_it_twice(root_dir: Path) -> None:
-    """Else a runtime whose version misleads would have no plugin at all. A later one is asked again."""
-    with running(root_dir, POLICY, take_in=False) as first:
-        decider = first.decider
-        assert first.peer.take_in(KNOWN) == SUBSCRIBED
-        first.peer.socket.close()
-        first.thread.join(20)
-    for events in (SUBSCRIBED, 8):
-        with running(root_dir, POLICY, take_in=False) as plugin:
-            plugin.plugin._decider.unwanted = decider.unwanted
-            assert plugin.peer.take_in(KNOWN) == events
-    with running(root_dir, POLICY, take_in=False) as plugin:
-        plugin.plugin._decider.unwanted = decider.unwanted
-        assert plugin.peer.take_in("2.2.1") == SUBSCRIBED
-        plugin.create(["GPU=void"])
-        plugin.peer.socket.close()
-        plugin.thread.join(20)
-        assert not decider.unwanted["containerd 2.2.1"]  # it asked: the subscription was accepted
 
 
 # -- the recorded question
@@ -141,37 +83,6 @@ def test_recorded_question_of_containerd_is_understood_and_refused(root_dir: Pat
 
 
 # -- one event
-
-
-def test_event_waits_for_the_question_and_says_what_was_looked_at(root_dir: Path) -> None:
-    with running(root_dir, POLICY, version=KNOWN) as plugin:
-        create = create_request(["A=1", "GPU=all"])
-        adjust = RESPONSE.FromString(plugin.create(["A=1", "GPU=all"]).payload).adjust
-        assert events_of(plugin) == []
-        assert not plugin.validate(create, adjust=adjust).reject
-        [event] = events_of(plugin)
-        assert (event["event"], event["applied"], event["asked"]) == ("container.edited", False, True)
-        assert event["verified"] == "adjustment"
-        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
-        plugin.create(["GPU=void"])  # needs nothing, and has no event
-        assert not plugin.validate(create_request(["GPU=void"]), adjust={}).reject
-        assert len(events_of(plugin)) == 1
-        assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
-
-
-def test_event_is_written_without_the_question_too(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another plugin may have refused the container: at the next one, after a while, or when the connection ends."""
-    with running(root_dir, POLICY, version=KNOWN) as plugin:
-        plugin.create(["GPU=all"])
-        plugin.create(["GPU=all"], id="c1")
-        assert [event["id"] for event in events_of(plugin)] == ["c0"]
-        monkeypatch.setattr("hook.adapters.nri.plugin.UNHELD", 0.0)
-        wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0", "c1"])
-        monkeypatch.setattr("hook.adapters.nri.plugin.UNHELD", 30.0)
-        plugin.create(["GPU=all"], id="c2")
-        plugin.peer.socket.close()
-        plugin.thread.join(20)
-        assert [(event["id"], event["verified"]) for event in events_of(plugin)] == [("c0", ""), ("c1", ""), ("c2", "")]
 
 
 def test_refused_container_has_one_event(root_dir: Path) -> None:
@@ -447,17 +358,3 @@ def _decider(version: str, report: Report) -> Validator:
     decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]  # a policy without a file
     decider.removes_mounts = removes_mounts("containerd", version)
     return decider
-
-
-def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The events of earlier containers are written after the answer, or in a thread."""
-    go = threading.Event()
-    with running(root_dir, POLICY, version=KNOWN) as plugin:
-        plugin.create(["GPU=all"])
-        monkeypatch.setattr("hook.adapters.nri.report.try_to_append", lambda *_: go.wait(20))
-        for number in range(1, 4):
-            begin = time.monotonic()
-            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
-            assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void"
-            assert time.monotonic() - begin < 1.5
-        go.set()

@@ -1,0 +1,72 @@
+"""What the options of `reassert node install` ask for, with what an earlier install chose."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from hook.base.errors import Usage
+from hook.node import status
+from hook.node.change import installation
+from hook.node.change.files import Disk
+from hook.node.change.program import front_in_use, policy, program, seed
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.engines import registry
+from hook.node.engines.artifacts import agent_unit
+from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
+from hook.node.errors import NodeError
+
+
+@dataclass(frozen=True)
+class AskedFor:
+    """The change that the options of `install` ask for. `is_wired`: whether the engine was wired before."""
+
+    choice: Choice
+    wiring: Wiring
+    rewiring: Rewiring
+    is_wired: bool
+
+
+def asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
+    """Returns the change that the options ask for; changes nothing. `copy`: the `prepare` of `program`."""
+    record = Record.read()
+    engine = registry.engine(registry.chosen(options.engine))
+    old = record.parts.get(engine.name, OwnerRecord())
+    adapters = adapters_of(options.adapter, engine, old)
+    scope = options.runtime_class
+    if scope is None and not options.default:
+        scope = old.runtime_class
+    # Without --adapter, the plugin's service stays as it is, like the adapters.
+    unit = options.unit and (options.adapter is not None or status.plugin_is_ours(old))
+    if not options.unit and NRI not in adapters:
+        raise Usage("--no-unit only applies to the NRI plugin; add --adapter nri")
+    put = program(copy)
+    agent = options.agent if options.agent is not None else agent_unit.is_wanted(old.notes)
+    cold = agent_unit.why_cold(agent, front_in_use())
+    given = {"metrics": options.metrics, "textfile": options.textfile}
+    metrics = agent_unit.metrics_of(given, old.notes, [part.notes for part in record.parts.values()])
+    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use(), metrics)
+    now, disk = engine.read(), Disk()
+    wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
+    agent_unit.add_agent(wiring, choice)
+    installation.note(wiring.notes, choice.program)
+    if cold and RUNTIME in adapters:
+        wiring.remarks.append(f"every container start is cold: {cold}")
+    if choice.policy.warning:
+        wiring.remarks.append(choice.policy.warning)
+    target = Target(wiring, list(adapters), scope, [*put.changes, *seed()])
+    return AskedFor(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
+
+
+def adapters_of(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:
+    """Returns the adapters in the order of ADAPTERS. NRI includes the verifying hook: without it, NRI fails open."""
+    names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
+    for name in names:
+        if name not in ADAPTERS:
+            raise Usage(f"--adapter takes one or more of {', '.join(ADAPTERS)}, separated by commas, not {name!r}")
+        if name not in engine.adapters:
+            raise NodeError(f"{engine.title} has no adapter {name}; it has {', '.join(engine.adapters)}")
+    if NRI in names:
+        names = [*names, HOOK]
+    return tuple(name for name in ADAPTERS if name in names)

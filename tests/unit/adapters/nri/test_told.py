@@ -1,0 +1,135 @@
+"""When the event about a container is written: after the answer, once, and without holding up the next container."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.adapters.nri import untold
+from hook.adapters.nri.metrics import Metrics, NoMetrics
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.untold import LIMIT, MOST, Untold
+from unit.adapters.nri.support import KNOWN, RESPONSE, create_request, events_of, running, wait_until
+from unit.support import document
+
+POLICY = document({"name": "gpu", "env": [{"name": "GPU", "value": "void"}]})
+
+
+def test_events_of_containers_that_are_created_at_once_come_after_the_answers(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, in their order; those that would be too many before the next request."""
+    monkeypatch.setattr("hook.adapters.nri.plugin.QUIET", 1000)
+    count = 2 * MOST + 3
+    with running(root_dir, POLICY) as plugin:
+        for number in range(count):
+            assert not plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}")).status.code
+        wait_until(lambda: len(events_of(plugin)) >= 2 * MOST)
+        assert len(events_of(plugin)) == 2 * MOST  # a pause would be longer
+        wait_until(lambda: plugin.decider.untold.count() == 3)
+        wait_until(lambda: len(events_of(plugin)) == count)
+        assert [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(count)]
+        assert all(event["durationMs"] < 1000 for event in events_of(plugin))  # until the answer, not until the event
+
+
+def test_event_is_written_when_the_connection_ends_at_once(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.call("CreateContainer", create_request(["GPU=all"]))
+        plugin.peer.socket.close()
+        plugin.thread.join(20)
+        wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0"])
+
+
+def test_event_waits_for_the_question_and_says_what_was_looked_at(root_dir: Path) -> None:
+    with running(root_dir, POLICY, version=KNOWN) as plugin:
+        create = create_request(["A=1", "GPU=all"])
+        adjust = RESPONSE.FromString(plugin.create(["A=1", "GPU=all"]).payload).adjust
+        assert events_of(plugin) == []
+        assert not plugin.validate(create, adjust=adjust).reject
+        [event] = events_of(plugin)
+        assert (event["event"], event["applied"], event["asked"]) == ("container.edited", False, True)
+        assert event["verified"] == "adjustment"
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
+        plugin.create(["GPU=void"])  # needs nothing, and has no event
+        assert not plugin.validate(create_request(["GPU=void"]), adjust={}).reject
+        assert len(events_of(plugin)) == 1
+        assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
+
+
+def test_event_is_written_without_the_question_too(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another plugin may have refused the container: at the next one, after a while, or when the connection ends."""
+    with running(root_dir, POLICY, version=KNOWN) as plugin:
+        plugin.create(["GPU=all"])
+        plugin.create(["GPU=all"], id="c1")
+        assert [event["id"] for event in events_of(plugin)] == ["c0"]
+        monkeypatch.setattr("hook.adapters.nri.plugin.UNHELD", 0.0)
+        wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0", "c1"])
+        monkeypatch.setattr("hook.adapters.nri.plugin.UNHELD", 30.0)
+        plugin.create(["GPU=all"], id="c2")
+        plugin.peer.socket.close()
+        plugin.thread.join(20)
+        assert [(event["id"], event["verified"]) for event in events_of(plugin)] == [("c0", ""), ("c1", ""), ("c2", "")]
+
+
+def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many containers are created meanwhile; their events are written once it goes on."""
+    go = threading.Event()
+    write = untold.Report.line
+
+    def hang(*arguments: Any) -> None:
+        go.wait(60)
+        write(*arguments)
+
+    with running(root_dir, POLICY) as plugin:
+        monkeypatch.setattr("hook.adapters.nri.report.Report.line", hang)
+        for number in range(100):
+            begin = time.monotonic()
+            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
+            assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void"
+            assert time.monotonic() - begin < 1.5
+        assert len(plugin.plugin._stuck) == 1
+        assert events_of(plugin) == []
+        go.set()
+        wait_until(lambda: [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(100)])
+
+
+def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events of earlier containers are written after the answer, or in a thread."""
+    go = threading.Event()
+    with running(root_dir, POLICY, version=KNOWN) as plugin:
+        plugin.create(["GPU=all"])
+        monkeypatch.setattr("hook.adapters.nri.report.try_to_append", lambda *_: go.wait(20))
+        for number in range(1, 4):
+            begin = time.monotonic()
+            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
+            assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void"
+            assert time.monotonic() - begin < 1.5
+        go.set()
+
+
+def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written() -> None:
+    metrics = Metrics()
+    report = Report("/dev/null", metrics)
+    waiting = Untold(report)
+    told: list[int] = []
+    waiting.add("c0", lambda: told.append(1 // 0))
+    waiting.add("c1", lambda: told.append(1))
+    waiting.tell()
+    report.close()
+    assert told == [1]
+    assert metrics._registry.get_sample_value("reassert_errors_total", {"kind": "log"}) == 1
+
+
+def test_events_that_wait_have_a_limit() -> None:
+    report = Report("/dev/null", NoMetrics())
+    waiting = Untold(report)
+    told: list[int] = []
+    for number in range(LIMIT + 1):
+        waiting.add("c0", lambda number=number: told.append(number))  # type: ignore[misc]  # mypy infers no type for it
+    waiting.tell()
+    report.close()
+    assert told == list(range(LIMIT))
