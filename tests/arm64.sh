@@ -4,13 +4,13 @@
 #   sudo tests/arm64.sh [PYTEST-ARGUMENTS]
 #
 # Needs debootstrap, and qemu-user-static as the kernel's interpreter of arm64 programs (binfmt_misc). The root file system
-# stays in build/roots/arm64.
+# stays in build/roots/arm64, or in $ROOT. What qemu-user lacks is skipped by name (tests/machine.py).
 set -eu
 cd "$(dirname "$0")/.."
 [ "$(id -u)" -eq 0 ] || { echo "tests/arm64.sh: run it as root" >&2; exit 2; }
 grep -qs enabled /proc/sys/fs/binfmt_misc/qemu-aarch64 ||
   { echo "tests/arm64.sh: the kernel runs no arm64 programs; on Debian: apt-get install qemu-user-static binfmt-support" >&2; exit 2; }
-root=$PWD/build/roots/arm64
+root=$(realpath -m "${ROOT:-build/roots/arm64}")
 if [ ! -e "$root/.complete" ]; then
   echo "Setting up $root …"
   rm -rf "$root"

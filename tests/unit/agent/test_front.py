@@ -43,6 +43,7 @@ def test_there_is_no_heap(tmp_path: Path) -> None:
     assert not re.search(r"\b(malloc|calloc|realloc|free|strdup|system|popen)\b", symbols)
 
 
+@pytest.mark.traced
 def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     program = tmp_path / "front_test"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-conversion", "-Wno-shadow"]
@@ -54,13 +55,23 @@ def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     assert int(done.stdout) > 1000
 
 
-def test_it_is_small_and_takes_little_memory(tmp_path: Path) -> None:
-    """As it is built for a release; its memory while it waits for an agent that does not answer."""
+def built(directory: Path) -> Path:
+    """As it is built for a release."""
     need(shutil.which("musl-gcc") is not None, "musl-tools")
-    front, real = tmp_path / "front", tmp_path / "real"
+    front = directory / "front"
     subprocess.run([SOURCE.with_name("build.sh"), front], check=True)
+    return front
+
+
+def test_it_is_small(tmp_path: Path) -> None:
     # arm64's segments are 64 KiB apart, for kernels with pages of that size.
-    assert front.stat().st_size <= (70_000 if platform.machine() == "aarch64" else 40_000)
+    assert built(tmp_path).stat().st_size <= (70_000 if platform.machine() == "aarch64" else 40_000)
+
+
+@pytest.mark.shown
+def test_it_takes_little_memory(tmp_path: Path) -> None:
+    """While it waits for an agent that does not answer."""
+    front, real = built(tmp_path), tmp_path / "real"
     real.write_text("#!/bin/sh\n")
     text = f"#!{front}\n# mark\n# real: {real}\n# verbs: create\n# socket: {tmp_path}/s\n"
     file = tmp_path / "file"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from e2e.support import need
 
 from hook import events
 from hook.base import logfile
@@ -252,8 +254,10 @@ def test_a_full_disk_leaves_no_half_line_and_the_log_goes_on_afterwards(root_dir
     assert int(done.stdout) > 100
 
 
+@pytest.mark.traced
 def test_an_append_costs_one_system_call_more_than_the_writing(root_dir: Path) -> None:
     """open, fstat, write, close on the file: the look at the size is all that the rotation costs."""
+    need(shutil.which("strace") is not None, "strace")
     trace = root_dir / "trace"
     script = (
         "from hook.base.logfile import append; import sys; append(sys.argv[1], b'1');"
