@@ -49,7 +49,11 @@ exec unshare --mount --pid --fork --kill-child sh -euc '
   umount -l /old
   cd /src
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/root sh -euc "
-    python3 -m venv build/venv-test
-    build/venv-test/bin/pip install --quiet --no-index --find-links /wheels -r /wheels/requirements.txt
+    if ! cmp -s /wheels/requirements.txt /venv/made; then
+      rm -rf /venv
+      python3 -m venv /venv
+      /venv/bin/pip install --quiet --no-index --find-links /wheels -r /wheels/requirements.txt
+      cp /wheels/requirements.txt /venv/made
+    fi
     uname -m
-    exec build/venv-test/bin/python -m pytest --fast --quiet \"\$@\"" sh "$@"' sh "$root" "$@"
+    exec /venv/bin/python -m pytest --fast --quiet \"\$@\"" sh "$@"' sh "$root" "$@"
