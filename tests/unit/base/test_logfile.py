@@ -124,7 +124,7 @@ events.write(sys.argv[1], {"start": int(sys.argv[2]), "filling": "x" * 200})
 
 
 def test_a_crash_loop_of_a_hundred_starts_a_second_loses_no_line(root_dir: Path) -> None:
-    """Each start a process of its own, as under an engine; the log rotates every 30 of them. On a slow machine fewer."""
+    """Each start a process of its own, as under an engine; the log rotates every 30 of them."""
     log = root_dir / "events.jsonl"
     starts, per_second = 300, 100
     began = time.monotonic()
