@@ -23,6 +23,8 @@ cd source
 sed -i "s/Extension('pyexpat', sources=\['pyexpat.c'\])/Extension('pyexpat', sources=['pyexpat.c'], extra_compile_args=['-DPy_BUILD_CORE_MODULE'])/" setup.py
 # A patch of Debian's runs the profile's tests a second time, and takes a failed one for a failed build.
 sed -i '/^\ttask="\$(PROFILE_TASK)"; \\$/,/^\tesac$/d' Makefile.pre.in
+# Bytecode of the whole standard library, in three kinds: PyInstaller makes its own.
+sed -i 's|\$(DESTDIR)\$(LIBDEST)/compileall\.py|-c pass|' Makefile.pre.in
 set -- --with-lto
 [ "${PGO:-yes}" = no ] || set -- --enable-optimizations "$@"
 # The profile is that of tests near to what reassert does, from Python's own list (Lib/test/libregrtest/pgo.py): not all of
