@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build CPython from Debian's source package, in the root file system of a release (packaging/release.sh):
 #
-#   python.sh SUITE PACKAGE PREFIX          with CC, the compiler, and PGO=no for a build without a profile
+#   python.sh SUITE PACKAGE PREFIX          with CC, the compiler, and PGO=no for a quick build
 #
 # PREFIX/version is then the version of Debian's package, PREFIX/abi the number that wheels are named after.
 # Profile-guided and link-time optimisation make it faster than Debian's own build, and with
@@ -25,8 +25,7 @@ sed -i "s/Extension('pyexpat', sources=\['pyexpat.c'\])/Extension('pyexpat', sou
 sed -i '/^\ttask="\$(PROFILE_TASK)"; \\$/,/^\tesac$/d' Makefile.pre.in
 # Bytecode of the whole standard library, in three kinds: PyInstaller makes its own.
 sed -i 's|\$(DESTDIR)\$(LIBDEST)/compileall\.py|-c pass|' Makefile.pre.in
-set -- --with-lto
-[ "${PGO:-yes}" = no ] || set -- --enable-optimizations "$@"
+if [ "${PGO:-yes}" = yes ]; then set -- --enable-optimizations --with-lto; else set -- --disable-test-modules; fi
 # The profile is that of tests near to what reassert does, from Python's own list (Lib/test/libregrtest/pgo.py): not all of
 # them pass with Debian's patches. Modules that need other libraries are left out: reassert uses none of them.
 profile="-m test --pgo test_base64 test_binascii test_bytes test_codecs test_collections test_complex test_datetime"

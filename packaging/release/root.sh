@@ -6,7 +6,8 @@
 #
 # Another architecture than this machine's is emulated by qemu-user-static (binfmt): arm64 on amd64. The compiler alone is
 # this machine's, since an emulated one takes hours: a cross compiler below /cross, which compiles with the headers and
-# libraries of the root. CPython is then built without a profile, which running it under emulation would take too long.
+# libraries of the root. CPython is built without a profile then, which is made by running it, and without link-time
+# optimisation.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 directory=$1
