@@ -5,7 +5,8 @@
 #
 #   sudo packaging/release.sh                          unsigned
 #   sudo packaging/release.sh --key ~/.ssh/release     sign SHA256SUMS with a key of ssh-keygen
-#   sudo packaging/release.sh --architecture arm64     emulated by qemu-user-static
+#   sudo packaging/release.sh --architecture arm64     on amd64, emulated by qemu-user-static. CPython is built without
+#                                                      profile and link-time optimisation: slower than on arm64
 #   sudo packaging/release.sh --root DIR --output DIR  other places
 #
 # The same commit gives the same bytes, in any directory. On Debian: apt-get install debootstrap python3-pip git

@@ -4,13 +4,13 @@
 #   sudo tests/arm64.sh [PYTEST-ARGUMENTS]
 #
 # Needs debootstrap, and qemu-user-static as the kernel's interpreter of arm64 programs (binfmt_misc). The root file system
-# stays in build/roots/arm64.
+# stays in build/roots/arm64, or in $ROOT. What qemu-user lacks is skipped by name (tests/machine.py).
 set -eu
 cd "$(dirname "$0")/.."
 [ "$(id -u)" -eq 0 ] || { echo "tests/arm64.sh: run it as root" >&2; exit 2; }
 grep -qs enabled /proc/sys/fs/binfmt_misc/qemu-aarch64 ||
   { echo "tests/arm64.sh: the kernel runs no arm64 programs; on Debian: apt-get install qemu-user-static binfmt-support" >&2; exit 2; }
-root=$PWD/build/roots/arm64
+root=$(realpath -m "${ROOT:-build/roots/arm64}")
 if [ ! -e "$root/.complete" ]; then
   echo "Setting up $root …"
   rm -rf "$root"
@@ -49,7 +49,11 @@ exec unshare --mount --pid --fork --kill-child sh -euc '
   umount -l /old
   cd /src
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/root sh -euc "
-    python3 -m venv build/venv-test
-    build/venv-test/bin/pip install --quiet --no-index --find-links /wheels -r /wheels/requirements.txt
+    if ! cmp -s /wheels/requirements.txt /venv/made; then
+      rm -rf /venv
+      python3 -m venv /venv
+      /venv/bin/pip install --quiet --no-index --find-links /wheels -r /wheels/requirements.txt
+      cp /wheels/requirements.txt /venv/made
+    fi
     uname -m
-    exec build/venv-test/bin/python -m pytest --fast --quiet \"\$@\"" sh "$@"' sh "$root" "$@"
+    exec /venv/bin/python -m pytest --fast --quiet \"\$@\"" sh "$@"' sh "$root" "$@"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import machine
 import pytest
 from e2e.support import REASSERT
 from hypothesis import settings
@@ -28,6 +29,10 @@ def several_users() -> bool:
 NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "root": ("to be root; root of a user namespace is enough", lambda: os.geteuid() == 0),
     "users": ("files and processes of several users: the machine's own root", several_users),
+    "openat2": ("openat2(2)", machine.has_openat2),
+    "userns": ("user namespaces of ordinary users", machine.users_make_namespaces),
+    "shown": ("a /proc that shows programs themselves, not their emulator", machine.shows_programs),
+    "traced": ("processes that can be traced: ptrace(2)", machine.traces),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
     "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),
     "zsh": ("zsh", lambda: shutil.which("zsh") is not None),

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Try the archive of a release on each Debian: the demo (wrapper, hook and mounts under the Debian's own runc) in 11, 12, 13
-# and sid, and a test of each adapter with the containerd of 12, 13 and sid.
+# Try the archive of a release on each Debian: the demo (the wrapper under the Debian's own runc) in 11, 12, 13 and sid.
+# Then `node install` with each adapter on booted nodes of 12, 13 and sid, with their containerd. Debian 11's containerd
+# 1.4 is older than what reassert supports, so the hook and the NRI plugin are tried there with this machine's runc and crun
+# and with containerd 1.7. Takes about two minutes.
 #
 #   sudo tests/release.sh build/release/VERSION/reassert-VERSION-linux-ARCH.tar.gz
 #
@@ -43,10 +45,24 @@ for suite in bullseye bookworm trixie forky; do
     "$work/$suite" "$(realpath "build/roots/$suite")" "$work/$name"
 done
 
-printf '\n== adapters\n'
-export REASSERT="$program/reassert" VENV="$PWD/build/venv-test" PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
-mkdir -p "$PYTEST_DEBUG_TEMPROOT"
-unshare --mount --propagation private sh -c '
-  if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-  exec "$VENV/bin/python" -m pytest --numprocesses=2 --dist=loadscope -q tests/e2e/cri/test_pods.py tests/e2e/nri tests/e2e/test_hook.py \
-    tests/e2e/agent/test_agent.py'
+export VENV="$PWD/build/venv-test" PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
+mkdir -p "$PYTEST_DEBUG_TEMPROOT" dist/reassert # nodes have the program mounted at the latter
+mkdir "$work/11"
+cp tests/e2e/packaging/in_root.sh "$work/11/reassert"
+unshare --mount --propagation private sh -euc '
+  if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi # as tests/run.sh
+  run_tests() {
+    "$VENV/bin/python" -m pytest --quiet --numprocesses=2 --dist=loadscope "$@"
+  }
+  printf "\n== adapters on booted nodes of bookworm, trixie and forky\n"
+  REASSERT=$1/reassert run_tests tests/e2e/node/each_suite.py
+  printf "\n== hook and NRI plugin in bullseye\n"
+  cd "$2"
+  mkdir upper work root
+  mount -t overlay overlay -o "lowerdir=$3,upperdir=upper,workdir=work" root
+  mkdir -p root/release "root$PYTEST_DEBUG_TEMPROOT"
+  mount --bind "$1" root/release
+  cd "$4"
+  REASSERT=$2/reassert run_tests tests/e2e/test_hook.py tests/e2e/nri/test_override.py \
+    -k "createRuntime and (puts_the_mount_back or refuses_wrong_env) or undone_in_the_container and 1.7"' \
+  sh "$program" "$work/11" "$(realpath build/roots/bullseye)" "$PWD"

@@ -3,7 +3,9 @@
 #
 #   packaging/front/build.sh OUTPUT
 #
-# The program is static and position-independent. The options are spelled out, since musl-gcc has no -static-pie.
+# The program is static and position-independent. The options are spelled out, since musl-gcc has no -static-pie. On arm64
+# the linker's max-page-size stays 64 KiB: kernels with pages of that size do not load segments that are closer. It makes
+# the file bigger, not the memory.
 set -eu
 here=$(dirname "$0")
 command -v musl-gcc >/dev/null || { echo "$0: no musl-gcc; apt-get install musl-tools" >&2; exit 1; }

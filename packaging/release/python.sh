@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build CPython from Debian's source package, in the root file system of a release (packaging/release.sh):
 #
-#   python.sh SUITE PACKAGE PREFIX
+#   python.sh SUITE PACKAGE PREFIX          with CC, the compiler, and PGO=no for a quick build
 #
 # PREFIX/version is then the version of Debian's package, PREFIX/abi the number that wheels are named after.
 # Profile-guided and link-time optimisation make it faster than Debian's own build, and with
@@ -23,7 +23,9 @@ cd source
 sed -i "s/Extension('pyexpat', sources=\['pyexpat.c'\])/Extension('pyexpat', sources=['pyexpat.c'], extra_compile_args=['-DPy_BUILD_CORE_MODULE'])/" setup.py
 # A patch of Debian's runs the profile's tests a second time, and takes a failed one for a failed build.
 sed -i '/^\ttask="\$(PROFILE_TASK)"; \\$/,/^\tesac$/d' Makefile.pre.in
-if [ "${PGO:-yes}" = yes ]; then set -- --enable-optimizations --with-lto; else set --; fi
+# Bytecode of the whole standard library, in three kinds: PyInstaller makes its own.
+sed -i 's|\$(DESTDIR)\$(LIBDEST)/compileall\.py|-c pass|' Makefile.pre.in
+if [ "${PGO:-yes}" = yes ]; then set -- --enable-optimizations --with-lto; else set -- --disable-test-modules; fi
 # The profile is that of tests near to what reassert does, from Python's own list (Lib/test/libregrtest/pgo.py): not all of
 # them pass with Debian's patches. Modules that need other libraries are left out: reassert uses none of them.
 profile="-m test --pgo test_base64 test_binascii test_bytes test_codecs test_collections test_complex test_datetime"
@@ -31,7 +33,7 @@ profile="$profile test_fstring test_functools test_hashlib test_heapq test_int t
 profile="$profile test_long test_math test_memoryview test_operator test_ordered_dict test_re test_set test_struct test_time"
 profile="$profile test_unicode"
 ./configure --quiet --prefix="$prefix" --enable-shared --without-ensurepip --without-static-libpython \
-  --without-doc-strings --with-dbmliborder= "$@" \
+  --without-doc-strings --with-dbmliborder= "$@" CC="${CC:-gcc}" \
   CFLAGS=-fno-semantic-interposition LDFLAGS="-fno-semantic-interposition -Wl,-rpath,$prefix/lib"
 make -s -j "$(nproc)" PROFILE_TASK="$profile"
 rm -rf "$prefix"

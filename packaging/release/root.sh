@@ -4,7 +4,10 @@
 #
 #   packaging/release/root.sh DIRECTORY [ARCHITECTURE]
 #
-# Another architecture than this machine's is emulated by qemu-user-static (binfmt), without profile-guided optimisation.
+# Another architecture than this machine's is emulated by qemu-user-static (binfmt): arm64 on amd64. The compiler alone is
+# this machine's, since an emulated one takes hours: a cross compiler below /cross, which compiles with the headers and
+# libraries of the root. CPython is built without a profile then, which is made by running it, and without link-time
+# optimisation.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 directory=$1
@@ -17,19 +20,36 @@ stamp=$(echo "$SUITE $PYTHON_SUITE $PYTHON_PACKAGE $architecture" | cat - "$here
 echo "Setting up $directory: Debian and CPython (up to half an hour) …"
 mkdir -p "$(dirname "$directory")"
 log=$directory.log
-pgo=yes
-[ "$architecture" = "$(dpkg --print-architecture)" ] || pgo=no
+mirror=$("$here/../../tests/mirror.sh")
+own=$(dpkg --print-architecture)
+
+# Its programs start in the root, since Debian has every architecture's libraries in directories of their own.
+add_cross_compiler() {
+  debootstrap --variant=minbase --include=gcc-aarch64-linux-gnu "$SUITE" "$directory/cross" "$mirror"
+  rm -r "$directory/cross/usr/aarch64-linux-gnu/lib" # the root has them
+  mkdir "$directory/lib64"
+  ln -s /cross/lib64/ld-linux-x86-64.so.2 "$directory/lib64"
+  ln -s /cross/usr/lib/x86_64-linux-gnu "$directory/usr/lib"
+}
+
+pgo=yes cc=gcc
+case "$own $architecture" in
+"$own $own") ;;
+"amd64 arm64") pgo=no cc=/cross/usr/bin/aarch64-linux-gnu-gcc ;;
+*) echo "packaging/release/root.sh: $architecture cannot be built on $own" >&2; exit 2 ;;
+esac
 {
   rm -rf "$directory"
   debootstrap --arch="$architecture" --variant=minbase \
     --include=gcc,libc6-dev,make,dpkg-dev,xz-utils,zlib1g-dev,libffi-dev,libexpat1-dev,binutils,musl-tools,python3,rpm,umoci \
-    "$SUITE" "$directory" "$("$here/../../tests/mirror.sh")"
+    "$SUITE" "$directory" "$mirror"
+  [ $cc = gcc ] || add_cross_compiler
   cp /etc/resolv.conf "$directory/etc/resolv.conf"
   mkdir -p "$directory/build"
   cp "$here/python.sh" "$directory/build"
   # A pid namespace of its own ends every process of the build with it.
   unshare --mount --pid --fork --mount-proc="$directory/proc" \
-    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 PGO=$pgo \
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 PGO=$pgo CC=$cc \
     chroot "$directory" sh /build/python.sh "$PYTHON_SUITE" "$PYTHON_PACKAGE" /opt/python
 } > "$log" 2>&1 || { tail -n 30 "$log" >&2; exit 1; }
 echo "$stamp" > "$directory/.complete"

@@ -23,6 +23,13 @@ EPOCH = {"SOURCE_DATE_EPOCH": "1700000000"}
 INSTALL = "dpkg --force-unsafe-io --install /debs/1.deb"
 UPGRADE = "dpkg --force-unsafe-io --force-confdef --force-confold --install /debs/2.deb"
 
+POLICY = "/etc/reassert/policy.yaml"
+INSTALLED = "/var/lib/reassert/node/installed.json"
+BELOW_A_PREFIX = """{"parts": {"containerd": {
+"adapters": ["runtime"], "runtimeClass": null, "files": {}, "references": [], "directories": [], "units": [],
+"notes": {"program": "/srv/own/reassert/reassert", "prefix": "/srv/own"}}}}"""
+"""INSTALLED where containerd calls a program that `install.sh --prefix /srv/own` placed."""
+
 NEW_POLICY = "# what a later version ships\n"
 
 

@@ -10,11 +10,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from e2e.packaging.chroot import Chroot
-from e2e.packaging.conftest import INSTALL, NEW_POLICY, UPGRADE, build, frozen
+from e2e.packaging.conftest import BELOW_A_PREFIX, INSTALL, INSTALLED, NEW_POLICY, POLICY, UPGRADE, build, frozen
 from e2e.support import REASSERT, TOP, need, run
 
 PROGRAM = "/usr/lib/reassert/reassert"
-POLICY = "/etc/reassert/policy.yaml"
 
 EXTRAS = (
     "/usr/share/man/man8/reassert.8.gz",
@@ -154,8 +153,23 @@ def test_an_administrators_own_files_survive_a_purge(installed: Chroot) -> None:
     assert installed.run("ls /etc/reassert").stdout == "company-ca.pem\n"
 
 
+def test_a_purge_leaves_the_policy_that_another_installation_uses(installed: Chroot) -> None:
+    policy = installed.read(POLICY)
+    installed.put(INSTALLED, BELOW_A_PREFIX)
+    done = installed.run(
+        "dpkg --remove reassert; echo '# edited since' >> /etc/reassert/policy.yaml; dpkg --purge reassert"
+    )
+    assert "this node is wired with /srv/own/reassert/reassert" in done.stdout
+    assert installed.read(POLICY) == policy + "# edited since\n"
+    assert installed.run("ls /etc/reassert").stdout == "policy.yaml\n"
+    # Removed before another installation came: dpkg says nothing and deletes it.
+    installed.run(f"rm {POLICY} {INSTALLED}; {INSTALL}; dpkg --remove reassert")
+    installed.put(INSTALLED, BELOW_A_PREFIX)
+    assert "write it again" in installed.run("dpkg --purge reassert").stdout
+
+
 def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> None:
-    installed.put("/var/lib/reassert/node/installed.json", "nobody can read this")
+    installed.put(INSTALLED, "nobody can read this")
     before = installed.files()
     done = installed.run("dpkg --remove reassert", check=False)
     assert done.returncode == 1

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import socket
+import struct
 import subprocess
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_there_is_no_heap(tmp_path: Path) -> None:
     assert not re.search(r"\b(malloc|calloc|realloc|free|strdup|system|popen)\b", symbols)
 
 
+@pytest.mark.traced
 def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     program = tmp_path / "front_test"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-conversion", "-Wno-shadow"]
@@ -54,13 +56,28 @@ def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     assert int(done.stdout) > 1000
 
 
-def test_it_is_small_and_takes_little_memory(tmp_path: Path) -> None:
-    """As it is built for a release; its memory while it waits for an agent that does not answer."""
+def built(directory: Path) -> Path:
+    """As it is built for a release."""
     need(shutil.which("musl-gcc") is not None, "musl-tools")
-    front, real = tmp_path / "front", tmp_path / "real"
+    front = directory / "front"
     subprocess.run([SOURCE.with_name("build.sh"), front], check=True)
-    # arm64's segments are 64 KiB apart, for kernels with pages of that size.
-    assert front.stat().st_size <= (70_000 if platform.machine() == "aarch64" else 40_000)
+    return front
+
+
+def test_it_is_small_and_every_kernel_loads_it(tmp_path: Path) -> None:
+    """arm64's segments are 64 KiB apart, for kernels with pages of that size. An ELF file's headers: elf(5)."""
+    program, is_arm64 = built(tmp_path).read_bytes(), platform.machine() == "aarch64"
+    assert len(program) <= (70_000 if is_arm64 else 40_000)
+    table, count = struct.unpack_from("<Q", program, 32)[0], struct.unpack_from("<H", program, 56)[0]
+    headers = [program[table + 56 * number :][:56] for number in range(count)]
+    loaded = {header[48:] for header in headers if header[:4] == b"\x01\0\0\0"}  # p_align of each PT_LOAD
+    assert loaded == {struct.pack("<Q", 0x10000 if is_arm64 else 0x1000)}
+
+
+@pytest.mark.shown
+def test_it_takes_little_memory(tmp_path: Path) -> None:
+    """While it waits for an agent that does not answer."""
+    front, real = built(tmp_path), tmp_path / "real"
     real.write_text("#!/bin/sh\n")
     text = f"#!{front}\n# mark\n# real: {real}\n# verbs: create\n# socket: {tmp_path}/s\n"
     file = tmp_path / "file"

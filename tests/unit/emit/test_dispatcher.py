@@ -87,7 +87,7 @@ def test_dispatcher_does_not_dispatch_to_itself(tmp_path: Path) -> None:
 
 @pytest.mark.users
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("user", [0, 65534])
+@pytest.mark.parametrize("user", [0, pytest.param(65534, marks=pytest.mark.userns)])
 def test_ordinary_users_of_podman_get_the_real_runtime(shell: str, user: int, root_dir: Path) -> None:
     """As podman without root starts a runtime: as root of a user namespace that is somebody's."""
     real, own, script = root_dir / "crun", root_dir / "reassert", root_dir / "reassert-podman-crun"

@@ -61,6 +61,7 @@ def seen(found: list[dict[str, Any]], top: Path) -> list[str]:
     return [f"{'ours' if ours.items() <= mount.items() else 'foreign'} {mount['destination']}" for mount in found]
 
 
+@pytest.mark.openat2
 @pytest.mark.parametrize(
     ("commands", "expected"),
     [
@@ -96,6 +97,7 @@ def test_what_is_visible_counts(look: Look, top: Path, commands: list[str], expe
     assert seen(look(*commands), top) == expected
 
 
+@pytest.mark.openat2
 def test_where_nothing_may_be_mounted_everything_is_foreign(look: Look, top: Path) -> None:
     assert seen(look(OURS, RO, "bind source/sub 'in/etc ssl/sub'", source="", options=[]), top) == [
         "foreign etc ssl",
@@ -103,6 +105,7 @@ def test_where_nothing_may_be_mounted_everything_is_foreign(look: Look, top: Pat
     ]
 
 
+@pytest.mark.openat2
 def test_a_file_is_known_by_itself_not_by_what_it_says(look: Look, top: Path) -> None:
     for name in ("source/ca.pem", "evil/ca.pem"):
         (top / name).write_text("the same\n")

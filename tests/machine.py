@@ -1,0 +1,56 @@
+"""What the kernel lets a test do, tried once each. An emulator such as qemu-user lacks some of it (tests/arm64.sh)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import posix
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from hook.base.errors import Undecided
+from hook.linux import mountns
+
+_PTRACE_SEIZE = 0x4206  # include/uapi/linux/ptrace.h
+
+
+@cache
+def has_openat2() -> bool:
+    """Whether openat2(2) works."""
+    try:
+        posix.close(mountns.open_plain("/"))
+    except Undecided:
+        return False
+    return True
+
+
+@cache
+def users_make_namespaces() -> bool:
+    """Whether a process of an ordinary user can make a user namespace and be root in it."""
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    return subprocess.run([*nobody, "unshare", "--map-root-user", "true"], capture_output=True).returncode == 0
+
+
+@cache
+def shows_programs() -> bool:
+    """Whether /proc shows a process as the program that it runs, not as its emulator."""
+    sleep = shutil.which("sleep")
+    if not sleep:
+        return False
+    with subprocess.Popen([sleep, "60"]) as process:
+        shown = Path(f"/proc/{process.pid}/exe").resolve()
+        process.kill()
+    return shown == Path(sleep).resolve()
+
+
+@cache
+def traces() -> bool:
+    """Whether a process can trace another (ptrace(2)), as strace and LeakSanitizer do."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    with subprocess.Popen(["sleep", "60"]) as process:
+        traced = ptrace(_PTRACE_SEIZE, process.pid, None, None) == 0
+        os.kill(process.pid, 9)
+    return traced
