@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from hook.adapters.nri.metrics import NoMetrics
-from hook.adapters.unchanged import LIMIT, NAME, PROBE, NO_REASON
+from hook.adapters.unchanged import LIMIT, NAME, NO_REASON, PROBE
 from hook.base.files import make_directory
 
 ADAPTERS = ("runtime", "hook", "precreate", "nri")
