@@ -20,7 +20,7 @@ NAME = "unchanged-starts"
 LIMIT = 1 << 20
 """Size in bytes from which nothing is added, as when no agent has run for long: about 60,000 starts."""
 
-PROBE, UNASKED = "probe", "-"
+PROBE, NO_REASON = "probe", "-"
 
 _FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 
@@ -28,7 +28,7 @@ _FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK |
 def record(options: "Options", case: "Case") -> None:
     """Add a line. A file that is missing or cannot be written is no error."""
     words = [PROBE] if is_probe(case) else []
-    words += [adapter(options, case), case.start.get("cold", UNASKED)]
+    words += [adapter(options, case), case.start.get("cold", NO_REASON)]
     try:
         fd = posix.open(f"{options.store}/{NAME}", _FLAGS)
     except OSError:

@@ -56,7 +56,7 @@ class Workload:
     """The containers of one workload. `starts`: those with an event. `omitted`: items beyond those that are kept.
 
     `name`: "" for containers outside Kubernetes of which neither name nor image is known. `ids`: some container ids of
-    a workload that is no pod.
+    containers without a pod.
     """
 
     namespace: str

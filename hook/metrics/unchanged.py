@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from hook.adapters.nri.metrics import NoMetrics
-from hook.adapters.unchanged import LIMIT, NAME, PROBE, UNASKED
+from hook.adapters.unchanged import LIMIT, NAME, NO_REASON, PROBE
 from hook.base.files import make_directory
 
 ADAPTERS = ("runtime", "hook", "precreate", "nri")
@@ -58,4 +58,4 @@ class UnchangedStarts:
             probe = words[:1] == [PROBE]
             adapter, *cold = words[probe:]
             if adapter in ADAPTERS and len(cold) == 1:
-                self._metrics.unchanged(adapter, probe, "cold", "" if cold == [UNASKED] else cold[0])
+                self._metrics.unchanged(adapter, probe, "cold", "" if cold == [NO_REASON] else cold[0])

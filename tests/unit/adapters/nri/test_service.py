@@ -41,16 +41,15 @@ class Process:
             sockets = ["--socket", str(directory / "agent" / "agent.sock"), "--nri-socket", str(directory / "nri")]
             self.program = ["agent", "--nri", *sockets]
 
-    def start(self) -> None:
-        """Start it; nobody listens on the runtime's socket yet."""
+    def start(self, **watchdog: str) -> None:
+        """Start it; nobody listens on the runtime's socket yet.
+
+        `watchdog`: of a test that reads the notifications. Sending them waits when ten lie unread.
+        """
         command = [sys.executable, str(ROOT / "hook" / "__main__.py"), *self.program]
         command += ["--policy", str(self.directory / "policy.yaml"), "--store", str(self.directory / "store")]
         command += ["--events", str(self.directory / "events.jsonl"), *self.options]
-        environment = {
-            "PATH": os.defpath,
-            "NOTIFY_SOCKET": str(self.directory / "notify"),
-            "WATCHDOG_USEC": "600000",
-        }
+        environment = {"PATH": os.defpath, "NOTIFY_SOCKET": str(self.directory / "notify"), **watchdog}
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def listen(self) -> None:
@@ -85,7 +84,7 @@ def process(root_dir: Path) -> Iterator[Process]:
 
 
 def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Process) -> None:
-    process.start()
+    process.start(WATCHDOG_USEC="600000")
     process.wait_for("WATCHDOG=1")  # alive without a runtime
     process.listen()
     for ready in ("READY=1", "STATUS=connected"):
@@ -227,7 +226,7 @@ def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Pa
     path = root_dir / "metrics"
     process.options = ("--metrics", f"unix:{path}")
     socket.socket(socket.AF_UNIX).bind(str(path))  # of a plugin that was killed
-    process.start()
+    process.start(WATCHDOG_USEC="600000")
     process.wait_for("WATCHDOG=1")
     assert path.stat().st_mode & 0o777 == 0o600
     with socket.socket(socket.AF_UNIX) as client:
@@ -242,7 +241,7 @@ def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Pa
 def test_who_opens_many_connections_to_the_metrics_takes_no_descriptors(process: Process, root_dir: Path) -> None:
     path = root_dir / "metrics"
     process.options = ("--metrics", f"unix:{path}")
-    process.start()
+    process.start(WATCHDOG_USEC="600000")
     process.wait_for("WATCHDOG=1")
     idle = []
     for _ in range(30):
@@ -262,7 +261,7 @@ def test_metrics_on_a_loopback_port(process: Process) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process.options = ("--metrics", f"127.0.0.1:{port}")
-    process.start()
+    process.start(WATCHDOG_USEC="600000")
     process.wait_for("WATCHDOG=1")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
@@ -270,7 +269,7 @@ def test_metrics_on_a_loopback_port(process: Process) -> None:
 
 
 def test_edit_of_the_policy_is_compiled_before_a_container_needs_it(process: Process) -> None:
-    process.start()
+    process.start(WATCHDOG_USEC="600000")
     process.listen()
     process.accept()
     process.wait_for("READY=1")
