@@ -20,7 +20,7 @@ from hook.plan import Container, Plan
 from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Match, Policy
-from hook.policy.words import actual, wanted
+from hook.policy.words import actual, before_and_after, wanted
 from hook.reserve.env import Reserved
 from hook.reserve.outcome import Edit
 from hook.trial import Trial
@@ -215,7 +215,7 @@ def _why(match: Match) -> str:
 
 
 def _before_and_after(edit: Edit) -> tuple[str, str]:
-    before, after = edit.words()
+    before, after = before_and_after(edit)
     return before, f"{after} from {edit.origin}" if edit.origin else after
 
 

@@ -14,6 +14,7 @@ from hook.decide import Case
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import AUDIT, Policy
 from hook.policy.show import effective
+from hook.policy.words import before_and_after
 
 if TYPE_CHECKING:
     from hook.audit.inventory import Running
@@ -147,7 +148,7 @@ def _wanted(decided: Plan) -> dict[str, object]:
         **{f"env {name}": value for name, value in decided.env.values.items()},
         **{f"env {pattern}": None for pattern in decided.env.absent},
         **{f"mount {edit.name}": edit.source() for edit in decided.mounts},
-        **{f"{edit.kind} {edit.name}": edit.words()[1] for edit in decided.edits if edit.kind not in _OWN},
+        **{f"{edit.kind} {edit.name}": before_and_after(edit)[1] for edit in decided.edits if edit.kind not in _OWN},
         **({"refusal": joined(reasons)} if reasons else {}),
     }
 

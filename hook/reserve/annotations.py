@@ -37,10 +37,6 @@ class DropAnnotation(Edit):
         """The value, and None: the annotation is removed."""
         return self.before, None
 
-    def words(self) -> "tuple[str, str]":
-        """The quoted value, and "absent"."""
-        return repr(self.before), "absent"
-
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Remove each annotation with a reserved key, unless a device plugin set this key to this value.

@@ -2,7 +2,7 @@
 
 from hook.base.compare import clean
 from hook.base.errors import named
-from hook.reserve.outcome import SHOWN, Edit, Outcome
+from hook.reserve.outcome import Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,15 +62,6 @@ class PlaceDevice(Edit):
     def before_and_after(self) -> "tuple[object, object]":
         """OCI device objects."""
         return self.before, self.device
-
-    def words(self) -> "tuple[str, str]":
-        """Type, major and minor number."""
-        before = ", ".join(map(_words, self.before[:SHOWN]))
-        return before or "-", _words(self.device)
-
-
-def _words(device: "Device") -> str:
-    return f"{device.get('type')} {device.get('major')}:{device.get('minor')}"
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:

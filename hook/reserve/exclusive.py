@@ -174,10 +174,6 @@ class Drop(Edit):
         """OCI objects, and None: they are removed, or in cgroup rules the access is."""
         return self.before, None
 
-    def words(self) -> "tuple[str, str]":
-        """What it is, and "absent"."""
-        return self.what, "absent"
-
 
 class DropMount(Drop):
     """A mount of a device node, of a directory that holds one, or one that a CDI spec places."""

@@ -55,10 +55,6 @@ class Edit:
         """What the container would have started with and what it gets, as JSON; None: absent."""
         raise NotImplementedError
 
-    def words(self) -> "tuple[str, str]":
-        """The same as text for a table."""
-        raise NotImplementedError
-
     def describe(self) -> "dict[str, object]":
         """Returns the entry for events."""
         before, after = self.before_and_after()
