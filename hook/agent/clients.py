@@ -100,14 +100,13 @@ class Clients:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
-            if self._listener.fileno() < 0:
-                return None
-            if not isinstance(error, BlockingIOError):
+            if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
                 self._tally.dropped(describe(error))
                 time.sleep(0.01)
-            self._poll.modify(self._listening, _ONCE)
             return None
-        self._poll.modify(self._listening, _ONCE)
+        finally:
+            with contextlib.suppress(OSError):  # `close` was called
+                self._poll.modify(self._listening, _ONCE)
         connection.setblocking(False)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
