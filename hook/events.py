@@ -7,10 +7,9 @@ a pod's text in full; `line` limits its length when the event is written.
 import posix
 import time
 
-from hook.base.errors import ReassertError
 from hook.base.jsontext import encode
-from hook.base.system import timestamp, trusted
-from hook.container.identity import CONTAINERD, Identity
+from hook.base.system import timestamp
+from hook.container.identity import Identity
 from hook.plan import Plan
 from hook.policy.model import Policy
 
@@ -83,21 +82,15 @@ def container_event(
 
 
 def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bool:
-    """Whether the container is a probe, which `node verify` or `node install` started as root.
-
-    No other user can mark a container as a probe: engines choose ids at random, and only root can write to PROBES. The
-    pod's UID counts only over NRI and of containerd, for sandboxes. Elsewhere it may be a docker user's annotation.
-    """
+    """Whether the container is a probe, which `node verify` or `node install` started as root."""
     try:
-        marks = posix.listdir(PROBES)  # a list to compare with: an id is never used as a path
-        if not marks:  # as almost always
+        if not posix.listdir(PROBES):
             return False
-        trusted(PROBES)
-    except (OSError, ReassertError):
+    except OSError:  # as almost always
         return False
-    if container_id in marks or identity is None:
-        return container_id in marks
-    return identity.uid in marks and (adapter == "nri" or identity.engine == CONTAINERD)
+    from hook.probes import is_marked
+
+    return is_marked(PROBES, adapter, container_id, identity)
 
 
 def plan_event(

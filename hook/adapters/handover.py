@@ -11,7 +11,7 @@ import sys
 
 from hook.adapters.caller import Options
 from hook.base.compare import directories
-from hook.base.jsontext import encode, parse
+from hook.base.jsontext import encode
 from hook.base.system import is_link, own_command
 from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
@@ -51,10 +51,10 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     if denials:
         return Done(CONFIG, denials)
     decided.apply(spec)
-    draft = None
+    draft = ""
     if decided.is_seen_in_the_container():
         event = case.event(decided, Done(CONTAINER))
-        draft = parse(line(event)) if event else None  # shortened: runtimes copy annotations to their state
+        draft = line(event) if event else ""  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
         entries: Any = spec.hooks.get(STAGE) or []
         # Without that of an earlier start of this bundle, which may have been in another place.
@@ -100,12 +100,13 @@ def stamp(
     annotations: "dict[str, str]",
     reserved: Reserved,
     fingerprint: str,
-    draft: "dict[str, object] | None" = None,
+    draft: str = "",
     mounts: "list[str] | None" = None,
 ) -> "dict[str, str]":
     """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
 
-    `draft`: the event that the createRuntime hook completes. `mounts`: the paths of reserved mounts, for that hook.
+    `draft`: the event that the createRuntime hook completes, as a line of JSON. `mounts`: the paths of reserved mounts,
+    for that hook.
     """
     if not reserved and not draft and ANNOTATION not in annotations:
         return annotations
@@ -114,5 +115,6 @@ def stamp(
         decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
         if mounts:
             decision["mounts"] = mounts
-        stamped[ANNOTATION] = encode({**decision, "event": draft} if draft else decision)
+        text = encode(decision)
+        stamped[ANNOTATION] = f'{text[:-1]},"event":{draft}}}' if draft else text
     return stamped

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from hook.base.system import is_file
 
-_SETTLED_NS = 100_000_000
+SETTLED_NS = 100_000_000
 """Age in nanoseconds from which a file is cached; the clock of Linux file times ticks every 1 to 10 ms."""
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Kept(Generic[T]):
                 self._values.move_to_end(path)
                 return found[1]
         value = make()
-        if key and key == _key(path) and time.time_ns() - max(key[3:]) > _SETTLED_NS:
+        if key and key == _key(path) and time.time_ns() - max(key[3:]) > SETTLED_NS:
             with self._lock:
                 self._values[path] = (key, value)
                 while len(self._values) > self._count:

@@ -10,25 +10,25 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from hook import __version__, events
 from hook.adapters.nri.metrics import NoMetrics
 from hook.agent import protocol
+from hook.agent.clients import Client, Clients, Job
+from hook.agent.cold import BUSY, CALLER, ERROR, LATE, GoCold
 from hook.agent.listener import listener_at
-from hook.agent.protocol import Malformed, Request
+from hook.agent.memory import Memory
 from hook.agent.tally import COLD, Tally
-from hook.agent.work import BUSY, CALLER, ERROR, LATE, GoCold, Memory, answer
-from hook.agent.workers import Workers
+from hook.agent.work import answer
+from hook.agent.workers import RELIEF, Workers
 from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import timestamp
-from hook.linux.mountns import few_arenas, mount_id, own_directories, trim_memory
+from hook.linux.mountns import few_arenas, mounted_at, own_directories, trim_memory
 from hook.policy.resident import Resident
 
 ADAPTER = "agent"
@@ -37,17 +37,14 @@ LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
 REQUESTS = 256
 """The most requests that are answered or wait; one more is answered `cold`."""
 
-CLIENTS = 1024
-"""The most connections that have sent no request yet; each has one second to send it."""
-
 NICE = -10
 """The agent's nice value: container starts wait for it, and a request takes it a millisecond (setpriority(2))."""
 
 SWITCH = 0.0005
 """Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
 
-_COLLECTED, _COLLECT = 500, 1.0
-"""Answers and seconds after which circles of objects are collected, by the loop that accepts connections. Python's own
+_COLLECTED = 500
+"""Answers after which circles of objects are collected by the main thread, or fewer once no request comes. Python's own
 collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5
@@ -137,44 +134,19 @@ def _stop(*_: object) -> None:
     raise _Stop
 
 
-class _Client:
-    """A connection that has sent no request yet. `pid`: of the process that connected."""
-
-    __slots__ = ("began", "connection", "pid", "polled")
-
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.connection = connection
-        self.pid = pid
-        self.polled = False
-        self.began = time.monotonic()
-
-
-class _Job:
-    """A request that a thread answers. `given`: the descriptor that came with it, -1 once it is closed."""
-
-    __slots__ = ("client", "given", "request")
-
-    def __init__(self, client: _Client, request: Request, given: int) -> None:
-        self.client = client
-        self.request = request
-        self.given = given
-
-
 class Agent:
     """The connections of one listening socket. `plugin`: the NRI plugin, if it is in this process."""
 
     def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, tally: Tally) -> None:
-        self._listener = listener
         self._memory = memory
         memory.metrics = tally.metrics
         self._notifier = notifier
         self._tally = tally
         self._poll = select.epoll()
-        self._clients: dict[int, _Client] = {}
-        self._workers: Workers[_Job] = Workers(REQUESTS, self._work, own_directories)
-        self._dropped: Counter[str] = Counter()
+        self._clients = Clients(listener, self._poll, tally, lambda: json.dumps(self.status()).encode())
+        self._workers: Workers[Job] = Workers(REQUESTS, self._poll, self._clients.take, self._work, own_directories)
         self._told = 0.0
-        self._collected = (0.0, 0)
+        self._answers = self._collected = 0  # at the last look, at the last collection
         self._policy = Resident(memory.source, memory.directory)
         self._here = _place("self")
         self._thread = _stands()
@@ -182,24 +154,32 @@ class Agent:
         self.plugin: Plugin | None = None
 
     def run(self) -> None:
-        """Serves requests until an exception ends it."""
-        self._listener.setblocking(False)
-        self._poll.register(self._listener, select.EPOLLIN)
-        wait: float | None = None
+        """Serves requests until an exception ends it: idle threads take them, and this one where none is idle."""
+        looked = 0.0
         while True:
-            ready = self._poll.poll(_TICK if wait is None else wait)
-            for fd, _ in ready:
-                if fd == self._listener.fileno():
-                    self._accept()
-                else:
-                    self._receive(self._clients[fd])  # epoll returns no connection that was unregistered
-            wait = self._workers.look_after()
-            self._expire()
+            self._workers.crowded.clear()
+            if self._workers.is_crowded():
+                self._queue_next()
+            else:
+                self._workers.crowded.wait(_TICK)
+            self._workers.look_after()
+            if time.monotonic() - looked < _TICK:
+                continue
+            looked = time.monotonic()
+            self._workers.start()
+            self._clients.expire()
             self._tell_dropped()
             self._policy.get(0)  # compiles an edit in the background, so that no container start has to
-            self._collect(not ready and not self._workers.count())
+            self._collect()
             self.tell_systemd()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())
+
+    def _queue_next(self) -> None:
+        for fd, _ in self._poll.poll(RELIEF, 1):
+            job = self._clients.take(fd)
+            if job and not self._workers.submit(job):
+                self._answered(job.client, protocol.cold(BUSY))
+                os.close(job.given)
 
     def tell_systemd(self) -> None:
         """Says that the service is ready; with the NRI plugin, once a runtime has connected. Says it once."""
@@ -216,9 +196,7 @@ class Agent:
 
     def close(self) -> None:
         """Closes the listening socket and idle connections, and waits a second for requests that are being answered."""
-        self._listener.close()
-        for client in list(self._clients.values()):
-            self._forget(client).close()
+        self._clients.close()
         self._workers.wait(protocol.SECONDS)
         self._told = 0.0
         self._tell_dropped()
@@ -250,62 +228,7 @@ class Agent:
             {"event": event, "timestamp": now, "adapter": ADAPTER, "level": level, "message": text, **more},
         )
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
-                self._dropped[describe(error)] += 1
-                time.sleep(0.01)
-                return
-            connection.setblocking(False)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            pid, uid, _ = struct.unpack("3i", credentials)
-            if uid != 0:
-                self._drop(connection, f"uid {uid} is not root")
-            elif len(self._clients) >= CLIENTS:
-                self._drop(connection, "too many connections")
-            else:
-                client = self._clients[connection.fileno()] = _Client(connection, pid)
-                self._receive(client)  # front has usually sent its request by now
-
-    def _receive(self, client: _Client) -> None:
-        try:
-            frame, fds, flags, _ = socket.recv_fds(
-                client.connection, protocol.LIMIT, 1, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-            )
-        except BlockingIOError:
-            if not client.polled:
-                client.polled = True
-                self._poll.register(client.connection, select.EPOLLIN)
-            return
-        except OSError as error:
-            self._drop(self._forget(client), describe(error))
-            return
-        connection = self._forget(client)
-        try:
-            if flags & socket.MSG_TRUNC:
-                raise Malformed("the request is too large")
-            if not frame:
-                raise Malformed("closed without a request")
-            if frame == protocol.STATUS:
-                _close(fds)
-                self._reply(connection, json.dumps(self.status()).encode())
-                return
-            request = Request(frame)
-            if len(fds) != 1:
-                raise Malformed("the request has no descriptor")
-        except Malformed as error:
-            _close(fds)
-            self._drop(connection, str(error))
-            return
-        if not self._workers.submit(_Job(client, request, fds[0])):
-            self._answered(client, protocol.cold(BUSY))
-            _close(fds)
-
-    def _work(self, job: _Job) -> bool:
+    def _work(self, job: Job) -> bool:
         """Answer a request; whether its thread stands where it stood before."""
         client = job.client
         try:
@@ -322,66 +245,36 @@ class Agent:
                 frame = protocol.cold(ERROR)
             self._answered(client, frame)
         finally:
-            _close([job.given])
+            os.close(job.given)
         try:
             os.chdir("/")  # a working directory in a bundle would keep it from being unmounted
             return job.request.kind == protocol.RUNTIME or _stands() == self._thread
         except OSError:
             return False
 
-    def _answered(self, client: _Client, frame: bytes) -> None:
-        self._reply(client.connection, frame)
+    def _answered(self, client: Client, frame: bytes) -> None:
+        client.reply(frame)
         start = len(protocol.ANSWER) + 1
         kind = _ANSWERS[frame[start : start + 1]]
         reason = frame[start + 1 : -1].decode() if kind == COLD else ""
         self._tally.answered(kind, reason, time.monotonic() - client.began)
 
-    def _reply(self, connection: socket.socket, frame: bytes) -> None:
-        try:
-            connection.send(frame)
-        except OSError:  # front stopped waiting and starts cold
-            pass
-        connection.close()
-
-    def _forget(self, client: _Client) -> socket.socket:
-        if client.polled:
-            self._poll.unregister(client.connection)
-        del self._clients[client.connection.fileno()]
-        return client.connection
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        for client in [client for client in self._clients.values() if now - client.began > protocol.SECONDS]:
-            self._drop(self._forget(client), "no request within a second")
-
-    def _collect(self, idle: bool) -> None:
-        now, answers = time.monotonic(), self._tally.count
-        if (idle and now - self._collected[0] > _COLLECT) or answers - self._collected[1] > _COLLECTED:
+    def _collect(self) -> None:
+        answers = self._tally.count
+        idle = answers == self._answers and not self._workers.count()
+        self._answers = answers
+        if (idle and answers != self._collected) or answers - self._collected > _COLLECTED:
             gc.collect()
             trim_memory()
-            self._collected = (now, answers)
-
-    def _drop(self, connection: socket.socket, reason: str) -> None:
-        connection.close()
-        self._tally.dropped()
-        self._dropped[reason] += 1
+            self._collected = answers
 
     def _tell_dropped(self) -> None:
         """Logs one event for all clients that were dropped within a second."""
         now = time.monotonic()
-        if self._dropped and now - self._told > protocol.SECONDS:
+        if now - self._told > protocol.SECONDS and (dropped := self._tally.untold()):
             self._told = now
-            reasons = dict(self._dropped.most_common(16))
-            count = self._dropped.total()
-            self._dropped.clear()
-            self.log(
-                DROPPED, "warning", "connections without a valid request were dropped", count=count, reasons=reasons
-            )
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+            text = "connections without a valid request were dropped"
+            self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))
 
 
 def _stands() -> tuple[int, int, int]:
@@ -394,15 +287,10 @@ def _place(pid: int | str) -> tuple[object, ...]:
     """Returns the identity of a process's namespaces and root directory, and () if that cannot be read."""
     try:
         found = [os.stat(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES]
-        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
-        try:
-            found.append(os.fstat(root))
-            mount = mount_id(root)  # one directory can be the root in two mounts that have different mounts below it
-        finally:
-            os.close(root)
+        root = mounted_at(f"/proc/{pid}/root")
     except OSError as error:
         if pid == "self":
             print(f"reassert: {describe(error)}", file=sys.stderr)
             raise
         return ()
-    return mount, *((status.st_dev, status.st_ino) for status in found)
+    return root, *((status.st_dev, status.st_ino) for status in found)

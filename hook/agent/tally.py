@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -19,22 +20,33 @@ class Tally:
         self._warm: Counter[str] = Counter()
         self._cold: Counter[str] = Counter()
         self._dropped = 0
+        self._untold: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self.count = 0
         self._began = time.monotonic()
 
     def answered(self, answer: str, reason: str, seconds: float) -> None:
         """One request. `reason`: of one that is COLD."""
-        self.count += 1
-        if answer == COLD:
-            self._cold[reason] += 1
-        else:
-            self._warm[answer] += 1
+        with self._lock:
+            self.count += 1
+            if answer == COLD:
+                self._cold[reason] += 1
+            else:
+                self._warm[answer] += 1
         self.metrics.answer(answer, reason, seconds)
 
-    def dropped(self) -> None:
+    def dropped(self, reason: str) -> None:
         """A client that no front can be."""
-        self._dropped += 1
+        with self._lock:
+            self._dropped += 1
+            self._untold[reason] += 1
         self.metrics.dropped()
+
+    def untold(self) -> Counter[str]:
+        """The clients that were dropped since the last call, by reason."""
+        with self._lock:
+            found, self._untold = self._untold, Counter()
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """All counts since the agent started, and for how long it runs."""

@@ -7,7 +7,6 @@ thread can use the caller's working directory, and can enter a container's mount
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import socket
@@ -19,20 +18,20 @@ from hook.adapters import hook as hooks
 from hook.adapters import runtime, unchanged
 from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
-from hook.adapters.nri.metrics import NoMetrics
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
-from hook.agent.kept import Kept
+from hook.agent.cold import BUNDLE, LATE, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZE, STAGE, VERSION, GoCold
+from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
 from hook.base.files import append_line, parents_stderr
-from hook.base.system import Untrusted, replace_file, trusted
+from hook.base.system import is_file, read_fd, replace_file
 from hook.base.text import message
+from hook.container.spec import LIMIT
 from hook.decide import Case
 from hook.linux import early, look, lookdevices, place
 from hook.linux.mountns import open_plain
-from hook.policy import store
 from hook.policy.model import Policy
 from hook.reserve.env import Reserved
 
@@ -44,63 +43,22 @@ _LARGEST = 4 << 20
 
 _LARGEST_CHECKPOINT = 32 << 20
 
-_DECISIONS = 4096
-"""The most containers whose decision and bundle are cached."""
+_PATH_MAX = 4096
+"""Bytes of a path with its NUL (linux/limits.h): the size of front's buffer."""
+
+_DISPATCHERS = 64
+"""The most real runtimes whose options are cached."""
 
 LOADED = (late, early, look, lookdevices, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
-VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "policy", "path", "size"
-STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR = "stage", "mount", "pipe", "bundle", "late", "busy", "error"
-PROBE = "probe"
-COLD = (VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE, STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR, PROBE)
-"""The agent's reasons not to answer: words of the event's `cold` (docs/agent.md). front has more of its own."""
-
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
-
-
-class GoCold(BaseException):  # a BaseException: no `except Exception` may report it as an error of the container
-    """The agent answers this request with "start cold". Its argument is one of COLD."""
-
-
-class Memory:
-    """The agent's memory between requests, for one policy file and one store."""
-
-    def __init__(self, source: str, directory: str, event_log: str) -> None:
-        self.source = source
-        self.directory = directory
-        self.events = event_log
-        self.stores: Kept[store.Stored | None] = Kept(1)
-        self.checkpoints: Kept[bytes] = Kept(2)
-        self.bundles: Kept[str] = Kept(_DECISIONS)
-        self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
-        self.metrics = NoMetrics()
-        self._policy: tuple[object, Policy] | None = None
-
-    def policy(self) -> Policy:
-        """Returns the policy in force. Raises GoCold if it must be compiled first."""
-        problem, key = store.source_key(self.source)
-        path = store.store_path(self.source, self.directory)
-        try:
-            trusted(path)
-        except (Untrusted, OSError):
-            raise GoCold(POLICY) from None
-        stored = self.stores.get(path, lambda: store.read_store(self.source, self.directory))
-        if stored is None or (not problem and not stored.has_compiled(key)):
-            raise GoCold(POLICY)
-        state = (stored, problem, tuple(key))
-        last = self._policy
-        if last is not None and last[0] == state:
-            return last[1]
-        policy = stored.policy(self.source, key, problem)
-        self._policy = (state, policy)
-        return policy
 
 
 class Asking(Caller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_given", "_memory", "_said")
+    __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_memory", "_said")
 
     def __init__(self, memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
@@ -109,6 +67,7 @@ class Asking(Caller):
         self._given = given
         self._deadline = began + _SECONDS
         self._said: list[str] = []
+        self._elsewhere: set[int] = set()
         self.start = {"start": "warm"}
 
     def said(self) -> str:
@@ -135,6 +94,17 @@ class Asking(Caller):
                 with open(stderr, "wb", buffering=0) as file, contextlib.suppress(OSError):
                     file.write(line.encode())
 
+    def options(self, request: Request) -> Options:
+        """Returns the options of the wrapper. They are the same in each request of one dispatcher. Raises Usage."""
+        kept = self._memory.options
+        found = kept.get((request.real, request.hook))
+        if found is None:
+            more = ["--hook", request.hook] if request.hook else []
+            found = Options(["--real", request.real, *_where(request), *more], ("real", "hook"))
+            if len(kept) < _DISPATCHERS:
+                kept[request.real, request.hook] = found
+        return found
+
     def policy(self, options: Options) -> Policy:
         """Returns the policy in force. `answer` has checked that the caller names the agent's own policy and store."""
         return self._memory.policy()
@@ -154,13 +124,57 @@ class Asking(Caller):
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
-        plain(path)
-        _small(path, _LARGEST)
-        return super().config(path)
+        try:
+            fd, status = self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:  # the same, with the words of a cold start
+            self.plain(path)
+            return super().config(path)
+        try:
+            if not is_file(status):
+                return super().config(path)
+            if status.st_size > _LARGEST:
+                raise GoCold(SIZE)
+            return read_fd(fd, LIMIT, path, status.st_size)
+        finally:
+            os.close(fd)
+
+    def check_paths(self, invocation: Invocation) -> None:
+        """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin."""
+        log = (invocation.global_value("log") or "").removeprefix("file:")
+        paths = [invocation.value("process"), invocation.global_value("root"), log]
+        if invocation.verb != "exec":
+            paths.append(runtime.config_path(invocation))
+        for path in paths:
+            if path:
+                self.plain(path)
+
+    def plain(self, path: str) -> None:
+        """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
+        for way in (path, path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")):
+            try:
+                os.close(self._opened(way, os.O_PATH)[0])
+                return
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+
+    def _opened(self, path: str, flags: int) -> tuple[int, os.stat_result]:
+        """Opens a file. Raises GoCold as `plain`, FileNotFoundError, NotADirectoryError."""
+        try:
+            fd = open_plain(path, flags)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError:
+            raise GoCold(PATH) from None
+        status = os.fstat(fd)
+        self._elsewhere = self._elsewhere or {os.stat(tree).st_dev for tree in ("/proc", "/dev")}
+        if status.st_dev in self._elsewhere:
+            os.close(fd)
+            raise GoCold(PATH)
+        return fd, status
 
     def process_file(self, path: str) -> tuple[bytes, bool]:
         """Returns what a cold start reads. Raises GoCold for a pipe: the cold start could not read it again."""
-        plain(path)
+        self.plain(path)
         if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
             raise GoCold(PIPE)
         _small(path, _LARGEST)
@@ -183,7 +197,7 @@ class Asking(Caller):
         """Returns what was decided at the create, cached while config.json is unchanged."""
         if not config.startswith("/"):
             raise GoCold(PATH)
-        plain(config)
+        self.plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
     def checkpoint(self, path: str, limit: int) -> bytes:
@@ -201,7 +215,7 @@ class Asking(Caller):
 
     def _announce(self, temporary: str) -> None:
         self.still_waits()
-        if len(os.fsencode(temporary)) >= os.pathconf("/", "PC_PATH_MAX"):
+        if len(os.fsencode(temporary)) >= _PATH_MAX:
             raise GoCold(PATH)
         try:
             self._connection.send(protocol.temporary(temporary))
@@ -258,15 +272,14 @@ def _of_hook(request: Request, caller: Asking) -> bytes:
 
 def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
-        more = ["--hook", request.hook] if request.hook else []
-        options = Options(["--real", request.real, *_where(request), *more], ("real", "hook"))
+        options = caller.options(request)
     except Usage:
         raise GoCold(OPTIONS) from None
     invocation = Invocation(request.arguments)
     if invocation.starts_nothing():
         return protocol.go()
     _check_probe(invocation.container_id)
-    _check_paths(invocation)
+    caller.check_paths(invocation)
     try:
         arguments = runtime.passed_on(options, invocation, caller)
     except Refused as error:
@@ -304,36 +317,6 @@ def _check_probe(text: str) -> None:
             continue
         if is_cold:
             raise GoCold(PROBE)
-
-
-def _check_paths(invocation: Invocation) -> None:
-    """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin."""
-    log = (invocation.global_value("log") or "").removeprefix("file:")
-    paths = [invocation.value("process"), invocation.global_value("root"), log]
-    if invocation.verb != "exec":
-        paths.append(runtime.config_path(invocation))
-    for path in paths:
-        if path:
-            plain(path)
-
-
-def plain(path: str) -> None:
-    """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
-    for way in (path, os.path.dirname(path) or "."):
-        try:
-            fd = open_plain(way)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno == errno.ENOTDIR:
-                continue
-            raise GoCold(PATH) from None
-        try:
-            if os.fstat(fd).st_dev in (os.stat("/proc").st_dev, os.stat("/dev").st_dev):
-                raise GoCold(PATH)
-        finally:
-            os.close(fd)
-        return
 
 
 def _small(path: str, limit: int) -> None:

@@ -4,7 +4,7 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.base.errors import Unacceptable, named
-from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, holds_nul, members
+from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, holds_nul, members, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _STRICT = ("mounts", "annotations", "linux", "root", "hooks")
 
 
 def _names(text: str) -> "dict[str, str]":
-    return {fold(name): name for name in text.split()}
+    return {spelled: name for name in text.split() for spelled in (name, fold(name))}
 
 
 _ROOT = _names("process mounts annotations linux root hooks")
@@ -40,13 +40,13 @@ _NAMESPACE = _names("type path")
 _ROOT_FILESYSTEM = _names("path readonly")
 _STAGES = _names("prestart createRuntime createContainer startContainer poststart poststop")
 _HOOK = _names("path args env timeout")
-"""Members of a spec that reassert or a runtime acts on, by their folded names."""
+"""Members of a spec that reassert or a runtime acts on, by their names and their folded names."""
 
 
 def check_names(members_of: "dict[str, Any]", names: "dict[str, str]") -> None:
     """Refuse names like `Process` and `proce\u017fs`: Go reads each as `process`, C only the exact name."""
     for name in members_of:
-        exact = names.get(fold(name), name)
+        exact = names.get(name) or names.get(fold(name), name)
         if exact != name:
             raise Malformed(f"member {named(repr(name))} is spelled {exact!r} in an OCI spec")
 
@@ -163,8 +163,9 @@ def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
 
 
 def env_of(data: bytes) -> "list[str]":
-    """process.env of a config.json that `render` returned. Raises Malformed."""
-    return strings(members(decode(data), "process")["process"][0], "env", "process.env")
+    """process.env of a config.json that `render` returned, parsed again. Raises Malformed."""
+    env: list[str] = parse(decode(data))["process"]["env"]
+    return env
 
 
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":

@@ -18,7 +18,7 @@ from hook.linux.mountns import (
     same_file,
     set_attributes,
 )
-from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, mount_table, walk
+from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, Walks, mount_table, walk
 from hook.reserve.mounts import KIND, PlaceMount
 from hook.reserve.outcome import Reason
 from hook.reserve.places import volume_above
@@ -295,26 +295,28 @@ class View:
         if len(devices) > DIRECTORIES:
             problem = f"devices are in more than {DIRECTORIES} directories of the container"
             return [(edit, NotSo(problem)) for edit in reserved if edit.mount][:1]
-        for what, path in [*_made_late(self.spec), *devices]:
-            try:
-                place = walk(self.root, path, everywhere=True)
-                place.close()
-                changeable = self._changeable(place)
-            except (Misled, OSError) as error:
-                changeable = _cannot(error)
-                place = None
-            for edit in reserved:
-                if not edit.mount:
-                    continue
-                own = self.places[edit.name]
-                above = {way for _, way in own.crossed} if what != _DEVICES else ()
-                if place and (place.path == own.path or is_below(place.path, own.path) or place.path in above):
-                    problem = f"leads to the reserved mount {named(edit.name)}"
-                elif changeable and not (place and edit.volumes_above):
-                    problem = changeable
-                else:
-                    continue
-                found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
+        walks = Walks(self.root)
+        try:
+            for what, path in [*_made_late(self.spec), *devices]:
+                try:
+                    at, crossed, links = walks.to(path)
+                    changeable = self._changeable(crossed, links)
+                except (Misled, OSError) as error:
+                    at, changeable = "", _cannot(error)
+                for edit in reserved:
+                    if not edit.mount:
+                        continue
+                    own = self.places[edit.name]
+                    above = {way for _, way in own.crossed} if what != _DEVICES else ()
+                    if at and (at == own.path or is_below(at, own.path) or at in above):
+                        problem = f"leads to the reserved mount {named(edit.name)}"
+                    elif changeable and not (at and edit.volumes_above):
+                        problem = changeable
+                    else:
+                        continue
+                    found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
+        finally:
+            walks.close()
         return found
 
     def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
@@ -325,14 +327,14 @@ class View:
             self._nodes = {row.device for row in rows}, dev
         return self._nodes
 
-    def _changeable(self, place: Place) -> str:
-        """Why a path could still lead elsewhere when the runtime goes there, or "".
+    def _changeable(self, crossed: list[tuple[int, str]], links: list[tuple[int, str]]) -> str:
+        """Why a path could still lead elsewhere when the runtime goes there, or "". `crossed`, `links`: as in Place.
 
         A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
         """
-        if any(self._row(number).filesystem == "proc" for number, _ in place.links):
+        if any(self._row(number).filesystem == "proc" for number, _ in links):
             return "leads through a process's link in a proc file system"
-        rows = {number: self._row(number) for number, _ in place.crossed if number != self.own}
+        rows = {number: self._row(number) for number, _ in crossed if number != self.own}
         volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
         if volumes:
             nodes, dev = self._of_the_node()

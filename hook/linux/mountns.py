@@ -19,7 +19,8 @@ _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x2, 0x10
-_STATX_MNT_ID, _STATX_SIZE, _STATX_MASK, _STATX_MNT_ID_AT = 0x1000, 256, 0, 144  # statx(2), struct statx
+_STATX_INO, _STATX_MNT_ID, _STATX_SIZE = 0x100, 0x1000, 256  # statx(2), struct statx
+_STATX_MASK, _STATX_INODE_AT, _STATX_DEVICE_AT, _STATX_MNT_ID_AT = 0, 32, 136, 144
 
 _MOUNT_ATTR = {  # include/uapi/linux/mount.h
     "ro": 0x1,
@@ -36,6 +37,8 @@ PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 _M_ARENA_MAX = -8
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.syscall.argtypes = (ctypes.c_long, *[ctypes.c_void_p] * 6)  # of registers' size: integers, bytes, arrays
 
 # Types are made once: ctypes makes a new one for each `type * length`, and it takes as long as ten system calls.
 _STATX = ctypes.c_char * _STATX_SIZE  # struct statx
@@ -87,14 +90,27 @@ def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
 
 def mount_id(fd: int) -> int:
     """The id of the mount that holds a descriptor's file, as in /proc/PID/mountinfo. Raises Undecided, OSError."""
+    return int.from_bytes(_statx(fd, b"", _AT_EMPTY_PATH)[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
+
+
+def mounted_at(path: str) -> bytes:
+    """What tells a file and the mount that leads to it from all others: inode, device and mount id.
+
+    One directory can be seen through two mounts that have different mounts below it. Raises Undecided, OSError.
+    """
+    found = _statx(_AT_FDCWD, path.encode("utf-8", "surrogateescape"), 0)
+    return found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]
+
+
+def _statx(fd: int, path: bytes, flags: int) -> bytes:
     buffer = _STATX()
-    if _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer) < 0:
+    if _libc.statx(fd, path, flags, _STATX_MNT_ID | _STATX_INO, buffer) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"statx: {posix.strerror(code)}")
-    mask = int.from_bytes(buffer.raw[_STATX_MASK : _STATX_MASK + 4], sys.byteorder)
-    if not mask & _STATX_MNT_ID:
+    found: bytes = buffer.raw
+    if not int.from_bytes(found[_STATX_MASK : _STATX_MASK + 4], sys.byteorder) & _STATX_MNT_ID:
         raise Undecided("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
-    return int.from_bytes(buffer.raw[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
+    return found
 
 
 def clone_source(source: str, options: list[str]) -> int:
@@ -144,9 +160,9 @@ def open_in_root(root: int, path: str) -> int:
     return _call("openat2", path, _OPENAT2, root, path.lstrip("/") or ".", how, 24)
 
 
-def open_plain(path: str) -> int:
-    """An O_PATH descriptor of a path that no magic link of /proc is part of (symlink(7)). Raises OSError."""
-    how = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
+def open_plain(path: str, flags: int = posix.O_PATH) -> int:
+    """A descriptor of a path that no magic link of /proc is part of (symlink(7)). Raises OSError."""
+    how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
     return _call("openat2", path, _OPENAT2, _AT_FDCWD, path, how, 24)
 
 
@@ -177,15 +193,8 @@ def _setns(fd: int) -> None:
 
 def _call(name: str, path: str, number: int, *arguments: object) -> int:
     """Make a system call: strings are paths, integers are longs. Raises OSError with the call's name and the path."""
-    converted = [
-        ctypes.c_long(a)
-        if isinstance(a, int)
-        else ctypes.c_char_p(a.encode("utf-8", "surrogateescape"))
-        if isinstance(a, str)
-        else a
-        for a in arguments
-    ]
-    result = int(_libc.syscall(ctypes.c_long(number), *converted))
+    converted = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
+    result: int = _libc.syscall(number, *converted, *[0] * (6 - len(converted)))
     if result < 0:
         code = ctypes.get_errno()
         if code == errno.ENOSYS:

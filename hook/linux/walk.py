@@ -120,6 +120,42 @@ def walk(root: int, path: str, everywhere: bool = False) -> Place:
         way.back(0)
 
 
+class Walks:
+    """Walks to many paths, also in /proc, /sys and /dev: those in one directory have the way to it in common."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._directories: dict[str, tuple[Place, list[tuple[int, str]]]] = {}
+
+    def to(self, path: str) -> tuple[str, list[tuple[int, str]], list[tuple[int, str]]]:
+        """`path`, `crossed` and `links` of the place that an absolute path leads to. Raises OSError, Misled."""
+        above, _, name = path.rpartition("/")
+        directory, crossed = self._directory(above)
+        if name not in ("", ".", "..") and directory.fd >= 0:
+            try:
+                is_link = posix.stat(name, dir_fd=directory.fd, follow_symlinks=False).st_mode & _S_IFMT == _S_IFLNK
+            except FileNotFoundError:
+                is_link = False
+            if not is_link:
+                return directory.path.rstrip("/") + "/" + name, crossed, directory.links
+        place = walk(self._root, path, everywhere=True)
+        place.close()
+        return place.path, place.crossed, place.links
+
+    def _directory(self, path: str) -> tuple[Place, list[tuple[int, str]]]:
+        found = self._directories.get(path)
+        if found is None:
+            place = walk(self._root, path, everywhere=True)
+            own = [(mount_id(place.fd), place.path)] if place.fd >= 0 else []
+            found = self._directories[path] = place, place.crossed + own
+        return found
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for place, _ in self._directories.values():
+            place.close()
+
+
 def _steps(path: str) -> list[str]:
     return [step for step in reversed(path.split("/")) if step not in ("", ".")]
 
@@ -144,7 +180,7 @@ class Row:
     def __init__(self, line: str) -> None:
         number, parent, self.device, root, point, self._rest = line.split(" ", 5)
         self.id, self.parent = int(number), int(parent)
-        self.root, self.point = _plain(root), _plain(point)
+        self.root, self.point = (_plain(root), _plain(point)) if "\\" in line else (root, point)
 
     @property
     def options(self) -> list[str]:

@@ -6,6 +6,7 @@ from hook.reserve.outcome import EDITS, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from hook.plan import Container
@@ -17,6 +18,10 @@ KIND = "env"
 VALUE, FILE, ALLOCATED, ABSENT = "value", "file", "allocated", "absent"
 KEEP = "Keep"
 """The `default` of a `deviceAllocation` that leaves the name unchanged if no device plugin set it."""
+
+
+_FEW = 16
+"""Exact names up to which looking for each of them in the whole env is faster than looking at each entry."""
 
 
 class Env:
@@ -141,10 +146,24 @@ class Reserved:
         return [entry for entry in corrected if entry is not None]
 
     def _places(self, env: "list[str]") -> "list[tuple[int, str]]":
-        """The position and name of each entry whose name is reserved. Most entries begin with none of a few names."""
-        starts = tuple(self.values) if len(self.values) <= 8 and not self.absent else ""
-        split = [(at, entry.partition("=")[0]) for at, entry in enumerate(env) if entry.startswith(starts)]
+        """The position and name of each entry whose name is reserved."""
+        if len(self.values) <= _FEW and not self.absent:
+            try:
+                return sorted(self._found(env))
+            except ValueError:  # an entry holds a NUL: the search stopped inside it
+                pass
+        split = [(at, entry.partition("=")[0]) for at, entry in enumerate(env)]
         return [(at, name) for at, name in split if name in self.values or self.owner(name)]
+
+    def _found(self, env: "list[str]") -> "Iterator[tuple[int, str]]":
+        """The same in no order, by a search through the text of all entries. Raises ValueError if one holds a NUL."""
+        text = "\0".join(["", *env, "", ""])
+        for name in self.values:
+            at = number = -1
+            while (at := text.find(f"\0{name}", at + 1)) >= 0:
+                if text[at + 1 + len(name)] in "=\0":
+                    number = env.index(text[at + 1 : text.index("\0", at + 1)], number + 1)
+                    yield number, name
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
@@ -181,7 +200,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
 
 def apply(outcome: Outcome, target: "Target") -> None:
     """Correct the env of `target`."""
-    if outcome.env:
+    if any(edit.kind == KIND for edit in outcome.edits):
         target.env = outcome.env.correct(target.env)
 
 

@@ -165,7 +165,9 @@ def _compare(
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
     if any(mount.allow_below for mount in rules_mounts):
-        companions = companions.union(path for path, _ in there if _is_let_through(path, rules_mounts))
+        from hook.reserve.places import is_let_through  # few policies have it
+
+        companions = companions.union(path for path, _ in there if is_let_through(path, rules_mounts))
     around = set(wanted).union(*map(parents, wanted))
     below = tuple(path.rstrip("/") + "/" for path in wanted)
     near = [(n, path) for n, (path, _) in enumerate(there) if path in around or path.startswith(below)]
@@ -216,11 +218,3 @@ def apply(outcome: Outcome, target: "Target") -> None:
     for edit in outcome.mounts:
         stay += [*([edit.mount] if edit.mount else []), *on_top[edit.name]]
     target.mounts = stay
-
-
-def _is_let_through(path: str, reserved: "list[Mount]") -> bool:
-    """Whether each reserved mount above the path allows it in `allowBelow`; one without `allowBelow` allows nothing."""
-    above = [mount for mount in reserved if is_below(path, mount.destination)]
-    return bool(above) and all(
-        any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above
-    )

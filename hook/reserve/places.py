@@ -1,5 +1,6 @@
 """Places of mounts that are refused: the runtime's trees, volumes above reserved mounts. Start path: builtins only."""
 
+from hook.base.compare import is_below
 from hook.base.errors import named
 
 TYPE_CHECKING = False
@@ -49,3 +50,11 @@ def _shared_above(volume: str, path: str) -> str:
 def _is_shared(mount: "OciMount") -> bool:
     options = mount.get("options")
     return isinstance(options, list) and ("rshared" in options or "shared" in options)
+
+
+def is_let_through(path: str, reserved: "list[Mount]") -> bool:
+    """Whether each reserved mount above the path allows it in `allowBelow`; one without `allowBelow` allows nothing."""
+    above = [mount for mount in reserved if is_below(path, mount.destination)]
+    return bool(above) and all(
+        any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above
+    )

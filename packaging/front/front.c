@@ -270,7 +270,7 @@ int main(int argc, char **argv, char **environment)
 		return 2;
 	}
 	char *const script = argv[1];
-	const int file = open(script, O_RDONLY | O_CLOEXEC);
+	const int file = openat(AT_FDCWD, script, O_RDONLY | O_CLOEXEC); /* musl's open(2) calls fcntl(2) too */
 	if (file < 0 || read(file, text, HEADER) <= 0 || !read_setup(text, &setup))
 		return cold(count, script, argv + 2, environment);
 	close(file);
@@ -280,7 +280,7 @@ int main(int argc, char **argv, char **environment)
 	if (!setup.real || starts_a_process(setup.verbs, argv + 2)) {
 		put_request(&frame, &setup, argv + 2, environment);
 		reason = "request";
-		const int passed = setup.real ? open(".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();
+		const int passed = setup.real ? openat(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();
 		answer = passed >= 0 ? ask(setup.socket, &frame, passed, &rest, &size) : COLD;
 		close(passed);
 		reason = answer == COLD ? reason : "exec";

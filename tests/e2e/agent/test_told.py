@@ -18,7 +18,7 @@ from e2e.agent.support import PRINTER, Agent
 from e2e.agent.test_agent import RUNC, WANTED
 from e2e.support import POLICY, REASSERT, Bundle, Running, run
 from hook.adapters.nri import messages
-from hook.agent.work import COLD
+from hook.agent.cold import COLD
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 

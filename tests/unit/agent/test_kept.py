@@ -21,7 +21,7 @@ def read(path: Path, cache: Kept[str], calls: list[int]) -> str:
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]  # a list of anything
     path.write_text("one")
-    time.sleep(kept._SETTLED_NS / 1e9 + 0.05)
+    time.sleep(kept.SETTLED_NS / 1e9 + 0.05)
     assert [read(path, cache, calls) for _ in range(3)] == ["one"] * 3
     assert len(calls) == 1
     new = tmp_path / "new"
@@ -53,7 +53,7 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
     cache = Kept[str](2)
     for name in "abc":
         (tmp_path / name).write_text(name)
-    time.sleep(kept._SETTLED_NS / 1e9 + 0.05)
+    time.sleep(kept.SETTLED_NS / 1e9 + 0.05)
     for name in "abc":
         cache.get(str(tmp_path / name), lambda: "x")
     assert len(cache._values) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +31,15 @@ class Pool(Workers[int]):
 
     made: ClassVar[list[Pool]] = []
 
-    def __init__(self, limit: int, work: Callable[[int], bool], prepare: Callable[[], None]) -> None:
-        super().__init__(limit, work, prepare)
+    def __init__(
+        self,
+        limit: int,
+        work: Callable[[int], bool],
+        prepare: Callable[[], None],
+        take: Callable[[int], int | None] = lambda _: None,
+    ) -> None:
+        self.poll = select.epoll()
+        super().__init__(limit, self.poll, take, work, prepare)
         self.made.append(self)
 
 
@@ -93,6 +102,39 @@ def test_stuck_requests_hold_nobody_up_and_their_threads_end() -> None:
     assert done.count(1) == 30
     until(lambda: threads() - before <= READY)
     served(pool, 20)
+
+
+def test_an_idle_thread_takes_a_request_itself_and_says_when_none_is_idle() -> None:
+    go, done = threading.Event(), []
+    events = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+
+    def take(fd: int) -> int | None:
+        assert fd == events
+        try:
+            return os.eventfd_read(fd)
+        except BlockingIOError:  # another thread was faster
+            return None
+
+    def work(job: int) -> bool:
+        go.wait(20)
+        done.append(job)
+        return True
+
+    pool = Pool(10, work, lambda: None, take)
+    pool.poll.register(events, select.EPOLLIN)
+    pool.start()
+    until(lambda: not pool.is_crowded())
+    os.eventfd_write(events, READY)
+    assert pool.crowded.wait(20)
+    until(lambda: pool.count() == READY)
+    assert pool.is_crowded()
+    go.set()
+    pool.wait(20)
+    assert done == [1] * READY
+    until(lambda: not pool.is_crowded())
+    assert pool.submit(2)  # a request that the main thread took wakes an idle one
+    pool.wait(20)
+    assert done[-1] == 2
 
 
 def test_beyond_the_limit_nobody_waits() -> None:

@@ -1,0 +1,171 @@
+"""The agent's connections: who has connected, and the request that each sends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+from hook.agent import protocol
+from hook.agent.protocol import Malformed, Request
+from hook.agent.tally import Tally
+from hook.base.errors import describe
+
+CLIENTS = 1024
+"""The most connections that have sent no request yet; each has one second to send it."""
+
+_INT, _UCRED = struct.Struct("i"), struct.Struct("3i")
+
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
+"""Each descriptor is registered for one event, so no two threads have the same connection (epoll_ctl(2))."""
+
+
+class Client:
+    """A connection, of a process of root. `pid`: of that process. `polled`: whether its descriptor is registered."""
+
+    __slots__ = ("began", "connection", "pid", "polled")
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection = connection
+        self.pid = pid
+        self.polled = False
+        self.began = time.monotonic()
+
+    def reply(self, frame: bytes) -> None:
+        """Sends the answer and closes the connection."""
+        with contextlib.suppress(OSError):  # front stopped waiting and starts cold
+            self.connection.send(frame)
+        self.connection.close()
+
+
+class Job:
+    """A request that a thread answers. `given`: the descriptor that came with it."""
+
+    __slots__ = ("client", "given", "request")
+
+    def __init__(self, client: Client, request: Request, given: int) -> None:
+        self.client = client
+        self.request = request
+        self.given = given
+
+
+class Clients:
+    """The connections of one listening socket. Any thread may take a request. `status`: answers STATUS."""
+
+    def __init__(self, listener: socket.socket, poll: select.epoll, tally: Tally, status: Callable[[], bytes]) -> None:
+        self._listener = listener
+        self._listening = listener.fileno()
+        self._poll = poll
+        self._tally = tally
+        self._status = status
+        self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
+        self._lock = threading.Lock()
+        self._own = threading.local()
+        listener.setblocking(False)
+        poll.register(listener, _ONCE)
+
+    def take(self, fd: int) -> Job | None:
+        """Returns the request behind a descriptor that is ready, None if there is none yet."""
+        if fd == self._listening:
+            client = self._accepted()
+        else:
+            with self._lock:
+                client = self._silent.pop(fd, None)
+        return self._received(client) if client else None
+
+    def expire(self) -> None:
+        """Drops those that have sent no request within a second."""
+        for client in self._taken_out(time.monotonic() - protocol.SECONDS):
+            self._drop(client.connection, "no request within a second")
+
+    def close(self) -> None:
+        """Closes the listening socket, and the connections that have sent no request."""
+        self._listener.close()
+        for client in self._taken_out(time.monotonic()):
+            client.connection.close()
+
+    def _taken_out(self, began: float) -> list[Client]:
+        if not self._silent:
+            return []
+        with self._lock:
+            old = [fd for fd, client in self._silent.items() if client.began <= began]
+            return [self._silent.pop(fd) for fd in old]
+
+    def _accepted(self) -> Client | None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
+            if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
+                self._tally.dropped(describe(error))
+                time.sleep(0.01)
+            return None
+        finally:
+            with contextlib.suppress(OSError):  # `close` was called
+                self._poll.modify(self._listening, _ONCE)
+        connection.setblocking(False)
+        pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if uid == 0:
+            return Client(connection, pid)
+        self._drop(connection, f"uid {uid} is not root")
+        return None
+
+    def _received(self, client: Client) -> Job | None:
+        try:
+            frame, fds, flags = self._read(client.connection)
+        except BlockingIOError:
+            self._wait_for(client)
+            return None
+        except OSError as error:
+            self._drop(client.connection, describe(error))
+            return None
+        try:
+            if flags & socket.MSG_TRUNC:
+                raise Malformed("the request is too large")
+            if not frame:
+                raise Malformed("closed without a request")
+            if frame == protocol.STATUS:
+                client.reply(self._status())
+            else:
+                request = Request(frame)
+                if len(fds) != 1:
+                    raise Malformed("the request has no descriptor")
+                return Job(client, request, fds.pop())
+        except Malformed as error:
+            self._drop(client.connection, str(error))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return None
+
+    def _read(self, connection: socket.socket) -> tuple[bytes, list[int], int]:
+        """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
+        if not hasattr(
+            self._own, "buffer"
+        ):  # one for each thread: 64 KiB for each request would be a page fault for each
+            self._own.buffer = bytearray(protocol.LIMIT)
+        size, controls, flags, _ = connection.recvmsg_into(
+            [self._own.buffer], socket.CMSG_LEN(_INT.size), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        )
+        fds = [_INT.unpack_from(data)[0] for _, kind, data in controls if kind == socket.SCM_RIGHTS]
+        return bytes(memoryview(self._own.buffer)[:size]), fds, flags
+
+    def _wait_for(self, client: Client) -> None:
+        """Front has usually sent its request by the time its connection is accepted."""
+        with self._lock:
+            is_full = len(self._silent) >= CLIENTS
+            if not is_full:
+                self._silent[client.connection.fileno()] = client
+                register = self._poll.modify if client.polled else self._poll.register
+                client.polled = True
+                register(client.connection.fileno(), _ONCE)
+        if is_full:
+            self._drop(client.connection, "too many connections")
+
+    def _drop(self, connection: socket.socket, reason: str) -> None:
+        connection.close()
+        self._tally.dropped(reason)

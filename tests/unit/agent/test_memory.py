@@ -1,0 +1,59 @@
+"""The agent keeps the policy only while nothing has changed that made its files trusted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hook.agent.cold import GoCold
+from hook.agent.kept import SETTLED_NS
+from hook.agent.memory import Memory
+from hook.policy.compiler import refresh
+from unit.support import document
+
+RULE = {"name": "r", "env": [{"name": "CA", "value": "/ca.pem"}]}
+
+
+@pytest.fixture
+def memory(root_dir: Path) -> Memory:
+    (root_dir / "etc").mkdir()
+    (root_dir / "store").mkdir()
+    (root_dir / "etc/policy.yaml").write_text(document(RULE))
+    refresh(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store")
+    time.sleep(SETTLED_NS / 1e9 + 0.05)
+    return Memory(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store", f"{root_dir}/events.jsonl")
+
+
+def test_a_policy_is_kept_until_its_files_or_their_directories_change(memory: Memory, root_dir: Path) -> None:
+    first = memory.policy()
+    assert memory._last is not None
+    assert memory.policy() is first
+    for changed in ("etc", "etc/policy.yaml"):
+        mode = (root_dir / changed).stat().st_mode & 0o777
+        (root_dir / changed).chmod(0o777)
+        assert "writable by others" in memory.policy().warning, "as a cold start says"
+        (root_dir / changed).chmod(mode)
+        if changed == "etc":  # chmod of the file itself changes its key
+            assert not memory.policy().warning
+    (root_dir / "store").chmod(0o777)
+    with pytest.raises(GoCold):
+        memory.policy()
+    (root_dir / "store").chmod(0o755)
+    refresh(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store")
+    memory.policy()
+    (root_dir / "etc/policy.yaml").write_text(document({**RULE, "name": "new"}))
+    with pytest.raises(GoCold):
+        memory.policy()
+    refresh(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store")
+    assert memory.policy().fingerprint != first.fingerprint
+
+
+def test_a_directory_that_was_replaced_is_looked_at(memory: Memory, root_dir: Path) -> None:
+    memory.policy()
+    (root_dir / "etc").rename(root_dir / "old")
+    assert "No such file" in memory.policy().warning
+    (root_dir / "etc").symlink_to("old")
+    assert not memory.policy().warning
+    assert memory._as_found() == [], "what leads through a link is looked up each time"
