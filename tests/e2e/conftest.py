@@ -12,6 +12,8 @@ import pytest
 from e2e.runtimes import EACH, WAYS, real_runtime, usual
 from e2e.support import BUSYBOX, EXHAUSTIVE, POLICY, REASSERT, RUNTIMES, Bundle, Node, scratch
 
+pytest.register_assert_rewrite("e2e.hostile_mounts", "e2e.node.dumped")  # a failure there shows both sides too
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All of them need the frozen program and engines. Of all combinations with a runtime there are the usual ones.
