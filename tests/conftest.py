@@ -55,6 +55,7 @@ SLOWEST_FIRST = (
     "tests/e2e/node/test_killed",
     "tests/e2e/kubernetes/",
     "tests/e2e/nri",
+    "tests/e2e/packaging/test_deb",
     "tests/e2e/node/test_docker",
     "tests/e2e/node/test_containerd",
     "tests/e2e/node/",
@@ -116,12 +117,14 @@ def group_of(test: str) -> str:
     """Tests of one group run one after the other in one process, so they have one booted node or one containerd.
 
     That is a file's tests with one suite of Debian; of tests/e2e/cri and tests/e2e/nri all files' with one containerd.
+    The files about the Debian package share two packages.
     """
     file, _, name = test.partition("::")
     parameters = name.partition("[")[2].rstrip("]").split("-")
     suite = next((parameter for parameter in parameters if parameter in SUITES), "")
     shared = re.match("tests/e2e/(cri|nri)/", file)
-    return f"{shared[0] if shared and suite else file} {suite}"
+    packages = file.startswith("tests/e2e/packaging/test_deb")
+    return "tests/e2e/packaging/test_deb" if packages else f"{shared[0] if shared and suite else file} {suite}"
 
 
 @pytest.hookimpl(optionalhook=True)

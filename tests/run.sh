@@ -12,6 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
 export PYTHON
+unset PYTHONDONTWRITEBYTECODE # to compile the tests takes each process of pytest five seconds
 venv=$PWD/build/venv-test
 
 fail() {
@@ -103,7 +104,7 @@ if [ -n "$checking" ]; then
   cat build/check.log
   took "formatter, linter and types, after the build"
   # More workers than cores: they wait for a node to boot, an engine to start, or a deadline to pass.
-  set -- --numprocesses=5 --dist=loadscope --no-loadscope-reorder --durations=20 tests
+  set -- --numprocesses=6 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi
 
 # In its own mount namespace, for two reasons. First, scratch directories are on a tmpfs: the tests write many small

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from e2e.support import BUSYBOX, POLICY, REASSERT, Bundle, Node, scratch
+from e2e.runtimes import EACH, WAYS, real_runtime, usual
+from e2e.support import BUSYBOX, EXHAUSTIVE, POLICY, REASSERT, RUNTIMES, Bundle, Node, scratch
 
-RUNTIMES = {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}
+pytest.register_assert_rewrite("e2e.hostile_mounts", "e2e.node.dumped")  # a failure there shows both sides too
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All of them need the frozen program and engines.
+    """All of them need the frozen program and engines. Of all combinations with a runtime there are the usual ones.
 
-    Nothing is skipped for a missing tool: tests/run.sh installs them. What is missing fails, by name.
+    With REASSERT_EXHAUSTIVE=1, or if a test is chosen by its name, there are all of them. Nothing is skipped for a
+    missing tool: tests/run.sh installs them. What is missing fails, by name.
     """
     here = Path(__file__).parent
     ours = [item for item in items if item.path.is_relative_to(here)]
@@ -28,6 +30,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     missing = [tool for tool in needed if not os.access(tool, os.X_OK)]
     if missing and ours and not config.getoption("fast"):
         pytest.exit(f"missing for the end-to-end tests: {', '.join(missing)}; run tests/run.sh", returncode=3)
+    chosen = config.option.keyword or any("::" in argument for argument in config.args)
+    if not chosen and not config.getoption("fast") and not EXHAUSTIVE:
+        kept = usual(items)
+        staying = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in staying])
+        items[:] = kept
 
 
 @pytest.fixture
@@ -76,6 +84,19 @@ def bundle(directory: Path) -> Bundle:
 def real(request: pytest.FixtureRequest) -> str:
     """Path of each real OCI runtime in turn."""
     return RUNTIMES[request.param]
+
+
+@pytest.fixture(params=EACH)
+def each(request: pytest.FixtureRequest, node: Node) -> str:
+    """Path of each real OCI runtime and of the newer Debians' in turn."""
+    return real_runtime(request.param, node.directory)
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """Path of a real runtime, and an adapter in front of it."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
 
 
 @pytest.fixture

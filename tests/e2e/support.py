@@ -22,6 +22,9 @@ from hook.policy.compiler import refresh
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
 BUSYBOX = "/bin/busybox"
+RUNTIMES = {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}
+EXHAUSTIVE = os.environ.get("REASSERT_EXHAUSTIVE") == "1"
+"""Whether every case is tried with every runtime and adapter; CONTRIBUTING.md says what the usual run has of them."""
 APPLETS = ("sh", "sleep", "cat", "env", "grep", "ls", "id", "true", "touch", "mkdir", "mount", "printenv", "tr")
 
 POLICY = """\

@@ -9,25 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import guarded, real_runtime
+from e2e.hostile_mounts import DIRECTORY, RESERVED, holds, hostile_image, in_user_namespace, link, seen, volume
+from e2e.runtimes import WAYS, guarded
 from e2e.support import REASSERT, Bundle, Node, run
-from e2e.test_mounts import DIRECTORY, RESERVED, WAYS, holds, in_user_namespace, link, seen, volume
-
-
-@pytest.fixture(params=WAYS, ids="-".join)
-def way(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
-    """A real runtime's path, and an adapter in front of it."""
-    name, adapter = request.param
-    return real_runtime(name, node.directory), adapter
 
 
 @pytest.fixture
 def bundle(bundle: Bundle) -> Bundle:
-    """An image with its own file at the reserved path, and the attacker's directory in it."""
-    for place in ("etc/ssl/certs", "evil/certs", "evil/ssl/certs"):
-        (bundle.rootfs / place).mkdir(parents=True, exist_ok=True)
-        (bundle.rootfs / place / "company.crt").write_text("evil\n")
-    return bundle
+    return hostile_image(bundle)
 
 
 @pytest.fixture
@@ -145,7 +134,7 @@ def test_no_runtime_makes_files_in_the_node_s_directory(
     (node.ca / "private").mkdir(exist_ok=True)
     before = files(node)
     MADE[name](bundle)
-    result = seen(guarded(way[1], way[0], node, bundle))
+    result = seen(way, node, bundle)
     assert result in ("company\n", "refused")
     assert files(node) == before
 
@@ -218,7 +207,7 @@ def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
     if options:
         bundle.bind(node.ca, "/etc/ssl", "rprivate", *options)
     before = files(node)
-    assert seen(guarded(way[1], way[0], node, bundle)) == "refused"
+    assert seen(way, node, bundle) == "refused"
     assert files(node) == before or options == ["rw"]
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from e2e.conftest import RUNTIMES
-from e2e.support import POLICY, REASSERT, Bundle, Node, Running, need, run
+from e2e.hostile_mounts import in_user_namespace
+from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
 
 STAGES = ("prestart", "createRuntime", "createContainer")
 NAMESPACES = ("createRuntime", "createContainer")
@@ -314,17 +315,6 @@ def test_behind_the_wrapper_the_hook_finds_everything_in_place(
         assert len(container.mounts("/etc/ssl")) == 1
         sees_the_nodes_ca(container)
     assert [event["adapter"] for event in node.logged()] == ["runtime"]
-
-
-def in_user_namespace(bundle: Bundle) -> None:
-    """Root in the container is uid 100000 of the node, and its root filesystem belongs to it."""
-    mapping = {"containerID": 0, "hostID": 100000, "size": 65536}
-    bundle.spec["linux"].update(uidMappings=[mapping], gidMappings=[mapping])
-    bundle.spec["linux"]["namespaces"].append({"type": "user"})
-    for path in [bundle.rootfs, *bundle.rootfs.rglob("*")]:
-        os.chown(path, 100000, 100000, follow_symlinks=False)
-    possible = run("unshare", "-U", "true", check=False).returncode == 0
-    need(possible, "user namespaces (user.max_user_namespaces, CONFIG_USER_NS)")
 
 
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime"])

@@ -5,103 +5,37 @@ What counts is what the container's own process reads, never what reassert says 
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import EACH, Console, guarded, real_runtime
-from e2e.support import POLICY, Bundle, Node, Running, run
-
-HEAD = POLICY[: POLICY.index("    env:")]
-DIRECTORY = HEAD + "    mounts: [{hostPath: CA, mountPath: /etc/ssl, readOnly: true}]\n"
-FILE = HEAD + "    mounts: [{hostPath: CA/certs/company.crt, mountPath: /etc/ssl/certs/company.crt, readOnly: true}]\n"
-RESERVED = "/etc/ssl/certs/company.crt"
-
-WAYS = [(name, "wrapper") for name in EACH] + [
-    (name, adapter) for name in EACH[:2] for adapter in ("createRuntime", "createContainer", "precreate")
-]
+from e2e.hostile_mounts import (
+    DIRECTORY,
+    FILE,
+    HEAD,
+    RESERVED,
+    cwd,
+    holds,
+    hostile_image,
+    in_user_namespace,
+    link,
+    terminal,
+    volume,
+)
+from e2e.runtimes import guarded
+from e2e.support import Bundle, Node, run
 
 Change = Callable[[Bundle], None]
 
 
-@pytest.fixture(params=WAYS, ids="-".join)
-def way(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
-    """A real runtime's path, and an adapter in front of it."""
-    name, adapter = request.param
-    return real_runtime(name, node.directory), adapter
-
-
-@pytest.fixture(params=EACH)
-def each(request: pytest.FixtureRequest, node: Node) -> str:
-    """Every real runtime's path."""
-    return real_runtime(request.param, node.directory)
-
-
 @pytest.fixture
-def bundle(bundle: Bundle) -> Iterator[Bundle]:
-    """An image with its own file at the reserved path, and the attacker's directory in it."""
-    for place in ("etc/ssl/certs", "evil/certs", "evil/ssl/certs"):
-        (bundle.rootfs / place).mkdir(parents=True, exist_ok=True)
-        (bundle.rootfs / place / "company.crt").write_text("evil\n")
-    yield bundle
-
-
-def volume(bundle: Bundle, name: str) -> Path:
-    """A pod's directory on the node, with the attacker's files."""
-    path = bundle.directory.parent / name
-    shutil.copytree(bundle.rootfs / "evil", path)
-    return path
-
-
-def link(bundle: Bundle, path: str, target: str) -> None:
-    """Make a path of the image a symbolic link."""
-    there = bundle.rootfs / path.lstrip("/")
-    if there.is_dir() and not there.is_symlink():
-        shutil.rmtree(there)
-    there.unlink(missing_ok=True)
-    there.symlink_to(target)
-
-
-def seen(container: Running) -> str:
-    """What the container reads at the reserved path, or "refused" where it does not start."""
-    if container.bundle.spec["process"]["terminal"]:
-        socket = container.bundle.directory / "console"
-        Console(socket)
-        container.create_options = ["--console-socket", str(socket)]
-    if container.create() != 0:
-        run(container.runtime, "delete", "--force", container.id, check=False)
-        return "refused"
-    run(container.runtime, "start", container.id)
-    try:
-        command = [container.runtime, "exec", container.id, "/bin/busybox", "head", "-c", "64", RESERVED]
-        return run(*command, check=False).stdout  # crun gives its stdin away: not /dev/null
-    finally:
-        run(container.runtime, "delete", "--force", container.id, check=False)
-
-
-def holds(way: tuple[str, str], node: Node, bundle: Bundle) -> str:
-    """Start it. The reserved file or a refusal, the node untouched, and an event that is true."""
-    before = [(path, path.stat().st_mode, path.stat().st_mtime_ns) for path in sorted(node.ca.rglob("*"))]
-    result = seen(guarded(way[1], way[0], node, bundle))
-    assert result in ("company\n", "refused")
-    after = [(path, path.stat().st_mode, path.stat().st_mtime_ns) for path in sorted(node.ca.rglob("*"))]
-    assert after == before
-    assert [event["applied"] for event in node.logged()] in ([result != "refused"], [])
-    return result
+def bundle(bundle: Bundle) -> Bundle:
+    return hostile_image(bundle)
 
 
 # The image leads the path elsewhere
-
-
-def cwd(bundle: Bundle) -> None:
-    bundle.spec["process"]["cwd"] = "/evil"
-
-
-def terminal(bundle: Bundle) -> None:
-    bundle.spec["process"]["terminal"] = True
 
 
 LINKS: dict[str, tuple[str, str, str, Change | None]] = {
@@ -146,15 +80,6 @@ def test_link_leads_to_a_device_that_is_bound_in_a_user_namespace(
     holds(way, node, bundle)
 
 
-def in_user_namespace(bundle: Bundle) -> None:
-    """As `hostUsers: false`."""
-    mapping = {"containerID": 0, "hostID": 100000, "size": 65536}
-    bundle.spec["linux"].update(uidMappings=[mapping], gidMappings=[mapping])
-    bundle.spec["linux"]["namespaces"].append({"type": "user"})
-    for path in [bundle.rootfs, *bundle.rootfs.rglob("*")]:
-        os.chown(path, 100000, 100000, follow_symlinks=False)
-
-
 @pytest.mark.parametrize("at", [RESERVED, "/opt/disk", "/etc/ssl/certs/new"])
 @pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
 def test_device_path_of_a_block_volume(way: tuple[str, str], node: Node, bundle: Bundle, at: str, policy: str) -> None:
@@ -196,8 +121,10 @@ def test_console_is_in_a_volume_at_dev_where_it_may_become_a_link(
     assert holds(way, node, bundle) == "refused"
 
 
-@pytest.mark.parametrize("member", ["maskedPaths", "readonlyPaths"])
-@pytest.mark.parametrize("path", ["/etc/ssl", "/etc/ssl/certs", RESERVED, "/etc", "/x/ssl"])
+MASKED = [("maskedPaths", path) for path in ("/etc/ssl", "/etc/ssl/certs", RESERVED, "/etc", "/x/ssl")]
+
+
+@pytest.mark.parametrize(("member", "path"), [*MASKED, ("readonlyPaths", "/etc/ssl"), ("readonlyPaths", RESERVED)])
 def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, member: str, path: str) -> None:
     node.compile(FILE.replace("CA/", f"{node.ca}/"))
     (bundle.rootfs / "x").symlink_to("etc")
@@ -299,8 +226,7 @@ SIDECAR: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", SIDECAR)
-@pytest.mark.parametrize("at", ["/etc/ssl", "/etc"])
+@pytest.mark.parametrize(("at", "name"), [*(("/etc/ssl", name) for name in SIDECAR), ("/etc", "rename")])
 def test_sidecar_takes_the_mount_away_in_a_volume_above(
     way: tuple[str, str], node: Node, bundle: Bundle, name: str, at: str
 ) -> None:

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.hostile_mounts import DIRECTORY, link
+from e2e.runtimes import guarded
 from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
-from e2e.test_mounts import DIRECTORY, link
 
 ENV = POLICY[: POLICY.index("    mounts:")]
-
-
-@pytest.fixture(params=EACH)
-def each(request: pytest.FixtureRequest, node: Node) -> str:
-    """Every real runtime's path."""
-    return real_runtime(request.param, node.directory)
 
 
 def only_event(node: Node) -> tuple[str, bool, str]:

@@ -10,31 +10,11 @@ from typing import Any
 from reality.bundle import Case, Feature
 
 TARGETS = (
-    *(
-        "/proc/self/cwd",
-        "/proc/self/root",
-        "/proc/self/root/tmp",
-        "/proc/self",
-        "/proc/1/cwd",
-        "/proc/sys",
-        "/proc/self/fd",
-    ),
-    *("/dev/console", "/dev/zero", "/dev/ptmx", "/dev/null", "/dev/shm", "/dev", "/dev/fd", "/dev/stdin", "/dev/pts"),
-    *(
-        "/dev/xblock",
-        "/sys",
-        "/sys/fs",
-        "/nowhere/at/all",
-        "/etc/other",
-        "../other",
-        "/tmp",
-        "..",
-        ".",
-        "/",
-        "/run/loop",
-    ),
-    *("../../../../../../etc/other", "/tmp/../etc/other"),
-)
+    "/proc/self/cwd", "/proc/self/root", "/proc/self/root/tmp", "/proc/self", "/proc/1/cwd", "/proc/sys",
+    "/proc/self/fd", "/dev/console", "/dev/zero", "/dev/ptmx", "/dev/null", "/dev/shm", "/dev", "/dev/fd",
+    "/dev/stdin", "/dev/pts", "/dev/xblock", "/sys", "/sys/fs", "/nowhere/at/all", "/etc/other", "../other",
+    "/tmp", "..", ".", "/", "/run/loop", "../../../../../../etc/other", "/tmp/../etc/other",
+)  # fmt: skip
 """Where links lead."""
 
 ODD = ("ENV", "Env", "eNV")

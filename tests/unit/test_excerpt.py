@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hook import events, excerpt
@@ -21,7 +21,7 @@ from hook.reserve.devices import PlaceDevice
 from hook.reserve.env import Reserved, SetEnv
 from hook.reserve.mounts import PlaceMount
 from hook.reserve.outcome import Outcome, Reason
-from unit.support import POD, bind, policy
+from unit.support import POD, bind, examples, policy
 
 NODE = policy()
 
@@ -209,7 +209,7 @@ EDITS = st.one_of(
 REASONS = st.lists(st.builds(Reason, TEXT, TEXT, TEXT), max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(EDITS, max_size=8), REASONS, REASONS, st.lists(TEXT, min_size=7, max_size=7), st.sampled_from([1, 10, 50])
 )

@@ -13,7 +13,7 @@ from hook.container.allocation import checkpoint_path
 from hook.container.identity import identify
 from hook.container.spec import Spec
 from unit.allocated import Node
-from unit.support import FIXTURES, ROOT, document, reassert
+from unit.support import FIXTURES, ROOT, called, document, reassert
 
 RECORDED = FIXTURES / "kubelet"
 EXAMPLE = ROOT / "config" / "examples" / "gpu-lockdown.yaml"
@@ -134,17 +134,17 @@ def test_explain_names_the_resource_and_the_device_ids_of_a_value(root_dir: Path
     file = root_dir / "policy.yaml"
     file.write_text(document(*yaml_rules(), kubelet={"root": str(root_dir)}))
     options = ["explain", "--config", str(RECORDED / NEW / "config.victim.evil.json"), "--policy", str(file)]
-    table = reassert(*options).stdout
+    table = called(*options).stdout
     assert "allocated  example.com/gpu GPU-gpu-4: NVIDIA_VISIBLE_DEVICES=GPU-gpu-4\n" in table
     [row] = [line for line in table.splitlines() if " env " in line]
     assert row.split(maxsplit=3)[:3] == ["gpu", "env", "NVIDIA_VISIBLE_DEVICES"]
     assert row.endswith("'GPU-gpu-4', 'all'  'GPU-gpu-4' from example.com/gpu GPU-gpu-4")
-    data = json.loads(reassert(*options, "-o", "json").stdout)
+    data = json.loads(called(*options, "-o", "json").stdout)
     [allocation] = data["allocations"]
     assert (allocation["resource"], allocation["deviceIDs"]) == ("example.com/gpu", ["GPU-gpu-4"])
     [edit] = [edit for edit in data["edits"] if edit["kind"] == "env"]
     assert (edit["after"], edit["from"]) == ("GPU-gpu-4", "example.com/gpu GPU-gpu-4")
-    diff = reassert(*options, "-o", "diff").stdout
+    diff = called(*options, "-o", "diff").stdout
     assert '-      "NVIDIA_VISIBLE_DEVICES=all"' in diff
 
 

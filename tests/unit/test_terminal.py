@@ -19,7 +19,7 @@ from hook.node.engines.base import Engine, Handler
 from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
 from hook.node.show import as_json, as_table, shown
 from hook.node.status import Status
-from unit.support import CONTAINERD, ROOT, bind, config, document, policy, reassert
+from unit.support import CONTAINERD, ROOT, bind, called, config, document, policy, reassert
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\b\x7f\x9b31m\u202eesrever\u2066\u2028\u200b\x85"
 """Sets the title, clears the screen, goes back to the line's start, rubs out, colours by a C1 control, turns round."""
@@ -70,7 +70,7 @@ def files(request: pytest.FixtureRequest, root_dir: Path) -> Files:
 
 @pytest.mark.parametrize("output", ["table", "diff", "json"])
 def test_explain(files: Files, output: str) -> None:
-    done = reassert("explain", "--config", str(files.config), "--policy", str(files.policy), "-o", output)
+    done = called("explain", "--config", str(files.config), "--policy", str(files.policy), "-o", output)
     assert done.returncode == 0, done.stderr
     assert_harmless(done.stdout)
     assert_harmless(done.stderr)
@@ -81,7 +81,7 @@ def test_explain(files: Files, output: str) -> None:
 
 def test_explain_lets_nobody_forge_a_line(root_dir: Path) -> None:
     files = Files(root_dir, LINES)
-    done = reassert("explain", "--config", str(files.config), "--policy", str(files.policy))
+    done = called("explain", "--config", str(files.config), "--policy", str(files.policy))
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("result")] == ["result     started corrected"]
     assert all(
@@ -103,7 +103,7 @@ def test_errors_of_commands(root_dir: Path) -> None:
         ("policy", "check", f"{root_dir}/{EVIL}"),
         ("explain", "--config", "/etc/hostname", "--policy", f"{root_dir}/{EVIL}"),
     ):
-        done = reassert(*arguments)
+        done = called(*arguments)
         assert done.returncode == 1
         assert "\\x1b" in done.stderr
         assert_harmless(done.stdout + done.stderr)
@@ -124,7 +124,7 @@ def test_policy_check(root_dir: Path) -> None:
         "a: \u202e{",
     ):
         source.write_text(text)
-        done = reassert("policy", "check", str(source))
+        done = called("policy", "check", str(source))
         assert_harmless(done.stdout + done.stderr)
         assert done.stdout + done.stderr
 
@@ -134,12 +134,12 @@ def test_policy_show(root_dir: Path) -> None:
     where = ("--policy", str(source), "--store", f"{root_dir}/s")
     for value in (EVIL, "Zürich"):
         source.write_text(document({**RULE, "env": [{"name": "CA", "value": f"a{value}"}]}))
-        done = reassert("policy", "show", *where)
+        done = called("policy", "show", *where)
         assert done.returncode == 0, done.stderr
         assert_harmless(done.stdout + done.stderr)
     assert "aZürich" in done.stdout
     source.write_text(f"{EVIL}: [")
-    done = reassert("policy", "show", *where)
+    done = called("policy", "show", *where)
     assert "# HELD BACK" in done.stdout
     assert_harmless(done.stdout)
 

@@ -55,6 +55,9 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
 with_one_containerd = pytest.mark.parametrize("booted", ["forky"], indirect=True)
 """For what differs neither by containerd's version nor by where its configuration is changed."""
 
+with_one_file = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
+"""For what an administrator does to the file that has our lines too; on 2.1 they are in a file of their own."""
+
 
 def unpackaged(node: Wirable) -> Wirable:
     """With a program that install puts in place, and that goes."""
@@ -83,6 +86,7 @@ def test_every_handler_is_wired_and_proved(node: Wirable) -> None:
     node.pod_gets("runc", overridden=True)
 
 
+@with_one_containerd
 def test_a_second_install_changes_nothing(node: Wirable) -> None:
     node.install("--no-probe")
     node.booted.run(node.program, "policy", "compile")  # which the agent would do some time
@@ -134,6 +138,7 @@ def test_a_plan_changes_nothing(node: Wirable) -> None:
     assert node.pid() != pid
 
 
+@with_one_containerd
 def test_containers_outlive_what_started_them(node: Wirable) -> None:
     node.booted.wait_for_cri()
     old = node.booted.cri.run_pod("crun")
@@ -159,6 +164,7 @@ def test_containers_outlive_what_started_them(node: Wirable) -> None:
     old.remove()
 
 
+@with_one_file
 def test_what_an_administrator_edits_meanwhile_stays(node: Wirable) -> None:
     node.install("--no-probe")
     text = node.config()
@@ -174,6 +180,7 @@ def test_what_an_administrator_edits_meanwhile_stays(node: Wirable) -> None:
     node.booted.path("/etc/containerd/config.toml").chmod(0o640)
 
 
+@with_one_file
 def test_a_file_that_somebody_put_back_may_not_have_been_read_yet(node: Wirable) -> None:
     """Ansible did it, say; the running containerd still calls what uninstall removes."""
     text = node.config()
@@ -185,6 +192,7 @@ def test_a_file_that_somebody_put_back_may_not_have_been_read_yet(node: Wirable)
     node.booted.path(CONFIG).chmod(0o640)
 
 
+@with_one_containerd
 def test_a_handler_that_came_later_is_a_way_around_until_the_next_install(node: Wirable) -> None:
     node.install("--no-probe")
     plugin = "io.containerd.cri.v1.runtime" if node.booted.suite == "forky" else "io.containerd.grpc.v1.cri"
@@ -287,6 +295,7 @@ def test_resource_claims_that_do_nothing_are_named_and_mended(node: Wirable) -> 
     assert claims_do_nothing(node) == ""
 
 
+@with_one_containerd
 def test_nri_with_its_second_line(node: Wirable) -> None:
     node.install("--adapter", "nri")
     assert node.status()[:2] == (0, {name: ["hook", "nri"] if wired else [] for name, wired in WIRED.items()})

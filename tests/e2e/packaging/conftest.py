@@ -63,7 +63,7 @@ def debs() -> Iterator[Path]:
     run("dpkg-deb", "--raw-extract", str(package), str(second / "tree"))
     with (second / "tree/etc/reassert/policy.yaml").open("a") as policy:
         policy.write(NEW_POLICY)
-    run("dpkg-deb", "--root-owner-group", "--build", "-Zgzip", str(second / "tree"), str(directory / "2.deb"))
+    run("dpkg-deb", "--root-owner-group", "--build", "-Zgzip", "-z1", str(second / "tree"), str(directory / "2.deb"))
     yield directory
     shutil.rmtree(directory)
 

@@ -14,6 +14,7 @@ from hook.adapters import cmdline, runtime
 from hook.adapters.caller import Caller
 from hook.adapters.decision import read
 from hook.adapters.handover import ANNOTATION
+from hook.policy.compiler import refresh
 from unit.support import ROOT, config, document
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}]}
@@ -34,6 +35,7 @@ class Wrapper:
         self.config.parent.mkdir()
         self.policy = directory / "policy.yaml"
         self.policy.write_text(document(CA))
+        refresh(str(self.policy), f"{directory}/s")
         self.config.write_text(json.dumps(config(["CA=/tmp/x", "N_A=1", "B=1"])))
         self.real = directory / "runc"
         self.real.write_text(

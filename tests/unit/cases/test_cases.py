@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from unit.support import CONTAINERD, ROOT, config, document, reassert
+from unit.support import CONTAINERD, ROOT, called, config, document, reassert
 
 POD = """kind: Pod
 metadata: {name: web, namespace: team-a}
@@ -53,7 +53,7 @@ class Suite:
     def run(self, *cases: dict[str, Any], output: str = "json", **fields: Any) -> tuple[int, str, str]:
         test = {"kind": "PolicyTest", "policy": "policy.yaml", "cases": list(cases), **fields}
         (self.directory / "reassert-test.yaml").write_text(json.dumps(test))
-        done = reassert("policy", "test", str(self.directory), "-o", output)
+        done = called("policy", "test", str(self.directory), "-o", output)
         return done.returncode, done.stdout, done.stderr
 
     def failures(self, expect: dict[str, Any], **case: Any) -> list[str]:
@@ -156,7 +156,7 @@ def test_case_that_is_wrong_is_an_error_of_its_own(suite: Suite, case: dict[str,
 
 
 def test_directory_without_cases_is_an_error(root_dir: Path) -> None:
-    done = reassert("policy", "test", str(root_dir))
+    done = called("policy", "test", str(root_dir))
     assert (done.returncode, "no reassert-test.yaml in this directory" in done.stderr) == (1, True)
 
 
@@ -170,11 +170,11 @@ def test_explain_shows_each_container_of_a_pod(suite: Suite) -> None:
     text = POD.replace("spec:\n", "spec:\n  initContainers: [{name: i}]\n")
     (suite.directory / "pod.yaml").write_text(text)
     where = (str(suite.directory / "pod.yaml"), "--policy", str(suite.directory / "policy.yaml"))
-    done = reassert("explain", *where, "-o", "json")
+    done = called("explain", *where, "-o", "json")
     assert done.returncode == 0, done.stderr
     init, container = json.loads(done.stdout)
     assert (init["container"]["types"], container["container"]["types"]) == (["init"], ["container"])
     assert "env CA" in [f"{edit['kind']} {edit['name']}" for edit in container["edits"]]
-    table = reassert("explain", *where)
+    table = called("explain", *where)
     assert table.stdout.count("\nresult") == 2
-    assert reassert("explain", *where, "-o", "diff").returncode == 2
+    assert called("explain", *where, "-o", "diff").returncode == 2

@@ -13,7 +13,7 @@ from hook.audit.inventory import Running
 from hook.cases.diff import Change, affected, changes, diff, touched
 from hook.container.identity import identify
 from hook.container.spec import Spec
-from unit.support import CONTAINERD, document, policy, reassert, spec
+from unit.support import CONTAINERD, called, document, policy, reassert, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "B", "absent": True}]}
 GPU = {"name": "gpu", "match": {"namespaces": ["a", "b"]}, "mounts": [{"hostPath": "/h", "mountPath": "/m"}]}
@@ -74,9 +74,9 @@ def test_change_of_the_policy_itself() -> None:
 def test_command_says_so_by_its_exit_status(root_dir: Path) -> None:
     for name, rules in (("old", [CA]), ("same", [{**CA, "onConflict": "Override"}]), ("new", [GPU])):
         (root_dir / name).write_text(document(*rules))
-    same = reassert("policy", "diff", f"{root_dir}/old", f"{root_dir}/same")
+    same = called("policy", "diff", f"{root_dir}/old", f"{root_dir}/same")
     assert (same.returncode, same.stdout) == (0, "no change of meaning\n")
-    different = reassert("policy", "diff", f"{root_dir}/old", f"{root_dir}/new", "-o", "json")
+    different = called("policy", "diff", f"{root_dir}/old", f"{root_dir}/new", "-o", "json")
     assert different.returncode == 1
     assert {"rule": "ca", "what": "rule", "old": "present", "new": "-"} in json.loads(different.stdout)["changes"]
     assert reassert("policy", "diff", f"{root_dir}/old", "/nonexistent").returncode == 1

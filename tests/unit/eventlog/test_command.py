@@ -16,7 +16,7 @@ from hook.base.logfile import append
 from hook.eventlog import select
 from hook.eventlog.command import message
 from unit.eventlog.support import CA, DENIED, MOUNT, NVIDIA, event, write
-from unit.support import ROOT, reassert
+from unit.support import ROOT, called, reassert
 from unit.test_terminal import EVIL, assert_harmless
 
 
@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def events(log: Path, *arguments: str) -> list[str]:
-    done = reassert("events", "--events", str(log), *arguments)
+    done = called("events", "--events", str(log), *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

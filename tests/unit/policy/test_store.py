@@ -13,6 +13,7 @@ import pytest
 from hook.base import child
 from hook.plan import plan
 from hook.policy import recompile, store
+from hook.policy.compiler import refresh
 from hook.policy.model import Policy
 from hook.policy.store import SOURCE_LIMIT, Stored, store_path
 from unit.support import POD, ROOT, container, document
@@ -68,6 +69,7 @@ def test_broken_file_leaves_what_another_version_compiled(good: Node) -> None:
 def good(node: Node) -> Node:
     """A node with a compiled, valid policy."""
     node.write(GOOD)
+    refresh(str(node.source), str(node.store))  # in this process: what `load` does to compile it is tried below
     assert names(node.load()) == ["good"]
     return node
 
@@ -310,7 +312,9 @@ def test_compiler_that_never_ends_is_not_waited_for(good: Node, monkeypatch: pyt
     assert policy.warning.endswith(" did not finish in time and was killed")
 
 
-def test_store_is_for_root_alone(good: Node) -> None:
-    assert good.store.stat().st_mode & 0o777 == 0o700
-    assert good.stored().stat().st_mode & 0o777 == 0o600
-    assert {path.name for path in good.store.iterdir()} == {".lock", good.stored().name}
+def test_store_is_for_root_alone(node: Node) -> None:
+    node.write(GOOD)
+    node.load()
+    assert node.store.stat().st_mode & 0o777 == 0o700
+    assert node.stored().stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in node.store.iterdir()} == {".lock", node.stored().name}

@@ -115,6 +115,7 @@ def test_a_broken_checkpoint_is_undecided(node: Node) -> None:
     assert told.endswith(f"; drain the node, remove {checkpoint} and restart kubelet")
 
 
+@pytest.mark.users  # mknod(2)
 def test_what_is_shared_is_allocated_for_a_closed_world(node: Node) -> None:
     """The device nodes that the reserving pod was given, and no others."""
     for minor in (0, 1):

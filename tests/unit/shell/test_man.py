@@ -12,7 +12,7 @@ import pytest
 
 from hook.shell.command import root
 from hook.shell.man import name, page, pages
-from unit.support import ROOT, reassert
+from unit.support import ROOT, called, reassert
 
 COMMANDS = root()
 
@@ -25,7 +25,7 @@ def test_page_has_every_option(words: tuple[str, ...]) -> None:
         for option in argument.names:
             assert f"Fl {option[1:]}".replace("-", r"\-") in text.replace("Fl -", "Fl \\-")
     assert all(name(below) in text for below in command.below)
-    done = reassert("man", *words)
+    done = called("man", *words)
     assert (done.returncode, done.stdout, done.stderr) == (0, text, "")
 
 
