@@ -31,7 +31,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "users": ("files and processes of several users: the machine's own root", several_users),
     "openat2": ("openat2(2)", machine.has_openat2),
     "userns": ("user namespaces of ordinary users", machine.users_make_namespaces),
-    "shown": ("a /proc that shows programs themselves, not their emulator", machine.shows_programs),
+    "native": ("no emulator, which /proc would show and which takes CPU time", machine.is_native),
     "traced": ("processes that can be traced: ptrace(2)", machine.traces),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
     "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),

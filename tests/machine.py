@@ -34,8 +34,8 @@ def users_make_namespaces() -> bool:
 
 
 @cache
-def shows_programs() -> bool:
-    """Whether /proc shows a process as the program that it runs, not as its emulator."""
+def is_native() -> bool:
+    """Whether programs run without an emulator: /proc shows a process as the program that it runs."""
     sleep = shutil.which("sleep")
     if not sleep:
         return False

@@ -74,7 +74,7 @@ def test_it_is_small_and_every_kernel_loads_it(tmp_path: Path) -> None:
     assert loaded == {struct.pack("<Q", 0x10000 if is_arm64 else 0x1000)}
 
 
-@pytest.mark.shown
+@pytest.mark.native
 def test_it_takes_little_memory(tmp_path: Path) -> None:
     """While it waits for an agent that does not answer."""
     front, real = built(tmp_path), tmp_path / "real"

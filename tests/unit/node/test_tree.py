@@ -48,7 +48,7 @@ def test_another_content_takes_its_place_and_the_first_one_goes(opt: Opt) -> Non
     assert changed() == []
 
 
-@pytest.mark.shown
+@pytest.mark.native
 def test_what_runs_stays_until_it_has_ended(opt: Opt) -> None:
     executable = (opt.place / "reassert").resolve()
     shutil.copy("/bin/sleep", executable)

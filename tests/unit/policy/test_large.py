@@ -31,6 +31,7 @@ def cpu_of(path: Path, store: Path) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.native
 def test_thousand_rules_are_compiled_in_half_a_second(root_dir: Path, kind: str) -> None:
     """Also where all reserve one name, which every two rules could contradict each other about."""
     path = root_dir / "policy.yaml"

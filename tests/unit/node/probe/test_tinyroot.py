@@ -23,7 +23,7 @@ def extracted(directory: Path) -> list[str]:
     return command
 
 
-@pytest.mark.shown
+@pytest.mark.native
 def test_this_nodes_sleep_runs_in_it(root_dir: Path) -> None:
     command = extracted(root_dir)
     done = subprocess.run(["/usr/sbin/chroot", str(root_dir), *command, "0"], capture_output=True, text=True, env={})
@@ -33,7 +33,7 @@ def test_this_nodes_sleep_runs_in_it(root_dir: Path) -> None:
     assert "x" in refused.stderr, "it was sleep that ran"
 
 
-@pytest.mark.shown
+@pytest.mark.native
 def test_a_static_one_needs_no_loader(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root_dir / "bin").mkdir()
     shutil.copy("/bin/busybox", root_dir / "bin/sleep")
