@@ -30,6 +30,9 @@ PROGRAMS = Path(os.environ["REASSERT_TEST_KUBERNETES"])
 CONTROL, SERVICE = "10.99.0.1", "10.98.0.1"
 """Addresses of the API server: the control plane's own, and that of the service `kubernetes`."""
 
+CNI = ("/opt/cni/bin", "/usr/lib/cni")
+"""Where containerd looks for plugins: as its authors have it, and as Debian 13's."""
+
 NAMESPACE = "kube-system"
 TAINT = "reassert.internal/not-wired"
 KUBELET = """\
@@ -132,6 +135,7 @@ class Cluster:
             f"--client-ca-file={at}/ca.crt",
             f"--tls-cert-file={at}/apiserver.crt",
             f"--tls-private-key-file={at}/apiserver.key",
+            "--kubelet-preferred-address-types=InternalIP",
             f"--kubelet-certificate-authority={at}/ca.crt",
             f"--kubelet-client-certificate={at}/kubelet-client.crt",
             f"--kubelet-client-key={at}/kubelet-client.key",
@@ -221,7 +225,11 @@ class Cluster:
             "/etc/cni/net.d/10-pods.conf": json.dumps(network),
             "/etc/systemd/system/kubelet.service": KUBELET.format(name=name, address=f"10.99.0.{number + 10}"),
             "/usr/local/bin/kubelet": PROGRAMS / "kubelet",
-            **{f"/opt/cni/bin/{plugin}": Path("/usr/lib/cni") / plugin for plugin in ("ptp", "host-local", "loopback")},
+            **{
+                f"{at}/{plugin}": Path("/usr/lib/cni") / plugin
+                for at in CNI
+                for plugin in ("ptp", "host-local", "loopback")
+            },
         }
         for path, content in files.items():
             target = node.path(path)

@@ -127,7 +127,8 @@ def test_before_the_pods_author_has_the_last_word_and_the_taint_keeps_others_awa
     assert taints(cluster) == set(SUITES)
     cluster.apply(*(pod(f"waiting-{node}", node, tolerates=False) for node in SUITES))
     for node in SUITES:
-        cluster.wait(lambda node=node: TAINT in cluster.kubectl("describe", "pod", f"waiting-{node}"), "the scheduler")
+        said = ("describe", "pod", f"waiting-{node}")
+        cluster.wait(lambda said=said: "untolerated taint" in cluster.kubectl(*said), "the scheduler")
     assert {each["status"]["phase"] for each in cluster.get("pods", namespace="default")} == {"Pending"}
 
 
@@ -140,7 +141,6 @@ def test_a_first_policy_with_errors_installs_nothing(cluster: Cluster, configs: 
     assert not cluster.get("daemonsets")
     assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
     cluster.helm.uninstall("reassert", timeout=120)  # nothing to remove from the nodes
-    assert not cluster.get("jobs")
 
 
 def test_the_install_wires_every_node_and_takes_the_taint_off(cluster: Cluster) -> None:

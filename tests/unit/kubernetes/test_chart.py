@@ -155,9 +155,9 @@ def test_no_privileged_container_has_a_token() -> None:
     ("node", "rules"),
     [
         ({}, None),
-        ({"condition": True}, [("nodes/status", ["patch"])]),
+        ({"condition": True}, [("nodes/status", ["get", "patch"])]),
         ({"startupTaint": "a/b"}, [("nodes", ["get", "patch"])]),
-        ({"condition": True, "startupTaint": "a/b"}, [("nodes", ["get", "patch"]), ("nodes/status", ["patch"])]),
+        ({"condition": True, "startupTaint": "a/b"}, [("nodes", ["get", "patch"]), ("nodes/status", ["get", "patch"])]),
     ],
 )
 def test_what_reports_may_is_what_was_asked_for(node: Object, rules: list[tuple[str, list[str]]] | None) -> None:
