@@ -3,10 +3,11 @@
 #
 #   sudo tests/cluster/run.sh --bin DIR [pytest's arguments]
 #
-# DIR has kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, etcd and kubectl. Debian has the last two:
-# etcd-server, and kubectl of Debian 13, which is the one that the chart's image has. The nodes are the roots of
+# DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian's
+# etcd (etcd-server) and kubectl (of Debian 13, since the chart's image gets this one). The nodes are the roots of
 # tests/roots.sh; pods get addresses from the machine's CNI plugins (containernetworking-plugins). All of it runs in a
-# network namespace of its own. The tests are steps, in order: with `-k` leave out only what comes later. Not in CI.
+# network namespace of its own. The tests are steps, in order: with `-k` leave out only what comes later. Not in CI; 10
+# minutes on two busy cores. REASSERT_TEST_KEEP=1 keeps the logs of the control plane in /var/lib/reassert-tests.
 # Needs what tests/run.sh installs, and a frozen build (packaging/build.sh).
 set -eu
 cd "$(dirname "$0")/../.."
