@@ -45,8 +45,8 @@ def configs(cluster: Cluster) -> dict[str, bytes]:
     return {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()}
 
 
-def helm_error(words: str = "") -> Any:
-    """What Helm says in the block has these words."""
+def helm_error(words: str) -> Any:
+    """Helm fails in the block, with these words."""
     import helm_python
 
     return pytest.raises(helm_python.HelmError, match=words)
@@ -133,7 +133,7 @@ def test_before_the_pods_author_has_the_last_word_and_the_taint_keeps_others_awa
 
 
 def test_a_first_policy_with_errors_installs_nothing(cluster: Cluster, configs: dict[str, bytes]) -> None:
-    with helm_error():
+    with helm_error("policy-check"):
         cluster.install(policy(BROKEN, **REPORTED))
     said = cluster.kubectl("logs", "job/reassert-policy-check", "--namespace", NAMESPACE)
     assert "policy.yaml:6:" in said
@@ -186,7 +186,7 @@ def test_the_only_token_may_patch_nodes_and_no_more(cluster: Cluster) -> None:
 
 def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluster) -> None:
     before = cluster.uids()
-    with helm_error():
+    with helm_error("policy-check"):
         cluster.install(policy(BROKEN, **REPORTED), upgrade=True)
     assert in_configmap(cluster) == POLICY
     assert cluster.uids() == before

@@ -6,7 +6,7 @@
 # DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian's
 # etcd (etcd-server) and kubectl (of Debian 13, since the chart's image gets this one). The nodes are the roots of
 # tests/roots.sh; pods get addresses from the machine's CNI plugins (containernetworking-plugins). All of it runs in a
-# network namespace of its own. The tests are steps, in order: with `-k` leave out only what comes later. Not in CI; 10
+# network namespace of its own. The tests are steps, in order: with `-k` leave out only what comes later. Not in CI; 12
 # minutes on two busy cores. REASSERT_TEST_KEEP=1 keeps the logs of the control plane in /var/lib/reassert-tests.
 # Needs what tests/run.sh installs, and a frozen build (packaging/build.sh).
 set -eu
