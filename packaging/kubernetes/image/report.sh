@@ -26,9 +26,23 @@ untaint() {
   kubectl taint node "$NODE" "$TAINT-"
 }
 
-while :; do
+read_state() {
   reason=Starting message=
   [ ! -e "$STATE_FILE" ] || read -r reason message < "$STATE_FILE" || :
+}
+
+# Until the state changes, INTERVAL seconds at most: Helm deletes this pod seconds after its node was unwired.
+pause() {
+  before="$reason $message" left=$INTERVAL
+  while [ "$left" -gt 0 ] && [ "$reason $message" = "$before" ]; do
+    sleep 1
+    left=$((left - 1))
+    read_state
+  done
+}
+
+read_state
+while :; do
   case $reason in
   Enforcing) status=True ;;
   *) status=False ;;
@@ -46,5 +60,5 @@ while :; do
     Enforcing | NothingToVerify) untaint || say "the taint could not be removed" ;;
     esac
   fi
-  sleep "$INTERVAL"
+  pause
 done

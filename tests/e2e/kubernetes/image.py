@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from e2e.cri.images import layout
@@ -17,14 +18,18 @@ _NOT_IN_A_SLIM_IMAGE = ("dev", "proc", "sys", "run", "tmp", "usr/share", "var")
 _ENGINES = ("containerd", "ctr", "crun", "runc", "busybox")
 
 
-def write_image(directory: Path, debian: Path) -> Path:
-    """The image in a tar, for `ctr image import`. `debian`: root file system of the release that BASE names."""
+def write_image(directory: Path, debian: Path, packages: Mapping[Path, str] | None = None) -> Path:
+    """The image in a tar, for `ctr image import`.
+
+    `debian`: root file system of the release that BASE names. `packages`: files of the packages that the Dockerfile
+    installs, with their paths in the image.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(debian, ".", filter=_slim)
         for empty in ("dev", "proc", "sys", "run", "tmp"):
             tar.addfile(_directory(empty))
-        for source, target in copies():
+        for source, target in [*copies(), *(packages or {}).items()]:
             tar.add(source, target, filter=_roots)
     path = directory / "image-reassert.tar"
     path.write_bytes(layout(NAME, [PATH], buffer.getvalue()))

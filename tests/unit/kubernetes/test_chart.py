@@ -155,9 +155,9 @@ def test_no_privileged_container_has_a_token() -> None:
     ("node", "rules"),
     [
         ({}, None),
-        ({"condition": True}, [("nodes/status", ["patch"])]),
+        ({"condition": True}, [("nodes/status", ["get", "patch"])]),
         ({"startupTaint": "a/b"}, [("nodes", ["get", "patch"])]),
-        ({"condition": True, "startupTaint": "a/b"}, [("nodes", ["get", "patch"]), ("nodes/status", ["patch"])]),
+        ({"condition": True, "startupTaint": "a/b"}, [("nodes", ["get", "patch"]), ("nodes/status", ["get", "patch"])]),
     ],
 )
 def test_what_reports_may_is_what_was_asked_for(node: Object, rules: list[tuple[str, list[str]]] | None) -> None:
@@ -219,15 +219,48 @@ def test_the_strategy_is_free() -> None:
     assert free["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
-def test_nodes_that_are_changed_by_hand_are_removed_all_the_same() -> None:
+KUBECTL = """\
+#!/bin/sh
+printf '%s\\n' "$*" >> "$CALLS"
+case $* in *" get "*) [ -z "$FAILS" ] && printf %s "$DAEMON" ;; esac
+"""
+
+
+def removal(tmp_path: Path, daemon: str, fails: str = "", **node: object) -> list[str]:
+    """The calls of kubectl by the removal Job. `daemon`: the DaemonSet that it finds; `fails`: it cannot look."""
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "kubectl").write_text(KUBECTL)
+    (tmp_path / "kubectl").chmod(0o755)
+    (container,) = find(objects({"node": node}), "Job", "reassert-removal")["spec"]["template"]["spec"]["containers"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls"), "DAEMON": daemon}
+    environment["FAILS"] = fails
+    done = subprocess.run([*container["command"], *container["args"]], env=environment, timeout=60)
+    assert bool(done.returncode) == bool(fails)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert {call.partition(" ")[0] for call in calls} == {f"--namespace={NAMESPACE}"}
+    return [call.partition(" ")[2] for call in calls]
+
+
+def test_the_removal_asks_and_waits(tmp_path: Path) -> None:
+    assert removal(tmp_path, "daemonset.apps/reassert-node")[1:] == [
+        "set env daemonset/reassert-node --containers=node STATE=absent",
+        "rollout status daemonset/reassert-node",
+    ]
+
+
+def test_a_release_that_the_policy_check_stopped_can_be_removed(tmp_path: Path) -> None:
+    """It has no DaemonSet, and Helm deletes no release whose removal Job fails."""
+    assert [call.split()[0] for call in removal(tmp_path, "")] == ["get"]
+    assert [call.split()[0] for call in removal(tmp_path / "down", "", fails="yes")] == ["get"]
+
+
+def test_nodes_that_are_changed_by_hand_are_removed_all_the_same(tmp_path: Path) -> None:
     """kubectl knows no roll-out of an OnDelete DaemonSet, so the removal makes it one of RollingUpdate first."""
-    found = objects({"node": {"updateStrategy": {"type": "OnDelete"}}})
-    roll, ask = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]["initContainers"]
-    assert json.loads(roll["command"][-1].removeprefix("--patch=")) == {
-        "spec": {"updateStrategy": {"type": "RollingUpdate"}}
-    }
-    assert "STATE=absent" in ask["command"]
-    assert not hooks_of(found, "test")
+    strategy = {"type": "OnDelete"}
+    _, patch, ask, _ = removal(tmp_path, "daemonset.apps/reassert-node", updateStrategy=strategy)
+    assert json.loads(patch.partition("--patch=")[2]) == {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}
+    assert "STATE=absent" in ask
+    assert not hooks_of(objects({"node": {"updateStrategy": strategy}}), "test")
 
 
 def test_nothing_is_removed_where_that_was_asked_for() -> None:
@@ -238,15 +271,15 @@ def test_the_removal_says_to_the_pods_what_they_understand() -> None:
     """The Job's own command, carried out by kubectl on the DaemonSet that was rendered; without an API server."""
     need(shutil.which("kubectl") is not None, "kubectl")
     found = objects()
-    (ask,) = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]["initContainers"]
-    kubectl, namespace, *verb = ask["command"]
-    options = [word for word in verb if word != "daemonset/reassert-node"]
+    (container,) = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]["containers"]
+    (line,) = [line for line in container["args"][0].splitlines() if "set env" in line]
+    kubectl, *options = [word for word in line.split() if word != "daemonset/reassert-node"]
     command = [kubectl, *options, "--local", "--filename=-", "--output=json"]
     daemon = find(found, "DaemonSet")
     asked = subprocess.run(command, input=json.dumps(daemon), capture_output=True, text=True, timeout=60)
     assert asked.returncode == 0, asked.stderr
     (container,) = json.loads(asked.stdout)["spec"]["template"]["spec"]["containers"]
-    assert (container["env"][0], namespace) == ({"name": "STATE", "value": "absent"}, f"--namespace={NAMESPACE}")
+    assert container["env"][0] == {"name": "STATE", "value": "absent"}
     assert "absent)" in (KUBERNETES / "image/node.sh").read_text()
 
 
@@ -261,7 +294,7 @@ def test_only_the_node_pods_are_privileged() -> None:
     assert node["securityContext"]["privileged"]
     for container in (
         *(nri, metrics, report, *check["containers"], *test["containers"]),
-        *(*removal["containers"], *removal["initContainers"]),
+        *removal["containers"],
     ):
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False

@@ -17,8 +17,14 @@ KUBECTL = """\
 printf '%s\\n' "$*" | tr '\\n' ' ' >> "$CALLS"; echo >> "$CALLS"
 [ "$1" != get ] || printf 'node.kubernetes.io/not-ready {taint}'
 """
-SLEEP = '#!/bin/sh\nread -r count < "$CALLS.rounds"; echo $((count - 1)) > "$CALLS.rounds"; [ "$count" -gt 1 ]\n'
-"""Ends report.sh after as many rounds as the file says: `set -e`."""
+SLEEP = """\
+#!/bin/sh
+read -r count < "$CALLS.rounds"
+echo $((count - 1)) > "$CALLS.rounds"
+[ -z "$NEXT" ] || echo "$NEXT" > "$STATE_FILE"
+[ "$count" -gt 1 ]
+"""
+"""Ends report.sh after as many seconds as the file says: `set -e`. NEXT: the state after the first."""
 
 
 def told(tmp_path: Path, state: str | None, rounds: int = 2, taints: str = TAINT, **environment: str) -> list[str]:
@@ -33,9 +39,11 @@ def told(tmp_path: Path, state: str | None, rounds: int = 2, taints: str = TAINT
         (tmp_path / "state").write_text(state)
     own = {
         "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "NEXT": "",
         "CALLS": str(calls),
         "STATE_FILE": str(tmp_path / "state"),
         "NODE": "n1",
+        "INTERVAL": "1",
     }
     subprocess.run(["sh", SCRIPT], env={**own, **environment}, timeout=30, check=False)
     return calls.read_text().splitlines()
@@ -64,6 +72,12 @@ def test_a_condition_says_what_the_pod_knows(
 ) -> None:
     [call] = told(tmp_path, state, CONDITION="true")  # once, since nothing has changed
     assert condition(call) == {"status": status, "reason": reason, "message": message}
+
+
+def test_a_change_is_told_within_a_second(tmp_path: Path) -> None:
+    """Or the pod would be gone before the API server knows that its node was unwired."""
+    calls = told(tmp_path, "Starting \n", CONDITION="true", NEXT="Removed ", INTERVAL="10")
+    assert [condition(call)["reason"] for call in calls] == ["Starting", "Removed"]
 
 
 @pytest.mark.parametrize(

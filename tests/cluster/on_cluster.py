@@ -1,0 +1,341 @@
+"""The chart on a real cluster (tests/cluster/run.sh): steps in order, on nodes with containerd 1.6, 1.7 and 2.1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.cri.images import PLAIN
+from e2e.kubernetes.image import NAME
+from e2e.node.engines import CONFIG
+from e2e.support import TOP, run
+from unit.kubernetes.chart import load
+
+from cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object, running
+
+SUITES = ("bookworm", "trixie", "forky")
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - {name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}
+"""
+OTHER = POLICY.replace("void", "none")
+BROKEN = POLICY.replace("value:", "valeu:")
+"""YAML and a NodePolicy, so that only `reassert policy check` sees it."""
+
+HOSTILE = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+REPORTED: Object = {"startupTaint": TAINT, "condition": True}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running(*SUITES) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def configs(cluster: Cluster) -> dict[str, bytes]:
+    """config.toml of each node, before anything was installed."""
+    return {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()}
+
+
+def helm_error(words: str) -> Any:
+    """Helm fails in the block, with these words."""
+    import helm_python
+
+    return pytest.raises(helm_python.HelmError, match=words)
+
+
+def policy(text: str, **node: object) -> Object:
+    """Values of the chart."""
+    return {"policy": {"text": text}, "node": node}
+
+
+def pod(name: str, node: str, tolerates: bool = True) -> Object:
+    """A hostile pod for a node. `tolerates`: whether it may start before the node is wired."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"key": TAINT, "operator": "Exists"}] if tolerates else [],
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": PLAIN, "imagePullPolicy": "Never", "env": HOSTILE}],
+        },
+    }
+
+
+def seen(cluster: Cluster, *nodes: str) -> dict[str, list[str]]:
+    """What a new hostile pod's /proc shows of the reserved name, by node."""
+    names = {node: f"hostile-{node}" for node in nodes}
+    cluster.apply(*(pod(name, node) for node, name in names.items()))
+    cluster.kubectl("wait", "pod", *names.values(), "--for=condition=Ready", "--timeout=50s")
+    found = {node: cluster.environ(name) for node, name in names.items()}
+    cluster.kubectl("delete", "pod", *names.values(), "--wait")
+    return {node: [entry for entry in entries if entry.startswith("NVIDIA")] for node, entries in found.items()}
+
+
+def everywhere(value: str) -> dict[str, list[str]]:
+    return {node: [f"NVIDIA_VISIBLE_DEVICES={value}"] for node in SUITES}
+
+
+def condition(cluster: Cluster, node: str) -> tuple[str, str]:
+    """Status and reason of ReassertEnforcing."""
+    for each in cluster.get("node", node)["status"]["conditions"]:
+        if each["type"] == "ReassertEnforcing":
+            return each["status"], each["reason"]
+    return "", ""
+
+
+def taints(cluster: Cluster) -> set[str]:
+    """Nodes that have the start-up taint."""
+    return {
+        node["metadata"]["name"]
+        for node in cluster.get("nodes")
+        if TAINT in {taint["key"] for taint in node["spec"].get("taints", [])}
+    }
+
+
+def in_configmap(cluster: Cluster) -> str:
+    return str(cluster.get("configmap", "reassert-policy")["data"]["policy.yaml"])
+
+
+def roll(cluster: Cluster) -> int:
+    """Wait for the end of a roll-out: at how many nodes it was at once, at most."""
+    most = 0
+
+    def done() -> bool:
+        nonlocal most
+        most = max(most, cluster.get("daemonset", "reassert-node")["status"].get("numberUnavailable", 0))
+        return cluster.rolled_out("reassert-node")
+
+    cluster.wait(done, "the roll-out", 300)
+    return most
+
+
+def test_before_the_pods_author_has_the_last_word_and_the_taint_keeps_others_away(
+    cluster: Cluster, configs: dict[str, bytes]
+) -> None:
+    assert seen(cluster, *SUITES) == everywhere("all")
+    assert taints(cluster) == set(SUITES)
+    cluster.apply(*(pod(f"waiting-{node}", node, tolerates=False) for node in SUITES))
+    for node in SUITES:
+        said = ("describe", "pod", f"waiting-{node}")
+        cluster.wait(lambda said=said: "untolerated taint" in cluster.kubectl(*said), "the scheduler")
+    assert {each["status"]["phase"] for each in cluster.get("pods", namespace="default")} == {"Pending"}
+
+
+def test_a_first_policy_with_errors_installs_nothing(cluster: Cluster, configs: dict[str, bytes]) -> None:
+    with helm_error("policy-check"):
+        cluster.install(policy(BROKEN, **REPORTED))
+    said = cluster.kubectl("logs", "job/reassert-policy-check", "--namespace", NAMESPACE)
+    assert "policy.yaml:6:" in said
+    assert "valeu" in said
+    assert not cluster.get("daemonsets")
+    assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
+    cluster.helm.uninstall("reassert", timeout=120)  # nothing to remove from the nodes
+
+
+def test_the_install_wires_every_node_and_takes_the_taint_off(cluster: Cluster) -> None:
+    cluster.install(policy(POLICY, **REPORTED))
+    cluster.rollout()
+    cluster.wait(lambda: not taints(cluster), "the taints")
+    cluster.wait(lambda: {condition(cluster, node) for node in SUITES} == {("True", "Enforcing")}, "the conditions")
+    cluster.kubectl("wait", "pod", *(f"waiting-{node}" for node in SUITES), "--for=condition=Ready", "--timeout=50s")
+    for node in SUITES:
+        assert "NVIDIA_VISIBLE_DEVICES=void" in cluster.environ(f"waiting-{node}")
+    assert seen(cluster, *SUITES) == everywhere("void")
+
+
+def test_helm_test(cluster: Cluster) -> None:
+    cluster.helm.test("reassert", timeout=300)
+
+
+def test_the_only_token_may_patch_nodes_and_no_more(cluster: Cluster) -> None:
+    account = "--as=system:serviceaccount:kube-system:reassert-node"
+    for verb, what, answer in (
+        ("get", "nodes", "yes"),
+        ("patch", "nodes", "yes"),
+        ("patch", "nodes/status", "yes"),
+        ("update", "nodes/status", "no"),
+        ("list", "nodes", "no"),
+        ("delete", "nodes", "no"),
+        ("get", "pods", "no"),
+        ("get", "secrets", "no"),
+        ("create", "events", "no"),
+        ("patch", "daemonsets.apps", "no"),
+    ):
+        resource, _, part = what.partition("/")
+        command = ["auth", "can-i", verb, resource, account, "--namespace", NAMESPACE]
+        command += [f"--subresource={part}"] if part else []
+        said = cluster.try_kubectl(*command)[1].splitlines()
+        assert said[0].split()[0] == answer, (verb, what, said)
+    here = cluster.pods("node")[0]["metadata"]["name"]
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    for container, status in (("node", 1), ("report", 0)):
+        tried = ("exec", here, "--namespace", NAMESPACE, f"--container={container}", "--", "test", "-e", token)
+        assert cluster.try_kubectl(*tried)[0] == status, container
+
+
+def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluster) -> None:
+    before = cluster.uids()
+    with helm_error("policy-check"):
+        cluster.install(policy(BROKEN, **REPORTED), upgrade=True)
+    assert in_configmap(cluster) == POLICY
+    assert cluster.uids() == before
+    assert seen(cluster, *SUITES) == everywhere("void")
+
+
+def test_a_new_policy_goes_from_node_to_node(cluster: Cluster) -> None:
+    before = cluster.uids()
+    cluster.install(policy(OTHER, **REPORTED), upgrade=True)
+    assert roll(cluster) == 1
+    assert not set(before.values()) & set(cluster.uids().values())
+    assert seen(cluster, *SUITES) == everywhere("none")
+
+
+def test_several_nodes_at_once(cluster: Cluster) -> None:
+    cluster.install(policy(POLICY, **REPORTED, maxUnavailable="100%"), upgrade=True)
+    assert roll(cluster) > 1
+    assert seen(cluster, *SUITES) == everywhere("void")
+
+
+def test_an_edit_of_the_configmap_reaches_the_nodes_unless_it_is_broken(cluster: Cluster) -> None:
+    """Past Helm, and so past its check: the pods check it again."""
+
+    def edit(text: str) -> None:
+        patch = json.dumps({"data": {"policy.yaml": text}})
+        cluster.kubectl("patch", "configmap", "reassert-policy", "--namespace", NAMESPACE, "--patch", patch)
+
+    edit(BROKEN)
+    cluster.wait(
+        lambda: {condition(cluster, node) for node in SUITES} == {("False", "NotReady")}, "kubelet's sync", 240
+    )
+    assert seen(cluster, *SUITES) == everywhere("void")
+    edit(OTHER)
+    cluster.wait(
+        lambda: {condition(cluster, node) for node in SUITES} == {("True", "Enforcing")}, "kubelet's sync", 240
+    )
+    assert seen(cluster, *SUITES) == everywhere("none")
+
+
+def test_helm_takes_an_edited_configmap_back_by_force_alone(cluster: Cluster) -> None:
+    """Helm 4 applies as Kubernetes' server-side apply does, and the edit's author owns the text."""
+    with helm_error("conflict"):
+        cluster.install(policy(POLICY, **REPORTED), upgrade=True)
+    assert in_configmap(cluster) == OTHER
+
+    def forced(**given: Any) -> str:
+        return json.dumps({name: value for name, value in given.items() if value} | {"force_conflicts": True})
+
+    with pytest.MonkeyPatch.context() as patched:  # the library has no parameter for --force-conflicts
+        patched.setattr("helm_python.config._opts", forced)
+        cluster.install(policy(POLICY, **REPORTED), upgrade=True)
+    assert in_configmap(cluster) == POLICY
+    cluster.rollout()
+
+
+def test_a_node_that_somebody_unwires_says_so(cluster: Cluster) -> None:
+    config = cluster.nodes["forky"].path("/etc/containerd/config.toml")
+    wired = config.read_bytes()
+    config.write_bytes(wired.replace(b"reassert", b"nothing!"))
+    try:
+        cluster.wait(lambda: condition(cluster, "forky") == ("False", "NotReady"), "the condition")
+        assert condition(cluster, "trixie") == ("True", "Enforcing")
+        cluster.wait(lambda: not cluster.rolled_out("reassert-node"), "the readiness probe")
+    finally:
+        config.write_bytes(wired)
+    cluster.wait(lambda: condition(cluster, "forky") == ("True", "Enforcing"), "the condition")
+
+
+def test_with_on_delete_nothing_changes_until_its_pod_is_deleted(cluster: Cluster) -> None:
+    cluster.rollout()
+    cluster.install(policy(OTHER, **REPORTED, updateStrategy={"type": "OnDelete"}), upgrade=True)
+    before = cluster.uids()
+    (mine,) = [each for each in cluster.pods("node") if each["spec"]["nodeName"] == "forky"]
+    cluster.kubectl("delete", "pod", mine["metadata"]["name"], "--namespace", NAMESPACE)
+
+    def replaced() -> bool:
+        return {node for node, uid in cluster.uids().items() if before[node] != uid} == {"forky"}
+
+    cluster.wait(replaced, "the new pod")
+    cluster.wait(lambda: cluster.get("daemonset", "reassert-node")["status"].get("numberReady") == 3, "readiness")
+    # The policy goes to all nodes all the same, by the ConfigMap.
+    there = cluster.nodes["bookworm"].path("/etc/reassert/policy.yaml")
+    cluster.wait(lambda: there.read_text() == OTHER, "kubelet's sync", 240)
+    assert replaced()
+
+
+def test_uninstall_removes_reassert_from_every_node(cluster: Cluster, configs: dict[str, bytes]) -> None:
+    """With OnDelete, which the removal Job changes."""
+    cluster.helm.uninstall("reassert", timeout=600)
+    assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
+    assert seen(cluster, *SUITES) == everywhere("all")
+    cluster.wait(lambda: not cluster.pods("node"), "the end of the pods")
+    left = cluster.kubectl(
+        "get",
+        "all,configmap,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding",
+        "--all-namespaces",
+        "--output=name",
+        "--selector=app.kubernetes.io/name=reassert",
+    )
+    assert left == ""
+    assert {condition(cluster, node) for node in SUITES} == {("False", "Removed")}
+
+
+def test_pools_have_policies_of_their_own(cluster: Cluster, configs: dict[str, bytes]) -> None:
+    """One release for each pool; one with a priority class of its own and a handler that it makes."""
+    first = {"nodeSelector": {"pool": "bookworm"}, "priorityClass": {"create": True}, "priorityClassName": "reassert"}
+    cluster.install({**policy(POLICY), **first}, "one")
+    cluster.install({**policy(OTHER), "nodeSelector": {"pool": "forky"}}, "two")
+    for release in ("one", "two"):
+        cluster.rollout(release)
+    assert seen(cluster, *SUITES) == {
+        "bookworm": ["NVIDIA_VISIBLE_DEVICES=void"],
+        "forky": ["NVIDIA_VISIBLE_DEVICES=none"],
+        "trixie": ["NVIDIA_VISIBLE_DEVICES=all"],
+    }
+    cluster.helm.test("two", timeout=300)
+    for release in ("one", "two"):
+        cluster.helm.uninstall(release, timeout=600)
+    assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
+
+
+def test_the_manifests_with_kubectls_validation(cluster: Cluster, configs: dict[str, bytes], tmp_path: Path) -> None:
+    """As docs/kubernetes.md says it, the API server's schema in force: `--validate=strict` is the default."""
+    manifests = TOP / "packaging/kubernetes/manifests"
+    (tmp_path / "reassert.yaml").write_text((manifests / "reassert.yaml").read_text())
+    repository, _, tag = NAME.partition(":")
+    (kustomization,) = load((manifests / "kustomization.yaml").read_text())
+    kustomization["images"] = [{"name": "reassert", "newName": repository, "newTag": tag}]
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    cluster.kubectl("apply", "--dry-run=server", "-k", str(manifests))
+    cluster.kubectl("apply", "-k", str(tmp_path))
+    cluster.rollout()
+    assert seen(cluster, "forky") == {"forky": ["NVIDIA_VISIBLE_DEVICES=all"]}  # the default policy only logs
+    cluster.kubectl("--namespace", NAMESPACE, "set", "env", "daemonset/reassert-node", "STATE=absent")
+    cluster.rollout()
+    cluster.kubectl("delete", "-k", str(tmp_path))
+    assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
+
+
+def test_kubectls_validation_is_in_force(cluster: Cluster) -> None:
+    """Or the test above would say nothing."""
+    wrong = pod("wrong", "forky")
+    wrong["spec"]["hostPid"] = True
+    done = run(
+        str(PROGRAMS / "kubectl"),
+        f"--kubeconfig={cluster.directory}/admin.conf",
+        "apply",
+        "--filename=-",
+        input=json.dumps(wrong),
+        check=False,
+    )
+    assert "unknown field" in done.stderr

@@ -1,0 +1,38 @@
+#!/bin/bash
+# Installs the chart on a real cluster: a control plane, and kubelets on booted nodes with containerd 1.6, 1.7 and 2.1.
+#
+#   sudo tests/cluster/run.sh --bin DIR [pytest's arguments]
+#
+# DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian's
+# etcd (etcd-server) and kubectl (of Debian 13, since the chart's image gets this one). The nodes are the roots of
+# tests/roots.sh; pods get addresses from the machine's CNI plugins (containernetworking-plugins). All of it runs in a
+# network namespace of its own. The tests are steps, in order: with `-k` leave out only what comes later. Not in CI; 12
+# minutes on two busy cores. REASSERT_TEST_KEEP=1 keeps the logs of the control plane in /var/lib/reassert-tests.
+# Needs what tests/run.sh installs, and a frozen build (packaging/build.sh).
+set -eu
+cd "$(dirname "$0")/../.."
+
+fail() {
+  echo "tests/cluster/run.sh: $*" >&2
+  exit 2
+}
+
+[ "${1-}" = --bin ] && [ $# -ge 2 ] || fail "where are the programs? sudo tests/cluster/run.sh --bin DIR"
+REASSERT_TEST_KUBERNETES=$(realpath -- "$2")
+shift 2
+for program in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
+  [ -x "$REASSERT_TEST_KUBERNETES/$program" ] || fail "$REASSERT_TEST_KUBERNETES has no program $program"
+done
+[ "$(id -u)" -eq 0 ] || fail "run it as root"
+[ -x dist/reassert/reassert ] || fail "no frozen build: run packaging/build.sh"
+[ -x /usr/lib/cni/ptp ] || fail "no CNI plugins: apt-get install containernetworking-plugins"
+export REASSERT_TEST_KUBERNETES
+"$REASSERT_TEST_KUBERNETES/etcd" --version | head -n 1
+for program in kube-apiserver kubelet; do
+  "$REASSERT_TEST_KUBERNETES/$program" --version
+done
+exec unshare --mount --net --propagation private sh -c '
+  if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
+  ip link set lo up
+  exec build/venv-test/bin/python -m pytest --verbose --tb=short --exitfirst tests/cluster/on_cluster.py "$@"' \
+  tests/cluster/run.sh "$@"
