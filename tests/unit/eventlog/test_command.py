@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -131,13 +133,17 @@ def test_it_follows_over_a_rotation_and_prints_at_once(root_dir: Path) -> None:
     log = root_dir / "events.jsonl"
     append(str(log), json.dumps(event("edited", "web-0", 1)).encode())
     command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "events", "-f", "-o", "json", "--events", str(log)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    # What a shell started in the background ignores SIGINT, and so do its children (sh, POSIX).
+    handled = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=handled
+    ) as running:
         assert running.stdout
         assert json.loads(running.stdout.readline())["id"] == "c1"
         for number in (2, 3):
             append(str(log), json.dumps(event("denied", "web-0", number)).encode(), limit=10)
             assert json.loads(running.stdout.readline())["id"] == f"c{number}"
-        running.send_signal(2)
+        running.send_signal(signal.SIGINT)
         deadline = time.monotonic() + 20
         assert running.wait(timeout=deadline - time.monotonic()) == 130
 
