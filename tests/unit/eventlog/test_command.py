@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -133,11 +132,9 @@ def test_it_follows_over_a_rotation_and_prints_at_once(root_dir: Path) -> None:
     log = root_dir / "events.jsonl"
     append(str(log), json.dumps(event("edited", "web-0", 1)).encode())
     command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "events", "-f", "-o", "json", "--events", str(log)]
-    # What a shell started in the background ignores SIGINT, and so do its children (sh, POSIX).
-    handled = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=handled
-    ) as running:
+    # What a shell has started in the background ignores SIGINT, and so do its children.
+    command = ["env", "--default-signal=INT", *command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout
         assert json.loads(running.stdout.readline())["id"] == "c1"
         for number in (2, 3):
