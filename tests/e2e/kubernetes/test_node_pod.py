@@ -32,12 +32,20 @@ LEFT_FOR_RUNNING_CONTAINERS = {
 }
 """A container's end calls what its start called, and the pod that takes reassert out is such a container itself."""
 IN_FORCE = "/etc/reassert/policy.yaml"
+COMMAND = "/src/reassert/dist/reassert/reassert"
+STATE = ("/etc/reassert", "/var/lib/reassert", "/var/lib/reassert-kubernetes")
 
 
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
     """A worker node with the chart's image pulled; of the oldest systemd that there is."""
     return with_image(module_boot("bookworm"))
+
+
+@pytest.fixture(scope="module")
+def later(module_boot: Boot) -> BootedNode:
+    """A worker node with containerd 2.1, where NRI is on."""
+    return with_image(module_boot("forky"))
 
 
 def with_image(node: BootedNode) -> BootedNode:
@@ -62,8 +70,8 @@ def daemon(node: BootedNode) -> Iterator[Any]:
     yield start
     for each in started:
         each.end()
-    node.run("/src/reassert/dist/reassert/reassert", "node", "uninstall")
-    node.run("rm", "-rf", "/etc/reassert", "/var/lib/reassert", "/var/lib/reassert-kubernetes")
+    node.run(COMMAND, "node", "uninstall")
+    node.run("rm", "-rf", *STATE)
     assert node.snapshot() == before
 
 
@@ -164,9 +172,27 @@ def test_a_failure_is_said_and_not_tried_again(daemon: Any, node: BootedNode) ->
     assert hostile(node) == "/tmp/evil"
 
 
-def test_nri_in_a_pod_has_its_second_line(boot: Boot) -> None:
-    """On containerd 2.1, where NRI is on: the plugin while its pod is there, the wrapper while it is not."""
-    node = with_image(boot("forky"))
+def test_with_the_adapter_nri_new_values_need_a_new_pod(later: BootedNode) -> None:
+    """They stand in base_runtime_spec, which the engine reads when it starts: not ready until it did."""
+    node = later
+    first = NodePod(node, adapters=["nri"])
+    first.wait(True)
+    assert hostile(node) == "/etc/ca.pem"
+    other = POLICY.replace("ca.pem", "other.pem")
+    first.policy.write({"policy.yaml": other})
+    first.wait(False, "out of date: run `reassert node install`")
+    first.end()
+    second = NodePod(node, policy=other, adapters=["nri"])
+    second.wait(True)
+    assert hostile(node) == "/etc/other.pem"
+    second.end()
+    node.run(COMMAND, "node", "uninstall")
+    node.run("rm", "-rf", *STATE, "/var/log/reassert")
+
+
+def test_nri_in_a_pod_has_its_second_line(later: BootedNode) -> None:
+    """The plugin while its pod is there, the wrapper while it is not."""
+    node = later
     pod = NodePod(node)
     pod.wait(True)
     plugin = NriPod(node.cri, node.path)
@@ -191,21 +217,6 @@ def test_nri_in_a_pod_has_its_second_line(boot: Boot) -> None:
     plugin.end()
     with pytest.raises(CriError, match="reassert: refused"):
         hostile(node)
-
-
-def test_with_the_adapter_nri_new_values_need_a_new_pod(boot: Boot) -> None:
-    """They stand in base_runtime_spec, which the engine reads when it starts: not ready until it did."""
-    node = with_image(boot("forky"))
-    first = NodePod(node, adapters=["nri"])
-    first.wait(True)
-    assert hostile(node) == "/etc/ca.pem"
-    other = POLICY.replace("ca.pem", "other.pem")
-    first.policy.write({"policy.yaml": other})
-    first.wait(False, "out of date: run `reassert node install`")
-    first.end()
-    second = NodePod(node, policy=other, adapters=["nri"])
-    second.wait(True)
-    assert hostile(node) == "/etc/other.pem"
 
 
 def test_kubelets_own_directory_would_not_be_trusted(directory: Path) -> None:
