@@ -33,6 +33,11 @@ def features(case: Case, *kinds: str) -> list[Feature]:
     return [feature for feature in case["features"] if feature["kind"] in kinds]
 
 
+def fifo_in_image(case: Case) -> bool:
+    """Whether crun 1.21 may hang: it opens a FIFO that an image has as a directory of a mount's path, any mount's."""
+    return any(feature.get("op") == "fifo" for feature in features(case, "image"))
+
+
 def make(top: Path, operations: list[Feature], owner: int) -> None:
     """Make files below a directory; an operation that collides with an earlier one is left out, as a layer would be.
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reality.bundle import Case, features
+from reality.bundle import Case, features, fifo_in_image
 from reality.look import View, host
 from reality.node import SCRATCH, Node
 from reality.reading import (
@@ -126,9 +126,8 @@ class Trial:
             for mark in ("Traceback (most recent", "internal error", "Segmentation fault"):
                 if mark in text:
                     return [Violation("crash", text[-600:])]
-        # crun 1.21 opens a FIFO that an image has as a directory of a mount's path, and waits for it: any mount's.
-        own = any(feature.get("op") == "fifo" for feature in features(self.case, "image"))
-        return [Violation("hangs", outcome.output[-300:])] if outcome.timed_out and not own else []
+        is_ours = outcome.timed_out and not fifo_in_image(self.case)
+        return [Violation("hangs", outcome.output[-300:])] if is_ours else []
 
     def _must(self) -> bool:
         """Whether what is reserved has to be there in a container that runs."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reality.bundle import SLEEP, Bundle, Case, Feature, features
+from reality.bundle import SLEEP, Bundle, Case, Feature, features, fifo_in_image
 from reality.look import View, environ, look
 from reality.node import REASSERT, Done, Node
 from reality.reading import read
@@ -151,7 +151,9 @@ class Start:
         }
 
     def _run(self, *arguments: str, fds: tuple[int, ...] = ()) -> Done:
-        return self.node.run([self.command, *self.options, *arguments], self.runtime, self.env, fds=fds)
+        patience = 60 if not fifo_in_image(self.case) else 10
+        command = [self.command, *self.options, *arguments]
+        return self.node.run(command, self.runtime, self.env, fds=fds, timeout=patience)
 
     def _alive(self) -> bool:
         """Whether the container's program runs: the runtime's init has become it."""
