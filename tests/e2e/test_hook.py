@@ -73,7 +73,7 @@ def host(node: Node, bundle: Bundle) -> list[Any]:
 
     Mounts in the machine's and in our namespace whose source or target is the test's, and its files.
     """
-    places = (node.directory.name, bundle.directory.parent.name)
+    places = (node.directory.name, bundle.directory.parents[1].name)  # above containerd's namespace
     seen: list[Any] = []
     for process in ("1", "self"):
         lines = Path(f"/proc/{process}/mountinfo").read_text().splitlines()
