@@ -19,9 +19,11 @@ def threads_end() -> Iterator[None]:
     before = threading.enumerate()
     yield
     deadline = time.monotonic() + 20
-    for thread in set(threading.enumerate()) - set(before):
-        thread.join(max(0.0, deadline - time.monotonic()))
-        assert not thread.is_alive(), f"the thread {thread.name} outlives the test"
+    while left := set(threading.enumerate()) - set(before):
+        for thread in left:
+            if thread.is_alive():  # else another thread is just starting it, and it cannot be joined yet
+                thread.join(max(0.0, deadline - time.monotonic()))
+        assert time.monotonic() < deadline, f"the threads {[thread.name for thread in left]} outlive the test"
 
 
 @pytest.fixture
