@@ -45,7 +45,7 @@ fast() {
     mkdir -p build
     check > build/check.log 2>&1 & # in parallel to the tests, which are idle at times
     checking=$!
-    set -- --numprocesses=2 --dist=worksteal tests
+    set -- --numprocesses=3 --dist=worksteal tests # each waits at times
   fi
   set -- "$venv/bin/python" -m pytest --fast --quiet "$@"
   status=0
