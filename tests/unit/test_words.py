@@ -32,7 +32,7 @@ TEXTS = [
     *(ROOT / "hook").rglob("*.py"),
     *(ROOT / "hook").rglob("*.proto"),
     *ROOT.glob("*.md"),
-    *(path for path in (ROOT / "docs").glob("*.md") if path.name != "performance.md"),
+    *(ROOT / "docs").glob("*.md"),
     *(ROOT / "config").rglob("*.yaml"),
     *(
         path
