@@ -271,7 +271,7 @@ class Agent:
     def _tell_dropped(self) -> None:
         """Logs one event for all clients that were dropped within a second."""
         now = time.monotonic()
-        if now - self._told > protocol.SECONDS and (dropped := self._tally.untold()):
+        if now - self._told > protocol.SECONDS and (dropped := self._tally.new_drops()):
             self._told = now
             text = "connections without a valid request were dropped"
             self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))

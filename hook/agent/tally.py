@@ -20,7 +20,7 @@ class Tally:
         self._warm: Counter[str] = Counter()
         self._cold: Counter[str] = Counter()
         self._dropped = 0
-        self._untold: Counter[str] = Counter()
+        self._new_drops: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.count = 0
         self._began = time.monotonic()
@@ -39,13 +39,13 @@ class Tally:
         """A client that no front can be."""
         with self._lock:
             self._dropped += 1
-            self._untold[reason] += 1
+            self._new_drops[reason] += 1
         self.metrics.dropped()
 
-    def untold(self) -> Counter[str]:
+    def new_drops(self) -> Counter[str]:
         """The clients that were dropped since the last call, by reason."""
         with self._lock:
-            found, self._untold = self._untold, Counter()
+            found, self._new_drops = self._new_drops, Counter()
         return found
 
     def as_json(self) -> dict[str, Any]:

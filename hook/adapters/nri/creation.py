@@ -10,8 +10,8 @@ from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
 from hook.adapters.nri.metrics import ASKED, AUDITED, REFUSED
+from hook.adapters.nri.pending import PendingEvents
 from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
-from hook.adapters.nri.untold import Untold
 from hook.audit.drift import really_wrong
 from hook.audit.judge import STALE, Actual
 from hook.base.errors import TooLarge, Unacceptable, Undecided
@@ -101,7 +101,7 @@ class Decider:
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
         self.report = report
-        self.untold = Untold(report)
+        self.pending = PendingEvents(report)
         self.engine = "containerd"
         self.removes_mounts = False
         self.sends_cdi = False

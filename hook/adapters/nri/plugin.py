@@ -21,8 +21,8 @@ from hook import late
 from hook.adapters.nri import messages, ttrpc, validation
 from hook.adapters.nri.creation import Reply, removes_mounts, sends_cdi_devices
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.adapters.nri.pending import MOST, QUIET
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
-from hook.adapters.nri.untold import MOST, QUIET
 from hook.base.errors import describe
 
 LOADED = late.LOADED
@@ -173,7 +173,7 @@ class Plugin:
             else:
                 answered = self._answer(job, messages.get("Empty"))
             if answered:
-                self._decider.untold.tell()
+                self._decider.pending.write()
                 self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
         except OSError as error:
             self._end(describe(error))
@@ -198,19 +198,19 @@ class Plugin:
         except Exception as error:  # a bug in reassert: close the connection, keep the process
             self._violated(describe(error))
         finally:
-            self._decider.untold.tell()
+            self._decider.pending.write()
 
     def _is_to_tell(self) -> bool:
         """Whether events are written now: the runtime asks for nothing, or too many wait."""
-        untold = self._decider.untold.count()
-        return untold >= MOST or (untold > 0 and not self._waiting and not self._poll.poll(QUIET))
+        count = self._decider.pending.count()
+        return count >= MOST or (count > 0 and not self._waiting and not self._poll.poll(QUIET))
 
     def _tell(self) -> None:
         """Write events. If this takes long, another thread reads the next requests."""
         job = self._job = Job(0, "", math.inf)
         job.claim()
         try:
-            self._decider.untold.tell()
+            self._decider.pending.write()
         finally:
             self._done(job)
 
@@ -270,7 +270,7 @@ class Plugin:
             job.container = argument.container.id
             self._reply(job, self._decider.validate(argument))
         else:
-            self._decider.untold.tell()
+            self._decider.pending.write()
             self._serve_other(job, request)
 
     def _serve_other(self, job: Job, request: Any) -> None:
@@ -304,7 +304,7 @@ class Plugin:
         self._pods, self._containers, self._listed = [], [], 0
 
     def _reply(self, job: Job, reply: Reply) -> bool:
-        """Answer for a container, unless another thread has. Its event is written soon afterwards (`Untold`)."""
+        """Answer for a container, unless another thread has. Its event is written soon afterwards (`PendingEvents`)."""
         if reply.refusal and job.method == VALIDATE:
             data = ttrpc.rejection(job.stream, reply.refusal)
         elif reply.refusal:
@@ -318,7 +318,7 @@ class Plugin:
             self._decider.hold(job.container, reply)
         self._send(PLUGIN, data)
         if not held:
-            self._decider.untold.add(job.container, reply.tell)
+            self._decider.pending.add(job.container, reply.tell)
         return True
 
     def _answer(self, job: Job, make: Callable[[], Any]) -> bool:

@@ -123,28 +123,28 @@ class Validator(Decider):
         """
         self._release()
         self._held[container_id] = Held(reply, time.monotonic())
-        self.untold.add(container_id, reply.event)
+        self.pending.add(container_id, reply.event)
 
     def _release(self, age: float = 0.0) -> bool:
         """Let the events that were held for `age` seconds be written; whether there are any."""
         now, released = time.monotonic(), False
         for container_id, held in list(self._held.items()):
             if now - held.since >= age and self._held.pop(container_id, None) is not None:
-                self.untold.add(container_id, held.reply.tell)
+                self.pending.add(container_id, held.reply.tell)
                 released = True
         return released
 
     def tell_held(self, age: float) -> None:
         """Write the events that were held for `age` seconds, in a thread of its own."""
         if self._release(age):
-            threading.Thread(target=self.untold.tell, name="held", daemon=True).start()
+            threading.Thread(target=self.pending.write, name="held", daemon=True).start()
 
     def tell_all(self, wait: float) -> None:
         """The same for every event. `wait`: for how many seconds at most to wait for it."""
         self._release(0.0)
         with suppress(RuntimeError):  # no thread can be started: the one that reads requests writes them
-            threading.Thread(target=self.untold.tell, name="held", daemon=True).start()
-        self.untold.wait(wait)
+            threading.Thread(target=self.pending.write, name="held", daemon=True).start()
+        self.pending.wait(wait)
 
     def too_late(self, container_id: str) -> Reply:
         """As for a container that is being created. An event that was held is written too if the container starts."""

@@ -21,7 +21,7 @@ LIMIT = 1000
 """Events that may wait for an event log that hangs. Further ones are lost, and counted as errors."""
 
 
-class Untold:
+class PendingEvents:
     """Events are written while the runtime asks for nothing, so that no container waits for the event of another.
 
     One thread writes at a time: if the event log hangs, it keeps that thread only.
@@ -43,12 +43,12 @@ class Untold:
         """How many events wait; 0 while a thread writes them."""
         return 0 if self._writing.locked() else len(self._waiting)
 
-    def tell(self) -> None:
+    def write(self) -> None:
         """Write all events, unless another thread does. This may hang. Never raises."""
         while self._waiting and self._writing.acquire(blocking=False):
             try:
                 while self._waiting:
-                    self._tell(*self._waiting.popleft())
+                    self._write_one(*self._waiting.popleft())
             finally:
                 self._writing.release()
 
@@ -58,7 +58,7 @@ class Untold:
         while (self._waiting or self._writing.locked()) and time.monotonic() < deadline:
             time.sleep(0.002)
 
-    def _tell(self, container_id: str, tell: Callable[[], object]) -> None:
+    def _write_one(self, container_id: str, tell: Callable[[], object]) -> None:
         try:
             tell()
         except Exception as error:  # no reason to disconnect from the runtime

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.nri import messages, untold
+from hook.adapters.nri import messages, pending
 from hook.adapters.nri.metrics import Metrics, NoMetrics
+from hook.adapters.nri.pending import LIMIT, MOST, PendingEvents
 from hook.adapters.nri.report import Report
-from hook.adapters.nri.untold import LIMIT, MOST, Untold
 from unit.adapters.nri.support import KNOWN, RESPONSE, create_request, events_of, running, wait_until
 from unit.support import document
 
@@ -29,7 +29,7 @@ def test_events_of_containers_that_are_created_at_once_come_after_the_answers(
         for number in range(count):
             assert not plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}")).status.code
         wait_until(lambda: len(events_of(plugin)) >= 2 * MOST)
-        wait_until(lambda: plugin.decider.untold.count() == 3)
+        wait_until(lambda: plugin.decider.pending.count() == 3)
         assert len(events_of(plugin)) == 2 * MOST
         plugin.peer.call("StateChange", messages.get("Empty")())  # before the answer to any other call
         assert [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(count)]
@@ -79,7 +79,7 @@ def test_event_is_written_without_the_question_too(root_dir: Path, monkeypatch: 
 def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many containers are created meanwhile; their events are written once it goes on."""
     go = threading.Event()
-    write = untold.Report.line
+    write = pending.Report.line
 
     def hang(*arguments: Any) -> None:
         go.wait(60)
@@ -115,11 +115,11 @@ def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.Mon
 def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written() -> None:
     metrics = Metrics()
     report = Report("/dev/null", metrics)
-    waiting = Untold(report)
+    waiting = PendingEvents(report)
     told: list[int] = []
     waiting.add("c0", lambda: told.append(1 // 0))
     waiting.add("c1", lambda: told.append(1))
-    waiting.tell()
+    waiting.write()
     report.close()
     assert told == [1]
     assert metrics._registry.get_sample_value("reassert_errors_total", {"kind": "log"}) == 1
@@ -127,10 +127,10 @@ def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written() -
 
 def test_events_that_wait_have_a_limit() -> None:
     report = Report("/dev/null", NoMetrics())
-    waiting = Untold(report)
+    waiting = PendingEvents(report)
     told: list[int] = []
     for number in range(LIMIT + 1):
         waiting.add("c0", lambda number=number: told.append(number))  # type: ignore[misc]  # mypy infers no type for it
-    waiting.tell()
+    waiting.write()
     report.close()
     assert told == list(range(LIMIT))
