@@ -5,7 +5,8 @@ import posix
 from hook.base.errors import Unacceptable, Undecided, describe
 from hook.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.container.identity import DOCKER, SANDBOX, Identity
-from hook.gather import Facts, check_source
+from hook.decide import check_source
+from hook.plan import Facts
 from hook.policy.model import Policy, Rule
 from hook.reserve import devices, env, mounts
 

@@ -3,13 +3,16 @@
 Every adapter and `explain` use it, and none has its own copy of a step. Part of the start path: builtins only.
 """
 
+import posix
+
 from hook import events
-from hook.base.system import read_file
+from hook.base import Record
+from hook.base.system import is_directory, read_file
 from hook.container.identity import Identity
-from hook.gather import gather
-from hook.plan import ALL, Container, Plan, plan
-from hook.policy.model import Policy, select
-from hook.reserve.outcome import Edit, Reason
+from hook.plan import ALL, Container, Facts, Plan, plan
+from hook.policy.model import AUDIT, Policy, select
+from hook.reserve import Edit, Reason
+from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
 or nowhere, because the adapter only asked another program for the edits."""
 
 
-class Done:
+class Done(Record):
     """The result of an adapter's attempt to carry out a plan.
 
     `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
@@ -36,40 +39,25 @@ class Done:
     `draft`: the event that an earlier adapter left for this one to complete.
     """
 
-    def __init__(
-        self,
-        verified: str = NOWHERE,
-        denials: "Sequence[Reason]" = (),
-        edits: "Sequence[Edit] | None" = None,
-        handed_on: bool = False,
-        draft: "dict[str, object] | None" = None,
-    ) -> None:
-        self.verified = verified
-        self.denials = tuple(denials)
-        self.edits = edits
-        self.handed_on = handed_on
-        self.draft = draft
+    verified: str = NOWHERE
+    denials: "Sequence[Reason]" = ()
+    edits: "Sequence[Edit] | None" = None
+    handed_on: bool = False
+    draft: "dict[str, object] | None" = None
 
 
-class Verdict:
+class Verdict(Record):
     """The result for one container.
 
     `refusal`: one line for the engine, or "". `event`: the event for the log, or None. `plan`: None if no decision was
     reached. `reasons`: why Enforce mode would refuse the container. `unchanged`: the case, if there was nothing to do.
     """
 
-    def __init__(
-        self,
-        refusal: str,
-        event: "dict[str, object] | None",
-        decided: "Plan | None" = None,
-        reasons: "Sequence[Reason]" = (),
-    ) -> None:
-        self.refusal = refusal
-        self.event = event
-        self.plan = decided
-        self.reasons = reasons
-        self.unchanged: Case | None = None
+    refusal: str
+    event: "dict[str, object] | None"
+    plan: "Plan | None" = None
+    reasons: "Sequence[Reason]" = ()
+    unchanged: "Case | None" = None
 
 
 class Case:
@@ -143,26 +131,25 @@ class Case:
             done = Done() if decided.refusal() else act(decided, target)
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)
-        reasons = decided.reasons() + done.denials
-        if not reasons or decided.audit_only():
-            verdict = Verdict("", None if done.handed_on else self.event(decided, done), decided, reasons)
-            verdict.unchanged = None if verdict.event or done.handed_on else self
-            return verdict
-        from hook.base.text import joined
+        reasons = [*decided.reasons(), *done.denials]
+        if reasons and not decided.audit_only():
+            from hook.base.text import joined
 
-        return Verdict(self.refused(joined(reasons)), self.event(decided, done), decided, reasons)
+            return Verdict(self.refused(joined(reasons)), self.event(decided, done), decided, reasons)
+        event = None if done.handed_on else self.event(decided, done)
+        return Verdict("", event, decided, reasons, None if event or done.handed_on else self)
 
     def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
-        edits = decided.edits if done.edits is None else done.edits
+        made = decided.edits if done.edits is None else done.edits
         other = done.draft or done.denials or self.trial or decided.policy.warning
-        if not (edits or decided.denials or decided.errors or other):
+        if not (made or decided.denials or decided.errors or other):
             return None
-        event = events.plan_event(self.fields(), decided, edits, done.denials, done.verified, done.draft)
+        event = events.plan_event(events.container_event(self), decided, done, made)
         if self.trial or "tried" in (done.draft or ()):
             from hook.trial import tell
 
-            tell(event, decided, self.trial, done.draft, bool(edits))
+            tell(event, decided, self.trial, done.draft, bool(made))
         return event
 
     def failed(self, error: Exception) -> Verdict:
@@ -175,8 +162,41 @@ class Case:
         """The line for the engine."""
         return f"refused {self.who or self.container_id or 'a container'}: {reasons}"
 
-    def fields(self) -> "dict[str, object]":
-        """The fields of every event about the container."""
-        fields = events.container_event(self.clock, self.adapter, self.container_id, self.who, self.policy)
-        fields.update(self.start)
-        return fields
+
+def gather(
+    policy: Policy, identity: Identity, matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
+) -> Facts:
+    """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
+
+    `read`: reads kubelet's device checkpoint, and its record of resource claims.
+    """
+    facts = Facts()
+    rules = [match.rule for match in matches if match.applies]
+    if any(rule.uses_allocations() for rule in rules):
+        from hook.allocated import gather_allocated
+
+        gather_allocated(facts, policy, identity, rules, read)
+    skipped: dict[str, str] = {}
+    if policy.mode == AUDIT or any(rule.tried for rule in rules):
+        from hook.remote import untouched
+
+        skipped = untouched(rules, facts)
+    for rule in rules:
+        for env in rule.env:
+            if env.source == FILE and env.text is not None and env.text not in facts.files | skipped:
+                from hook.valuefile import read_value
+
+                read_value(facts, env.text)
+        for mount in rule.mounts:
+            if mount.source and mount.source not in skipped:
+                check_source(facts, mount.source)
+    return facts
+
+
+def check_source(facts: Facts, source: str) -> None:
+    """Note whether a hostPath is a directory, or does not exist."""
+    try:
+        if is_directory(posix.stat(source)):
+            facts.directories.add(source)
+    except OSError:
+        facts.absent_sources.add(source)

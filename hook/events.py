@@ -9,16 +9,16 @@ import time
 
 from hook.base.jsontext import encode
 from hook.base.system import timestamp
-from hook.container.identity import Identity
-from hook.plan import Plan
-from hook.policy.model import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from hook.reserve.outcome import Edit, Reason
+    from hook.container.identity import Identity
+    from hook.decide import Case, Done
+    from hook.plan import Plan
+    from hook.reserve import Edit
 
 LINE = 64 << 10
 """Maximum number of bytes of a line of the log, with its newline."""
@@ -62,22 +62,22 @@ class Clock:
         return round((time.monotonic_ns() - self._monotonic) / 1e6, 3)
 
 
-def container_event(
-    clock: Clock, adapter: str, container_id: str, identity: "Identity | None", policy: "Policy | None"
-) -> "dict[str, object]":
+def container_event(case: "Case") -> "dict[str, object]":
     """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
+    policy = case.policy
     SETTINGS[:] = policy.event_log if policy else ()
     event: dict[str, object] = {
-        "timestamp": timestamp(clock.started),
-        "adapter": adapter,
-        "id": container_id,
-        "container": identity.as_dict() if identity else {},
+        "timestamp": timestamp(case.clock.started),
+        "adapter": case.adapter,
+        "id": case.container_id,
+        "container": case.who.as_dict() if case.who else {},
         "mode": policy.mode if policy else "",
         "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
-        "durationMs": clock.milliseconds(),
+        "durationMs": case.clock.milliseconds(),
     }
-    if is_probe(adapter, container_id, identity):
+    if is_probe(case.adapter, case.container_id, case.who):
         event["probe"] = True
+    event.update(case.start)
     return event
 
 
@@ -94,51 +94,34 @@ def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bo
 
 
 def plan_event(
-    event: "dict[str, object]",
-    plan: Plan,
-    edits: "Sequence[Edit] | None" = None,
-    denials: "Sequence[Reason]" = (),
-    verified: str = "",
-    draft: "dict[str, object] | None" = None,
-) -> "dict[str, object]":
-    """The event about a plan and what the adapter did about it.
-
-    `edits`: the edits that the adapter made; all of the plan's unless given. `denials`: reasons to refuse the container
-    that the adapter found, besides the plan's own. `verified`: where the result was checked. `draft`: the event of an
-    earlier adapter, which this event completes.
-    """
-    reasons = [*plan.reasons(), *denials]
-    refused = bool(reasons) and not plan.audit_only()
-    made: list[Any] = list(plan.edits if edits is None else edits)
-    if draft is not None:
+    event: "dict[str, Any]", plan: "Plan", done: "Done", edits: "Sequence[Edit | dict[str, object]]"
+) -> "dict[str, Any]":
+    """The event about a plan and what the adapter did about it. `edits`: those that the adapter made."""
+    reasons = [*plan.reasons(), *done.denials]
+    acts = not reasons and not plan.audit_only()
+    if done.draft is not None:
         from hook.adapters.decision import complete
 
-        made = complete(draft, event, made)
-    kind = ERROR if plan.errors else EDITED if made else HELD
+        edits = complete(done.draft, event, edits)
+    kind = ERROR if plan.errors else EDITED if edits else HELD
     if reasons:
-        kind = DENIED if refused else WOULD_DENY
+        kind = WOULD_DENY if plan.audit_only() else DENIED
     event["event"] = kind
-    event["level"] = "error" if refused else "info" if kind == EDITED else "warning"
-    done = not refused and not plan.audit_only()
-    event["applied"] = done and bool(verified)
-    event["verified"] = verified if done else ""
-    if done and made and not verified:
+    event["level"] = "error" if kind == DENIED else "info" if kind == EDITED else "warning"
+    event["applied"] = acts and bool(done.verified)
+    event["verified"] = done.verified if acts else ""
+    if acts and edits and not done.verified:
         event["asked"] = True
-    applied = {"applied": event["applied"]}
-    _add_list(event, "edits", made, lambda edit: {**(edit if isinstance(edit, dict) else edit.describe()), **applied})
-    _add_list(event, "denials", [*plan.denials, *denials], lambda reason: reason.describe())
-    _add_list(event, "errors", plan.errors, lambda reason: reason.describe())
+    for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
+        event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
+        if len(items) > ENTRIES:
+            omitted = event.setdefault("omitted", {})  # a draft has its own
+            omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
+    for edit in event["edits"]:
+        edit["applied"] = event["applied"]
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event
-
-
-def _add_list(event: "dict[str, Any]", key: str, items: "Sequence[Any]", describe: "Callable[[Any], object]") -> None:
-    """Add a list to an event: at most ENTRIES items, and in `omitted` the number of items that were left out."""
-    event[key] = [describe(item) for item in items[:ENTRIES]]
-    if len(items) > ENTRIES:
-        omitted = event.setdefault("omitted", {})  # a draft has its own
-        omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
 
 
 def line(event: "dict[str, Any]") -> str:

@@ -1,6 +1,6 @@
 """Read what `deviceAllocations.exclusive` needs of the node: its devices, CDI specs, and sources of mounts.
 
-Loaded only for a container that such a rule applies to; builtins only. Part of `hook.gather`.
+Loaded only for a container that such a rule applies to; builtins only. Part of `hook.decide.gather`.
 """
 
 import posix

@@ -21,8 +21,8 @@ from hook.policy import store
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import Match, Policy
 from hook.policy.words import actual, wanted
+from hook.reserve import Edit
 from hook.reserve.env import Reserved
-from hook.reserve.outcome import Edit
 from hook.reserve.words import words
 from hook.trial import Trial
 

@@ -2,7 +2,7 @@
 
 from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.decide import Case, Verdict
-from hook.events import DENIED, ERROR, WOULD_DENY
+from hook.events import DENIED, ERROR, WOULD_DENY, container_event
 from hook.policy.model import AUDIT, IGNORE
 
 
@@ -19,11 +19,11 @@ def verdict(case: Case, error: Exception) -> Verdict:
         case.policy = case.load()
     audit = case.policy.mode == AUDIT
     if isinstance(error, CAUSED_BY_THE_CONTAINER):
-        event = denial_event(case.fields(), text, audit)
+        event = denial_event(container_event(case), text, audit)
         return Verdict("" if audit else case.refused(text), event)
     starts = audit or case.policy.failure_policy == IGNORE
     would_deny = audit and case.policy.failure_policy != IGNORE
-    event = error_event(case.fields(), text, starts, would_deny)
+    event = error_event(container_event(case), text, starts, would_deny)
     return Verdict("" if starts else case.refused(text), event)
 
 

@@ -1,16 +1,17 @@
 """plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only."""
 
 from hook.container.identity import Identity
-from hook.gather import Facts
 from hook.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
-from hook.reserve import env, mounts
+from hook.reserve import Outcome, Reason, env, mounts
 from hook.reserve.env import Reserved
-from hook.reserve.outcome import Outcome, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from hook.container.allocation import Allocation
+    from hook.container.claims import Claim
+    from hook.exclusivefacts import Devices
     from hook.policy.model import Rule
     from hook.reserve.target import Target
 
@@ -25,6 +26,33 @@ def kinds_of(rules: "list[Rule]") -> "tuple[ModuleType, ...]":
     from hook.reserve import annotations, devices  # few rules reserve them
 
     return env, mounts, devices, annotations
+
+
+class Facts:
+    """The node's data that the matching rules need, read before the decision.
+
+    `files`: the first line of each `valueFrom.file`, by path. `unreadable`: the error for each one that could not be
+    read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
+    the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
+    values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
+    by host path; None for a directory. `claims`: the pod's resource claims, for any container of it. `claimed_env`: the
+    values of env that CDI specs of their devices set, by name, each with the claim. `shared`: allocations to pods whose
+    devices the container may name (hook.sharing). `devices`: for `exclusive` rules.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
+        self.absent_sources: set[str] = set()
+        self.directories: set[str] = set()
+        self.allocations: list[Allocation] = []
+        self.allocation_problem = ""
+        self.cdi_env: dict[str, list[str]] = {}
+        self.device_nodes: dict[str, dict[str, object] | None] = {}
+        self.claims: list[Claim] = []
+        self.claimed_env: dict[str, list[tuple[str, str]]] = {}
+        self.shared: list[Allocation] = []
+        self.devices: Devices | None = None
 
 
 class Container:

@@ -11,7 +11,7 @@ from hook.reserve.env import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.gather import Facts
+    from hook.plan import Facts
     from hook.policy.model import Rule
 
 _LOCAL = frozenset(

@@ -9,7 +9,7 @@ from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.events import EDITED, ENTRIES, HELD, WOULD_DENY
 from hook.plan import plan
 from hook.policy.model import AUDIT, FAIL, Match
-from hook.reserve.outcome import Edit, Reason
+from hook.reserve import Edit, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import posix
 from hook.base.errors import Undecided, describe
 from hook.base.jsontext import Malformed, decode
 from hook.base.system import Untrusted, is_file, read_fd, trusted
-from hook.gather import Facts
+from hook.plan import Facts
 
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""

@@ -67,8 +67,9 @@ def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module:
-        inside = (ROOT / Path(*node.module.split("."))).is_dir()
-        return [f"{node.module}.{alias.name}" if inside else node.module for alias in node.names]
+        place = ROOT / Path(*node.module.split("."))
+        inside = {path.stem for path in place.iterdir()} if place.is_dir() else set()
+        return [f"{node.module}.{alias.name}" if alias.name in inside else node.module for alias in node.names]
     return []
 
 

@@ -4,11 +4,9 @@ In a cold start, that is this process: its descriptors, its environment, its wor
 another process and has a subclass (hook/agent/work.py). Everything else is the same code.
 """
 
-import posix
-
 from hook import events
 from hook.base.errors import Refused, Usage
-from hook.base.system import read_fd, read_file, replace_file
+from hook.base.system import read_file, replace_file
 from hook.container.spec import LIMIT, Spec
 from hook.policy import store
 
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from hook.decide import Case, Verdict
     from hook.policy.model import Policy
     from hook.reserve.env import Reserved
-
-STATE = "the OCI state on stdin"
 
 
 class Options:
@@ -79,15 +75,6 @@ class Caller:
         """Returns the policy in force."""
         return store.load(options.policy, options.store)
 
-    def state(self) -> bytes:
-        """Returns the OCI state that the runtime gives a hook on stdin. Raises TooLarge, OSError."""
-        return read_fd(0, LIMIT, STATE)
-
-    def parents_arguments(self) -> "list[str]":
-        """Returns the arguments of the caller's parent process, without its name. Raises TooLarge, OSError."""
-        command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
-        return command.split("\0")[1:-1]
-
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises Undecided, OSError."""
         return read_file(path, LIMIT)
@@ -115,17 +102,18 @@ class Caller:
         """Returns kubelet's device checkpoint. Raises Undecided, OSError."""
         return read_file(path, limit)
 
+    def still_waits(self) -> None:
+        """Does nothing. Is called before a log is written; the agent's subclass stops there if nobody waits for it."""
+
     def replace(self, path: str, data: bytes) -> None:
         """Replaces the engine's file by a corrected one. Raises OSError."""
         replace_file(path, data)
 
-    def before_mounting(self) -> None:
-        """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
-
     def report(self, options: Options, verdict: "Verdict") -> None:
         """Writes the event. Raises Refused if the verdict is a refusal."""
         if verdict.event:
-            self.log_event(options.events, verdict.event)
+            self.still_waits()
+            events.write(options.events, verdict.event)
         elif verdict.unchanged:
             self.count(options, verdict.unchanged)
         if verdict.refusal:
@@ -136,13 +124,3 @@ class Caller:
         from hook.adapters.unchanged import record
 
         record(options, case)
-
-    def log_event(self, path: str, event: "dict[str, object]") -> None:
-        """Appends an event to the event log."""
-        events.write(path, event)
-
-    def append(self, path: str, line: bytes) -> None:
-        """Appends a line to the runtime's --log. Raises OSError."""
-        from hook.base.files import append_line
-
-        append_line(path, line, 0o644)

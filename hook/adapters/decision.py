@@ -7,6 +7,7 @@ from hook.reserve.env import Reserved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 
@@ -37,7 +38,7 @@ def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
     return draft if isinstance(draft, dict) else None
 
 
-def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "list[Any]") -> "list[Any]":
+def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":
     """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
     earlier = draft.get("edits")
     drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []

@@ -17,8 +17,8 @@ from hook.container.spec import Spec
 from hook.decide import CONFIG, CONTAINER, Case, Done
 from hook.events import line
 from hook.plan import Plan
+from hook.reserve import Reason
 from hook.reserve.env import Reserved
-from hook.reserve.outcome import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

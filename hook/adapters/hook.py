@@ -8,19 +8,19 @@ namespace before pivot_root. podman's own stage `precreate` runs before the runt
 import posix
 
 from hook.adapters import decision
-from hook.adapters.caller import STATE, Caller, Options
+from hook.adapters.caller import Caller, Options
 from hook.adapters.handover import FLAG as HANDED_ON
 from hook.adapters.precreate import precreate
 from hook.base.errors import Refused, Undecided, Usage, named
 from hook.base.jsontext import Malformed, bounded, decode, parse
+from hook.base.system import read_fd, read_file
 from hook.container.identity import Identity, identify
-from hook.container.spec import ENTRIES, Spec
+from hook.container.spec import ENTRIES, LIMIT, Spec
 from hook.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.plan import ALL, Plan
-from hook.reserve import devices, mounts
+from hook.reserve import Edit, Reason, devices, mounts
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Edit, Reason
 
 ADAPTER = "hook"
 PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
@@ -33,6 +33,24 @@ _ANOTHER_ROOT = (
 )
 
 _AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
+
+STATE = "the OCI state on stdin"
+
+
+class HookCaller(Caller):
+    """The runtime whose hook is answered."""
+
+    def state(self) -> bytes:
+        """Returns the OCI state that the runtime gives a hook on stdin. Raises TooLarge, OSError."""
+        return read_fd(0, LIMIT, STATE)
+
+    def parents_arguments(self) -> "list[str]":
+        """Returns the arguments of the caller's parent process, without its name. Raises TooLarge, OSError."""
+        command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
+        return command.split("\0")[1:-1]
+
+    def before_mounting(self) -> None:
+        """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
 
 
 def main(arguments: "list[str]") -> int:
@@ -49,7 +67,7 @@ def main(arguments: "list[str]") -> int:
 
         say(f"{error}; see reassert hook --help")
         return 2
-    return run(options, Caller({}, options.cold))
+    return run(options, HookCaller({}, options.cold))
 
 
 def options_of(arguments: "list[str]") -> Options:
@@ -60,7 +78,7 @@ def options_of(arguments: "list[str]") -> Options:
     return options
 
 
-def run(options: Options, caller: Caller) -> int:
+def run(options: Options, caller: HookCaller) -> int:
     """Do the work of one stage, in `/`; returns the exit status."""
     stage = options.operands[0]
     bundle = _working_directory() if stage == PRECREATE else "/"
@@ -109,7 +127,7 @@ class State:
         self.pid = pid
 
 
-def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Caller) -> None:
+def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: HookCaller) -> None:
     """Verify env, verify the mounts in the container and restore missing ones. Raises Refused."""
     states: list[State] = []
 
@@ -144,7 +162,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Cal
     caller.report(options, case.settle(read, act, kinds))
 
 
-def _bundle_of_crun(state: State, caller: Caller) -> str:
+def _bundle_of_crun(state: State, caller: HookCaller) -> str:
     """The bundle on the command line of the runtime, which is the hook's parent process.
 
     The state of crun (1.8.1, 1.21, 1.28) has the bundle "/" if a container has a user namespace and a device. crun's
@@ -211,7 +229,9 @@ def _pid(stage: str, state: State) -> int:
     return state.pid
 
 
-def _look(decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None", caller: Caller) -> Done:
+def _look(
+    decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None", caller: HookCaller
+) -> Done:
     """Verify devices, verify and restore mounts, in the mount namespace of `pid`; 0: this process's own.
 
     Raises Undecided, OSError.

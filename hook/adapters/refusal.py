@@ -5,6 +5,7 @@ import time
 from hook.adapters.caller import Caller
 from hook.adapters.cmdline import Invocation
 from hook.base.errors import describe
+from hook.base.files import append_line
 from hook.base.jsontext import encode
 from hook.base.system import timestamp
 from hook.base.text import message
@@ -33,7 +34,8 @@ def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:
     else:
         entry = f"time={encode(now)} level=error msg={encode(line)}"
     try:
-        caller.append(path, entry.encode("utf-8", "backslashreplace"))
+        caller.still_waits()
+        append_line(path, entry.encode("utf-8", "backslashreplace"), 0o644)
     except OSError as error:
         caller.say(f"cannot write {path}: {describe(error)}")
     return status

@@ -16,7 +16,7 @@ import time
 from hook import __version__, events, late
 from hook.adapters import hook as hooks
 from hook.adapters import runtime, unchanged
-from hook.adapters.caller import Caller, Options
+from hook.adapters.caller import Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
@@ -25,7 +25,7 @@ from hook.agent.cold import BUNDLE, LATE, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZ
 from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
-from hook.base.files import append_line, parents_stderr
+from hook.base.files import parents_stderr
 from hook.base.system import is_file, read_fd, replace_file
 from hook.base.text import message
 from hook.container.spec import LIMIT
@@ -55,7 +55,7 @@ LOADED = (late, early, look, lookdevices, place)
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(Caller):
+class Asking(hooks.HookCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_memory", "_said")
@@ -226,20 +226,10 @@ class Asking(Caller):
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
         raise GoCold(MOUNT)
 
-    def log_event(self, path: str, event: dict[str, object]) -> None:
-        """Writes an event while front waits; otherwise the cold start writes it."""
-        self.still_waits()
-        events.write(path, event)
-
     def count(self, options: Options, case: Case) -> None:
         """Counts a container that needed nothing, for the metrics of this process, while front waits."""
         self.still_waits()
         self._memory.metrics.unchanged(unchanged.adapter(options, case), unchanged.is_probe(case), "warm", "")
-
-    def append(self, path: str, line: bytes) -> None:
-        """Appends to the runtime's --log while front waits; otherwise the cold start does."""
-        self.still_waits()
-        append_line(path, line, 0o644)
 
 
 def answer(memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> bytes:

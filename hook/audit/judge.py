@@ -14,10 +14,10 @@ from hook.container.spec import Spec
 from hook.linux import running as real
 from hook.linux.walk import NotSo
 from hook.plan import Plan
+from hook.reserve import Edit, Reason
 from hook.reserve.devices import KIND as DEVICE
 from hook.reserve.env import SetEnv
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Edit, Reason
 
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SYMLINK_LIMIT = 40
 """Maximum number of symbolic links in a path; Linux's own limit, see path_resolution(7)."""
 
-_S_IFMT, _S_IFLNK, _S_IFREG = 0o170000, 0o120000, 0o100000
+_S_IFMT, _S_IFLNK, _S_IFREG, _S_IFDIR = 0o170000, 0o120000, 0o100000, 0o040000
 _WRITABLE_BY_GROUP, _WRITABLE_BY_OTHERS = 0o020, 0o002
 
 
@@ -24,6 +24,11 @@ class Untrusted(ReassertError):
 def is_file(status: posix.stat_result) -> bool:
     """Whether it is a regular file."""
     return status.st_mode & _S_IFMT == _S_IFREG
+
+
+def is_directory(status: posix.stat_result) -> bool:
+    """Whether it is a directory."""
+    return status.st_mode & _S_IFMT == _S_IFDIR
 
 
 def is_link(path: str) -> bool:

@@ -16,8 +16,7 @@ from hook.container.allocation import Allocation
 from hook.container.identity import Identity, identify
 from hook.container.spec import LIMIT, Spec
 from hook.decide import Case
-from hook.gather import Facts
-from hook.plan import Container, Plan
+from hook.plan import Container, Facts, Plan
 from hook.policy.command import FILE
 from hook.policy.compiler import compile_bytes, read_source
 from hook.policy.model import ENFORCE, Match, Policy

@@ -15,8 +15,8 @@ from hook.base.errors import named
 from hook.base.system import is_link
 from hook.container.spec import Spec
 from hook.linux.walk import DIRECTORIES, Misled, walk
+from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
-from hook.reserve.outcome import Reason
 
 _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 """File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""

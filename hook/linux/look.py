@@ -19,8 +19,8 @@ from hook.linux.mountns import (
     set_attributes,
 )
 from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, Walks, mount_table, walk
+from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
-from hook.reserve.outcome import Reason
 from hook.reserve.places import volume_above
 
 TYPE_CHECKING = False

@@ -11,8 +11,8 @@ from hook.base.errors import named
 from hook.container.nodes import inode, number_of, words
 from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
 from hook.linux.walk import mount_table
+from hook.reserve import Reason
 from hook.reserve.devices import KIND
-from hook.reserve.outcome import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

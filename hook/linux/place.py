@@ -16,8 +16,8 @@ from hook.linux.mountns import (
     set_propagation,
 )
 from hook.linux.walk import Misled, NotSo, mount_table, walk
+from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
-from hook.reserve.outcome import Reason
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 

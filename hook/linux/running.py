@@ -17,8 +17,8 @@ from hook.linux.lookdevices import devices_below
 from hook.linux.mountns import mount_namespace_of
 from hook.linux.walk import NotSo, Row, mount_table, mount_table_in
 from hook.plan import Plan
+from hook.reserve import Reason
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Reason
 
 DELETED = "//deleted"
 """What mountinfo has behind the root of a mount whose file was removed or replaced on the node (proc(5))."""

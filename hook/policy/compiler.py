@@ -258,7 +258,7 @@ def _env(entry: dict[str, Any]) -> Env:
     if "file" in origin:
         return Env(name, FILE, str(origin["file"]))
     allocation = origin.get("deviceAllocation") or {}
-    default, trusted = allocation.get("default"), allocation.get("trusted")
+    default, trusted = allocation.get("default"), allocation.get("trusted") or []
     return Env(name, ALLOCATED, None if default in (None, KEEP) else str(default), default == KEEP, trusted)
 
 

@@ -4,6 +4,7 @@ The compiler writes a header line and one line of JSON per rule. A container sta
 namespace can match, so a thousand rules cost little more than one.
 """
 
+from hook.base import Record
 from hook.base.compare import glob_match
 from hook.base.jsontext import parse
 from hook.reserve.env import ALLOCATED, Env
@@ -21,8 +22,17 @@ ENFORCE, AUDIT = "Enforce", "Audit"
 FAIL, IGNORE = "Fail", "Ignore"
 HELD = "the last good policy stays in force"
 
+_FIELDS = {
+    "namespaces": "namespace",
+    "containerNames": "container",
+    "images": "image",
+    "containerTypes": "types",
+    "podSelector": "labels",
+}
+"""The attribute of an Identity that each field of `match` is about."""
 
-class Rule:
+
+class Rule(Record):
     """A rule of the policy: its conditions and what it reserves.
 
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
@@ -30,27 +40,15 @@ class Rule:
     `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
     """
 
-    def __init__(
-        self,
-        name: str,
-        conditions: "dict[str, list[Any]]",
-        skip_unknown: bool,
-        env: "list[Env]",
-        mounts: "list[Mount]",
-        deny: bool,
-        plain: "dict[str, list[Any]]",
-        allocations: "list[str]",
-        tried: bool = False,
-    ) -> None:
-        self.name = name
-        self.conditions = conditions
-        self.skip_unknown = skip_unknown
-        self.env = env
-        self.mounts = mounts
-        self.deny = deny
-        self.plain = plain
-        self.allocations = allocations
-        self.tried = tried
+    name: str
+    conditions: "dict[str, list[Any]]"
+    skip_unknown: bool
+    env: "list[Env]"
+    mounts: "list[Mount]"
+    deny: bool
+    plain: "dict[str, list[Any]]"
+    allocations: "list[str]"
+    tried: bool
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
@@ -60,9 +58,8 @@ class Rule:
 
 def rule_from_line(line: "list[Any]") -> Rule:
     """The rule that `hook.policy.compiler.rule_to_line` wrote."""
-    name, conditions, skip_unknown, env, mounts, deny, plain, allocations, tried = line
-    reserved = [Env(*e) for e in env], [Mount(*m) for m in mounts]
-    return Rule(name, conditions, skip_unknown, *reserved, deny, plain, allocations, tried)
+    name, conditions, skip_unknown, env, mounts, *rest = line
+    return Rule(name, conditions, skip_unknown, [Env(*e) for e in env], [Mount(*m) for m in mounts], *rest)
 
 
 class Policy:
@@ -106,17 +103,16 @@ class Policy:
         return rule
 
 
-class Condition:
+class Condition(Record):
     """A condition of a rule, evaluated for a container. `met`: True, False, or None if it is unknown to the adapter.
 
     `wanted`: the condition as compiled. `actual`: the container's value, None if it is unknown.
     """
 
-    def __init__(self, field: str, wanted: "list[Any]", actual: "Value", met: "bool | None") -> None:
-        self.field = field
-        self.wanted = wanted
-        self.actual = actual
-        self.met = met
+    field: str
+    wanted: "list[Any]"
+    actual: "Value"
+    met: "bool | None"
 
 
 class Match:
@@ -140,18 +136,14 @@ def select(policy: Policy, identity: "Identity") -> "list[Match]":
 def evaluate(rule: Rule, identity: "Identity") -> "list[Condition]":
     """Evaluate each condition of a rule for a container."""
     conditions: list[Condition] = []
-    actual: Value
     for field, wanted in rule.conditions.items():
-        if field == "namespaces":
-            met, actual = _pods_only(identity, _any_glob(wanted, identity.namespace)), identity.namespace
-        elif field == "containerNames":
-            met, actual = _any_glob(wanted, identity.container), identity.container
-        elif field == "images":
-            met, actual = _any_glob(wanted, identity.image), identity.image
+        actual = getattr(identity, _FIELDS[field])
+        if identity.kubernetes is False and field in ("namespaces", "podSelector"):
+            met: bool | None = False  # outside Kubernetes there are neither, so nothing is unknown
         elif field == "containerTypes":
-            met, actual = _types(wanted, identity.types), identity.types
+            met = _types(wanted, actual)
         else:
-            met, actual = _pods_only(identity, _selects(wanted, identity.labels)), identity.labels
+            met = (_selects if field == "podSelector" else _any_glob)(wanted, actual)
         conditions.append(Condition(field, wanted, actual, met))
     return conditions
 
@@ -164,11 +156,6 @@ def excluded(policy: Policy, identity: "Identity") -> str:
     if len(identity.types) == 1 and identity.types[0] in policy.excluded_types:
         return f"container type {identity.types[0]}"
     return ""
-
-
-def _pods_only(identity: "Identity", met: "bool | None") -> "bool | None":
-    """False for a container outside Kubernetes: it has no namespace and no pod labels, so nothing is unknown."""
-    return False if identity.kubernetes is False else met
 
 
 def _any_glob(patterns: "list[Any]", text: "str | None") -> "bool | None":

@@ -9,8 +9,8 @@ from hook.reserve.places import BUILT_BY_THE_RUNTIME
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.plan import Container
+    from hook.reserve import Outcome
     from hook.reserve.mounts import OciMount
-    from hook.reserve.outcome import Outcome
 
 
 def env_value(

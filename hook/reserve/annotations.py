@@ -2,7 +2,7 @@
 
 from hook.base.compare import glob_match, literal_start
 from hook.base.errors import named
-from hook.reserve.outcome import SHOWN, Edit, Outcome
+from hook.reserve import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ class DropAnnotation(Edit):
     """Removes an annotation that only a device plugin may set. `before`: its value."""
 
     kind = KIND
-
-    def __init__(self, rule: str, name: str, before: str) -> None:
-        super().__init__(rule, name)
-        self.before = before
+    before: str
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides."""

@@ -2,7 +2,7 @@
 
 from hook.base.compare import clean
 from hook.base.errors import named
-from hook.reserve.outcome import Edit, Outcome
+from hook.reserve import Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +28,10 @@ class PlaceDevice(Edit):
     """
 
     kind = KIND
-
-    def __init__(self, rule: str, device: "Device", access: str, before: "list[Device]", origin: str) -> None:
-        super().__init__(rule, str(device["path"]), origin)
-        self.device = device
-        self.access = access
-        self.before = before
+    device: "Device"
+    access: str
+    before: "list[Device]"
+    origin: str
 
     def is_same_node(self, device: "Device") -> bool:
         """Whether a device of the container is the allocated one."""
@@ -80,7 +78,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                 path = clean(inside)
                 device: Device = {"path": path, **node}
                 before = [d for d in container.devices if clean(str(d.get("path", ""))) == path]
-                edit = PlaceDevice(rule.name, device, access or "rwm", before, str(allocation))
+                edit = PlaceDevice(rule.name, path, device, access or "rwm", before, str(allocation))
                 first = wanted.setdefault(path, edit)
                 if first.device != device:
                     outcome.deny(rule.name, KIND, f"{allocation} and {first.origin} differ in {path}")

@@ -1,12 +1,13 @@
 """Reserved env: names that have one given value or are absent. Part of the start path: builtins only."""
 
+from hook.base import Record
 from hook.base.compare import glob_match, is_pattern, literal_start
 from hook.base.errors import named
-from hook.reserve.outcome import EDITS, Edit, Outcome
+from hook.reserve import EDITS, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from hook.plan import Container
@@ -24,7 +25,7 @@ _FEW = 16
 """Exact names up to which looking for each of them in the whole env is faster than looking at each entry."""
 
 
-class Env:
+class Env(Record):
     """One reserved env name. `source` says what `text` is.
 
     VALUE: `text` is the value. FILE: `text` is the path of a file whose first line is the value. ALLOCATED: `text` is
@@ -32,14 +33,11 @@ class Env:
     `trusted`: as in the policy file. ABSENT: `text` is None, and `name` may be a pattern.
     """
 
-    def __init__(
-        self, name: str, source: str, text: "str | None" = None, keep: bool = False, trusted: "list[Any] | None" = None
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.text = text
-        self.keep = keep
-        self.trusted = trusted or []
+    name: str
+    source: str
+    text: "str | None" = None
+    keep: bool = False
+    trusted: "Sequence[Any]" = ()
 
     def is_pattern(self) -> bool:
         """Whether `name` is a pattern of names that must be absent."""
@@ -54,11 +52,8 @@ class SetEnv(Edit):
     """
 
     kind = KIND
-
-    def __init__(self, name: str, value: "str | None", before: "list[str | None]") -> None:
-        super().__init__("", name)
-        self.value = value
-        self.before = before
+    value: "str | None"
+    before: "list[str | None]"
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides, or "". It never includes the value."""
@@ -128,11 +123,11 @@ class Reserved:
             if values is not None:
                 values.append(env[at][len(name) + 1 :] if len(env[at]) > len(name) else None)
         wrong = [
-            SetEnv(name, value, before[name])
+            SetEnv("", name, value, before[name])
             for name, value in self.values.items()
             if before[name] != ([] if value is None else [value])
         ]
-        return wrong + [SetEnv(name, None, values) for name, values in by_pattern.items()]
+        return wrong + [SetEnv("", name, None, values) for name, values in by_pattern.items()]
 
     def correct(self, env: "list[str]") -> "list[str]":
         """The corrected env: each reserved value replaces the first entry of its name, or is appended."""

@@ -6,8 +6,8 @@ Loaded only for a container that such a rule applies to; builtins only.
 from hook.base.compare import clean, glob_match
 from hook.base.errors import named
 from hook.container.nodes import number_in, words
+from hook.reserve import SHOWN, Edit, Outcome
 from hook.reserve.devices import EXCLUSIVE, KIND
-from hook.reserve.outcome import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,11 +160,8 @@ class Drop(Edit):
     """
 
     kind = KIND
-
-    def __init__(self, rule: str, name: str, what: str, before: "list[Json]") -> None:
-        super().__init__(rule, name)
-        self.what = what
-        self.before = before
+    what: str
+    before: "list[Json]"
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides."""

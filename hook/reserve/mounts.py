@@ -1,8 +1,9 @@
 """Reserved mounts, compared with those in config.json; `hook.linux.look` looks at the real ones. Builtins only."""
 
+from hook.base import Record
 from hook.base.compare import clean, is_below, parents
 from hook.base.errors import named
-from hook.reserve.outcome import EDITS, SHOWN, Edit, Outcome
+from hook.reserve import EDITS, SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ VOLUMES_ABOVE = "volumesAbove"
 """The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
 
 
-class Mount:
+class Mount(Record):
     """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
 
     `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
@@ -28,21 +29,12 @@ class Mount:
     `volumes_above`: the container may have a mount above the destination.
     """
 
-    def __init__(
-        self,
-        source: str,
-        destination: str,
-        options: "list[str]",
-        allow_below: "list[str]",
-        skip_missing: bool,
-        volumes_above: bool = False,
-    ) -> None:
-        self.source = source
-        self.destination = destination
-        self.options = options
-        self.allow_below = allow_below
-        self.skip_missing = skip_missing
-        self.volumes_above = volumes_above
+    source: str
+    destination: str
+    options: "list[str]"
+    allow_below: "list[str]"
+    skip_missing: bool
+    volumes_above: bool = False
 
     def wanted(self) -> "tuple[str, frozenset[str]]":
         """What the rule wants at the destination, to be compared with what other rules want."""
@@ -67,21 +59,11 @@ class PlaceMount(Edit):
     """
 
     kind = KIND
-
-    def __init__(
-        self,
-        rule: str,
-        path: str,
-        mount: "OciMount | None",
-        companions: "frozenset[str]",
-        before: "list[OciMount]",
-        origin: str = "",
-    ) -> None:
-        super().__init__(rule, path, origin)
-        self.mount = mount
-        self.companions = companions
-        self.before = before
-        self.volumes_above = False
+    mount: "OciMount | None"
+    companions: "frozenset[str]"
+    before: "list[OciMount]"
+    origin: str = ""
+    volumes_above: bool = False
 
     def source(self) -> str:
         """The path on the node, "" if nothing may be mounted."""

@@ -5,8 +5,8 @@ from hook.base.errors import named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.reserve import Outcome
     from hook.reserve.mounts import Mount, OciMount, PlaceMount
-    from hook.reserve.outcome import Outcome
 
 BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
 """Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could

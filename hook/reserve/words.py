@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hook.reserve import SHOWN, Edit
 from hook.reserve.exclusive import Drop
-from hook.reserve.outcome import SHOWN, Edit
 
 
 def words(edit: Edit) -> tuple[str, str]:

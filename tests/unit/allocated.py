@@ -14,7 +14,7 @@ from hook.container import cdi
 from hook.container.identity import Identity
 from hook.container.injections import Specs
 from hook.container.spec import Spec
-from hook.gather import gather
+from hook.decide import gather
 from hook.plan import Container, Plan, plan
 from hook.policy.model import select
 from unit.kubelet import entry, write_checkpoint

@@ -16,8 +16,8 @@ from hypothesis import settings
 from hook.cli import main
 from hook.container.identity import Identity
 from hook.container.spec import Spec
-from hook.gather import Facts
-from hook.plan import Container
+from hook.decide import Case
+from hook.plan import Container, Facts
 from hook.policy.compiler import compile_bytes
 from hook.policy.model import Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem
@@ -84,6 +84,13 @@ def container(
 ) -> Container:
     """A container before its start."""
     return Container(who, env or [], mounts or [], facts)
+
+
+def case(adapter: str, container_id: str, in_force: Policy | None, who: Identity = POD) -> Case:
+    """A container at an adapter that knows its identity and the policy."""
+    made = Case(adapter, container_id, policy)
+    made.who, made.policy = who, in_force
+    return made
 
 
 def bind(destination: str, source: str = "/pod") -> dict[str, object]:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hook.container.allocation import Allocation
 from hook.container.spec import Spec
-from hook.gather import Facts
-from hook.plan import Container, Plan, plan
+from hook.plan import Container, Facts, Plan, plan
 from hook.policy.model import Policy
 from hook.reserve.env import ALLOCATED
 from unit.kubelet import Answer

@@ -16,7 +16,7 @@ from hook.exclusivefacts import Devices
 from hook.plan import Plan
 from hook.policy.compiler import refresh
 from hook.policy.store import load
-from hook.reserve.outcome import Reason
+from hook.reserve import Reason
 from unit.support import POD, bind, document, policy, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

@@ -10,9 +10,10 @@ import pytest
 
 from hook import events
 from hook.container.identity import Identity
+from hook.decide import Done
 from hook.events import line
 from hook.plan import Container, Plan, plan
-from unit.support import POD, bind, container, policy
+from unit.support import POD, bind, case, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
@@ -26,8 +27,7 @@ def with_annotations(annotations: dict[str, str]) -> Container:
 
 def event(decided: Plan, verified: str = "config.json") -> dict[str, object]:
     """The event of a decision."""
-    fields = events.container_event(events.Clock(), "runtime", "0a1b", POD, decided.policy)
-    return events.plan_event(fields, decided, verified=verified)
+    return case("runtime", "0a1b", decided.policy).event(decided, Done(verified)) or {}
 
 
 def test_event_tells_who_and_what_and_by_which_policy() -> None:
@@ -160,11 +160,11 @@ def marks(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_probe_is_known_by_its_container_id(marks: Path) -> None:
-    assert "probe" not in events.container_event(events.Clock(), "runtime", "0a1b", POD, None)
+    assert "probe" not in events.container_event(case("runtime", "0a1b", None))
     marks.mkdir(mode=0o700)
     assert not events.is_probe("runtime", "0a1b", POD)
     (marks / "0a1b").touch()
-    assert events.container_event(events.Clock(), "hook", "0a1b", POD, None)["probe"] is True
+    assert events.container_event(case("hook", "0a1b", None))["probe"] is True
     assert not events.is_probe("hook", "0a1", POD)
 
 

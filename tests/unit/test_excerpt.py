@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from hook import events, excerpt
 from hook.container.identity import Identity
+from hook.decide import Done
 from hook.events import ENTRIES, ITEMS, LINE, line
 from hook.plan import Plan
 from hook.policy.model import Policy
+from hook.reserve import Outcome, Reason
 from hook.reserve.annotations import DropAnnotation
 from hook.reserve.devices import PlaceDevice
 from hook.reserve.env import Reserved, SetEnv
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Outcome, Reason
-from unit.support import POD, bind, examples, policy
+from unit.support import POD, bind, case, examples, policy
 
 NODE = policy()
 
@@ -42,7 +43,7 @@ class Decided:
 
 
 def set_env(rule: str, name: str, value: str | None, before: list[str | None], origin: str = "") -> SetEnv:
-    edit = SetEnv(name, value, before)
+    edit = SetEnv("", name, value, before)
     edit.rule, edit.origin = rule, origin
     return edit
 
@@ -53,7 +54,8 @@ def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
 
 def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> dict[str, Any]:
     """The event about a plan, as logged."""
-    event = events.plan_event(events.container_event(events.Clock(), "hook", container_id, who, NODE), decided.plan())
+    made = decided.plan()
+    event = events.plan_event(events.container_event(case("hook", container_id, NODE, who)), made, Done(), made.edits)
     text = line(event)
     assert text == excerpt.line(event), "what is not looked at for its length is short"
     assert len(text) < LINE
@@ -165,7 +167,7 @@ def test_deeply_nested_member_of_a_device_is_left_out() -> None:
     for _ in range(900):
         nested = {"deep": [nested]}
     decided = Decided()
-    decided.edits = [PlaceDevice("r", {"path": "/dev/x"}, "rwm", [{"path": "/dev/x", "vendor": nested}], "")]
+    decided.edits = [PlaceDevice("r", "/dev/x", {"path": "/dev/x"}, "rwm", [{"path": "/dev/x", "vendor": nested}], "")]
     record = logged(decided)
     assert record["edits"][0]["before"][0]["path"] == "/dev/x"
     assert any(pointer.startswith("/edits/0/before/0/vendor") for pointer in record["omitted"])

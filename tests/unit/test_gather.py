@@ -11,7 +11,7 @@ import pytest
 from hook.base.errors import ReassertError, Unacceptable, Undecided
 from hook.base.system import Untrusted
 from hook.container.identity import Identity
-from hook.gather import gather
+from hook.decide import gather
 from hook.policy.model import Match, evaluate
 from hook.valuefile import VALUE_LIMIT, first_line
 from unit.support import POD, policy, rule

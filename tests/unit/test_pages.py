@@ -15,7 +15,7 @@ import pytest
 from hook import events
 from hook.adapters.nri import report
 from hook.decide import CONFIG, Case, Done
-from hook.reserve.outcome import Reason
+from hook.reserve import Reason
 from unit.support import ROOT, container, policy
 
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)

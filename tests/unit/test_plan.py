@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hook.container.identity import Identity
-from hook.gather import Facts, gather
-from hook.plan import Container, Plan, plan
+from hook.decide import gather
+from hook.plan import Container, Facts, Plan, plan
 from hook.policy.model import Policy, select
 from unit.support import POD, bind, container, policy
 

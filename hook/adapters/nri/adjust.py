@@ -23,12 +23,12 @@ from hook.base import compare
 from hook.base.compare import is_below
 from hook.base.errors import named
 from hook.plan import Container, Plan
+from hook.reserve import Edit, Reason
 from hook.reserve.annotations import DropAnnotation
 from hook.reserve.devices import PlaceDevice
 from hook.reserve.env import SetEnv
 from hook.reserve.exclusive import Drop, DropMount
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Edit, Reason
 
 Mount = dict[str, object]
 

@@ -22,7 +22,7 @@ from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import ALL, Plan
 from hook.policy.model import Policy
 from hook.policy.resident import Resident
-from hook.reserve.outcome import Edit
+from hook.reserve import Edit
 
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 """Prefixes of labels that kubelet and containerd add to the pod's own."""

@@ -26,10 +26,10 @@ from hook.container.identity import Identity
 from hook.decide import NOWHERE, Done
 from hook.plan import Container, Plan
 from hook.policy.resident import Resident
+from hook.reserve import Edit, Reason
 from hook.reserve.env import SetEnv
 from hook.reserve.exclusive import Drop, DropMount
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Edit, Reason
 
 EVENT = 1 << (14 - 1)
 """VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hook.base.errors import describe
 from hook.base.system import timestamp
-from hook.gather import Facts, gather
+from hook.decide import gather
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
@@ -31,12 +31,12 @@ from hook.node.probe.report import (
 )
 from hook.node.probe.starter import Gone, Lacking, NotStarted, Pairs, Running, Starter, scratch
 from hook.node.probe.ways import Way
-from hook.plan import Container, Plan, plan
+from hook.plan import Container, Facts, Plan, plan
 from hook.policy.model import AUDIT, Match, Policy, excluded
+from hook.reserve import Edit
 from hook.reserve.env import SetEnv
 from hook.reserve.exclusive import Closed
 from hook.reserve.mounts import PlaceMount
-from hook.reserve.outcome import Edit
 
 ATTEMPTS = 3
 """Attempts until a container lives long enough: kubelet ends pods that it does not know every two seconds."""

@@ -14,13 +14,12 @@ from hook.base.compare import glob_match, is_pattern
 from hook.base.errors import ReassertError, describe
 from hook.container.identity import Identity
 from hook.container.injections import Specs
-from hook.gather import Facts
 from hook.node.engines.base import NRI, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import devices
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
 from hook.node.probe.starter import Extra, Gone, Lacking, NotStarted, Pairs, Running, Starter
-from hook.plan import Container
+from hook.plan import Container, Facts
 from hook.policy.model import Rule
 from hook.reserve.annotations import BOTH, CONTAINER, FIELD, POD
 from hook.reserve.devices import EXCLUSIVE

@@ -16,8 +16,7 @@ from hook import events
 from hook.base import journal
 from hook.base.logfile import try_to_append
 from unit.eventlog.support import DENIED, NVIDIA, event
-from unit.support import policy
-from unit.test_events import POD
+from unit.support import case, policy
 
 FORGED = "x\nREASSERT_EVENT=container.edited\n_UID=0\nMESSAGE\n\x01"
 
@@ -106,7 +105,7 @@ def test_the_policy_says_where_events_go_and_how_much_is_kept(journald: socket.s
         for _ in range(count):
             if (tmp_path / "l").exists():
                 os.truncate(tmp_path / "l", 1 << 20)  # a hole
-            made = events.container_event(events.Clock(), "runtime", "0a1b", POD, in_force)
+            made = events.container_event(case("runtime", "0a1b", in_force))
             events.write(str(tmp_path / "l"), {**made, "event": "x"})
 
     write(5, eventLog={"maxSizeMiB": 1, "keep": 2, "journal": True})

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from hook import events, gather
+from hook import decide
 from hook.container import cdi as specs
 from hook.container.identity import Identity
-from hook.decide import Case
+from hook.decide import Case, Done
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
-from unit.support import POD, document, lines
+from unit.support import POD, case, document, lines
 
 VISIBLE = {"name": "VISIBLE", "valueFrom": {"deviceAllocation": {"default": "void"}}}
 GPU = {"name": "gpu", "env": [VISIBLE]}
@@ -224,14 +224,15 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
     assert failing.refusal().startswith(f"rule gpu: {reason}")
     assert "rule every: " in failing.refusal()
     assert "rule others" not in failing.refusal()
-    event = events.plan_event({}, failing)
+    event = case("runtime", "0a", failing.policy).event(failing, Done()) or {}
     assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
     assert [error["rule"] for error in event["errors"]] == ["gpu", "every"]  # type: ignore[attr-defined]  # a JSON object
     assert reason in event["errors"][0]["message"]  # type: ignore[index]  # a JSON object
     ignoring = Node(root_dir, GPU, others, EVERY, failurePolicy="Ignore").decide(spec(env=["VISIBLE=all"]))
     assert ignoring.refusal() == ""
     assert [edit.describe()["name"] for edit in ignoring.edits] == ["A"]
-    assert events.plan_event({}, ignoring)["event"] == "container.error"
+    told = case("runtime", "0a", ignoring.policy).event(ignoring, Done()) or {}
+    assert told["event"] == "container.error"
 
 
 def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) -> None:
@@ -272,7 +273,7 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(
 ) -> None:
     opened: list[str] = []
     reader = lambda path, limit: opened.append(path) or checkpoint()  # noqa: E731  # one line is clearer
-    monkeypatch.setattr(gather.gather, "__defaults__", (reader,))
+    monkeypatch.setattr(decide.gather, "__defaults__", (reader,))
     monkeypatch.setattr(Case.__init__, "__defaults__", (reader,))
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):

@@ -94,10 +94,10 @@ def test_patterns_by_beginning_or_end_are_not_tried_one_by_one(monkeypatch: pyte
 
 
 def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:
-    assert SetEnv("A", "x", []).conflict() == ""
-    assert SetEnv("A", "x", ["x", "x"]).conflict() == ""
-    assert SetEnv("A", "x", ["x", "secret"]).conflict() == "env A is reserved and was set to something else"
-    assert SetEnv("A", None, ["secret"]).conflict() == "env A must be absent and was set"
+    assert SetEnv("", "A", "x", []).conflict() == ""
+    assert SetEnv("", "A", "x", ["x", "x"]).conflict() == ""
+    assert SetEnv("", "A", "x", ["x", "secret"]).conflict() == "env A is reserved and was set to something else"
+    assert SetEnv("", "A", None, ["secret"]).conflict() == "env A must be absent and was set"
     assert PlaceMount("r", "/m", bind("/m"), frozenset(), []).conflict() == ""
     assert PlaceMount("r", "/m", bind("/m"), frozenset(), [bind("/m/b"), bind("/m//a")]).conflict() == (
         "mount /m is reserved and /m//a, /m/b was mounted"
@@ -158,10 +158,10 @@ def test_more_mounts_at_a_reserved_path_than_anybody_needs_are_refused() -> None
 
 
 def test_descriptions_hold_what_an_event_shows() -> None:
-    edit = SetEnv("A", "x", ["y", None])
+    edit = SetEnv("", "A", "x", ["y", None])
     edit.rule = "r"
     assert edit.describe() == {"rule": "r", "kind": "env", "name": "A", "before": ["y", None], "after": "x"}
-    assert SetEnv("A", None, ["y"]).describe()["after"] is None
+    assert SetEnv("", "A", None, ["y"]).describe()["after"] is None
     assert PlaceMount("r", "/m/n", OURS, frozenset(), [bind("/m", "/evil")]).describe() == {
         "rule": "r",
         "kind": "mount",

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.exclusivefacts import Devices
-from hook.gather import Facts
-from hook.plan import Container, Plan, plan
+from hook.plan import Container, Facts, Plan, plan
 from unit.allocated import spec
 from unit.support import POD, bind, examples, policy
 

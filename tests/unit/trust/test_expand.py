@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from hook.gather import Facts
 from hook.node.sources import look_at
-from hook.plan import plan
+from hook.plan import Facts, plan
 from hook.policy.check import schema
 from hook.policy.compiler import refresh, rule_to_line
 from hook.policy.model import Rule
