@@ -9,8 +9,6 @@ docs/performance.md has the cost of each import.
 import posix
 import sys
 
-from hook.base.errors import describe
-
 COMMANDS = ("runtime", "hook")
 """The start path's commands. Each is the module `hook.adapters.COMMAND`, and only the given one is loaded."""
 
@@ -41,7 +39,6 @@ def start(arguments: "list[str]") -> None:
     """Run a command of the start path and exit. Returns only if the arguments name another command."""
     if not arguments or arguments[0] not in COMMANDS:
         return
-    status = 1
     try:
         if arguments[0] == "runtime":
             from hook.adapters import runtime
@@ -51,8 +48,8 @@ def start(arguments: "list[str]") -> None:
             from hook.adapters import hook
 
             status = hook.main(arguments[1:])
-    except BaseException as error:  # an engine gets one line, never a traceback
-        from hook.base.files import say
+    except BaseException as error:
+        from hook.adapters.usage import ended
 
-        say(describe(error))
+        status = ended(error, arguments)
     posix._exit(status)

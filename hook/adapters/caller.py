@@ -7,14 +7,13 @@ another process and has a subclass (hook/agent/work.py). Everything else is the 
 from hook import events
 from hook.base.errors import Refused, Usage
 from hook.base.system import read_file, replace_file
-from hook.container.spec import LIMIT, Spec
+from hook.container.spec import LIMIT
 from hook.policy import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.decide import Case, Verdict
     from hook.policy.model import Policy
-    from hook.reserve.env import Reserved
 
 
 class Options:
@@ -78,25 +77,6 @@ class Caller:
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises Undecided, OSError."""
         return read_file(path, LIMIT)
-
-    def process_file(self, path: str) -> "tuple[bytes, bool]":
-        """Returns an exec's process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
-        from hook.container.process import read
-
-        return read(path)
-
-    def bundle(self, container_id: str, root: "str | None", real: str) -> str:
-        """Returns a container's bundle directory. `root`: the real runtime's --root. Raises Undecided, OSError."""
-        from hook.adapters.state import bundle_of
-
-        return bundle_of(container_id, root, real, self.environment)
-
-    def decided(self, config: str) -> "Reserved | None":
-        """Returns what was decided about a container at its create. Raises Undecided, OSError."""
-        from hook.adapters.decision import read
-
-        found = read(Spec(self.config(config), config).annotations)
-        return found.env if found else None
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint. Raises Undecided, OSError."""

@@ -5,12 +5,15 @@ Part of the start path: builtins only.
 
 import posix
 
+from hook.adapters import decision
 from hook.adapters.caller import Caller, Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.runtime import ADAPTER
+from hook.adapters.state import bundle_of
 from hook.base.errors import Unacceptable, describe
 from hook.base.system import write_all
-from hook.container.process import ProcessFile
+from hook.container import process
+from hook.container.spec import Spec
 from hook.decide import Case
 from hook.reserve.env import Reserved
 
@@ -23,17 +26,35 @@ FLAGS: "tuple[str, ...]" = ("tty", "detach", "no-new-privs", "ignore-paused")
 """Names of its options, with a value and without (hook.adapters.cmdline)."""
 
 
+class ExecCaller(Caller):
+    """The process that executes `exec`."""
+
+    def process_file(self, path: str) -> "tuple[bytes, bool]":
+        """Returns an exec's process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
+        return process.read(path)
+
+    def bundle(self, container_id: str, root: "str | None", real: str) -> str:
+        """Returns a container's bundle directory. `root`: the real runtime's --root. Raises Undecided, OSError."""
+        return bundle_of(container_id, root, real, self.environment)
+
+    def decided(self, config: str) -> "Reserved | None":
+        """Returns what was decided about a container at its create. Raises Undecided, OSError."""
+        found = decision.read(Spec(self.config(config), config).annotations)
+        return found.env if found else None
+
+
 def correct_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
+    asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment)  # the agent's is one
     try:
-        return correct_exec(invocation, options.real, caller)
+        return correct_exec(invocation, options.real, asking)
     except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
         case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
         caller.report(options, case.failed(error))
         return invocation.arguments
 
 
-def correct_exec(invocation: Invocation, real: str, caller: Caller) -> "list[str]":
+def correct_exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
     """Correct the process file and `--env` options of reserved names. Returns the arguments for the real runtime.
 
     A container that was created without reassert has no stored decision, and its exec is not changed. Raises
@@ -52,14 +73,14 @@ def correct_exec(invocation: Invocation, real: str, caller: Caller) -> "list[str
         raise Unacceptable(f"exec: {describe(error)}") from None
 
 
-def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: Reserved, caller: Caller) -> None:
+def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: Reserved, caller: ExecCaller) -> None:
     """Correct the process file. A pipe can be read only once, so the runtime gets a memory file with its content."""
     option = invocation.last("process")
     if option is None:
         return
     path = option.value
     content, is_regular = caller.process_file(path)
-    target = ProcessFile(content, path)
+    target = process.ProcessFile(content, path)
     target.env = reserved.correct(target.env)
     data = target.render()
     if not is_regular:

@@ -67,8 +67,7 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
 
 def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
     """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
-    root = spec.member("root")
-    path = root.get("path") if isinstance(root, dict) else None
+    path = spec.root.get("path")
     if not isinstance(path, str) or not any(edit.mount for edit in decided.mounts):
         return []
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"

@@ -54,19 +54,8 @@ class HookCaller(Caller):
 
 
 def main(arguments: "list[str]") -> int:
-    """Run the adapter; returns its exit status."""
-    if "-h" in arguments or "--help" in arguments:
-        from hook.adapters import usage
-
-        posix.write(1, usage.HOOK.encode())
-        return 0
-    try:
-        options = options_of(arguments)
-    except Usage as error:
-        from hook.base.files import say
-
-        say(f"{error}; see reassert hook --help")
-        return 2
+    """Run the adapter; returns its exit status. Raises Usage."""
+    options = options_of(arguments)
     return run(options, HookCaller({}, options.cold))
 
 
@@ -238,8 +227,7 @@ def _look(
     """
     from hook.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
-    root = spec.member("root")
-    path = root.get("path") if isinstance(root, dict) else None
+    path = spec.root.get("path")
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"

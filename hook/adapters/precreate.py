@@ -51,8 +51,7 @@ def precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle:
 
 def _check_root(spec: Spec, bundle: str) -> None:
     """Refuse a root file system that the runtime would look for elsewhere than we do. Raises Undecided."""
-    root = spec.member("root")
-    path = root.get("path") if isinstance(root, dict) else None
+    path = spec.root.get("path")
     if not isinstance(path, str) or path.startswith("/"):
         return
     try:

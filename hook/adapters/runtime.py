@@ -20,23 +20,12 @@ ADAPTER = "runtime"
 
 
 def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
-    """Run the adapter. Returns an exit status only if the real runtime is not executed."""
-    if arguments[:1] in (["-h"], ["--help"]):
-        from hook.adapters import usage
-
-        posix.write(1, usage.RUNTIME.encode())
-        return 0
-    try:
-        options = Options(arguments, ("real", "hook"))
-        if not options.real:
-            raise Usage("--real is missing")
-        if options.rest is None:
-            raise Usage("'--' is missing before the real runtime's arguments")
-    except Usage as error:
-        from hook.base.files import say
-
-        say(f"{error}; see reassert runtime --help")
-        return 2
+    """Run the adapter. Returns an exit status only if the real runtime is not executed. Raises Usage."""
+    options = Options(arguments, ("real", "hook"))
+    if not options.real:
+        raise Usage("--real is missing")
+    if options.rest is None:
+        raise Usage("'--' is missing before the real runtime's arguments")
     invocation = Invocation(options.rest)
     caller = Caller(environment, options.cold)
     try:

@@ -1,4 +1,9 @@
-"""The texts of --help of the adapters that an engine calls."""
+"""What the adapters that an engine calls print about their command line, and how they end. Builtins only."""
+
+import posix
+
+from hook.base.errors import Usage, describe
+from hook.base.files import say
 
 RUNTIME = """\
 usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
@@ -27,3 +32,19 @@ Run as an OCI hook. STAGE is one of:
   --store DIR     compiled policies (default: /var/lib/reassert)
   --events FILE   event log (default: /var/log/reassert/events.jsonl)
 """
+
+
+def ended(error: BaseException, arguments: "list[str]") -> int:
+    """Tell the caller why a command ended: an engine gets one line, never a traceback. Returns the exit status.
+
+    `arguments`: the command and its own. Only a command line that is wrong without it can hold `-h` or `--help`.
+    """
+    command, *own = arguments
+    if not isinstance(error, Usage):
+        say(describe(error))
+        return 1
+    if {"-h", "--help"}.isdisjoint(own[:1] if command == "runtime" else own):
+        say(f"{error}; see reassert {command} --help")
+        return 2
+    posix.write(1, (RUNTIME if command == "runtime" else HOOK).encode())
+    return 0

@@ -14,6 +14,7 @@ import struct
 import time
 
 from hook import __version__, events, late
+from hook.adapters import exec as execs
 from hook.adapters import hook as hooks
 from hook.adapters import runtime, unchanged
 from hook.adapters.caller import Options
@@ -55,7 +56,7 @@ LOADED = (late, early, look, lookdevices, place)
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(hooks.HookCaller):
+class Asking(hooks.HookCaller, execs.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_memory", "_said")

@@ -124,8 +124,7 @@ class Judge:
 
 def _rootfs(container: Running, spec: Spec) -> str:
     """The container's root on the node, without symbolic links."""
-    root = spec.member("root")
-    path = root.get("path") if isinstance(root, dict) else None
+    path = spec.root.get("path")
     if not isinstance(path, str):
         raise Undecided("config.json has no root.path")
     return os.path.realpath(os.path.join(container.bundle, path))

@@ -44,9 +44,6 @@ def describe(error: BaseException) -> str:
     """
     if isinstance(error, ReassertError):
         return str(error)
-    if isinstance(error, OSError) and not error.strerror and error.args and isinstance(error.args[0], list):
-        _, target, why = error.args[0][0]  # shutil.Error: a list of (source, target, "[Errno 28] message: names")
-        return f"{target}: {(why.partition('] ')[2] or why).partition(': ')[0]}"
     if isinstance(error, OSError) and error.strerror:
         path = error.filename2 or error.filename  # link(2) and rename(2) have two; the second is the new name
         return f"{path}: {error.strerror}" if path else error.strerror

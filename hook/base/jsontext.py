@@ -120,12 +120,6 @@ def parse(text: str) -> "Any":
     return value
 
 
-def holds_nul(text: str) -> bool:
-    r"""Whether a string in JSON text holds an escaped NUL, `\u0000`. In `\\u0000` the backslash is escaped, no NUL."""
-    nul = "\\u0000"
-    return "\\" in text and nul in text and nul in text.replace("\\\\", "..")
-
-
 def fold(name: str) -> str:
     """A member's name as Go's encoding/json compares it where no field matches exactly; for field names in ASCII.
 
@@ -135,20 +129,15 @@ def fold(name: str) -> str:
     return name.lower().replace("\u017f", "s")
 
 
-def members(text: str, inner: "str | None" = None, strict: "tuple[str, ...]" = ()) -> "dict[str, tuple[Any, int, int]]":
-    """The members of the object that the text begins with, as {name: (value, begin, end)}: begin and end are indices.
+def members(
+    text: str, inner: "str | None" = None, strict: "tuple[str, ...]" = (), start: int = 0
+) -> "tuple[dict[str, tuple[Any, int, int]], int]":
+    """The members of the object at `start`, as {name: (value, begin, end)} with indices, and the index of its end.
 
     `inner`: a member whose value, if it is an object, is returned in the same form. `strict`: members in whose values
     duplicate names are refused. In the object itself, and in `inner`, they always are: Go's decoder takes the last of
     two members with one name, C's the first. Raises Malformed.
     """
-    return _members(text, 0, inner, strict)[0]
-
-
-def _members(
-    text: str, start: int, inner: "str | None", strict: "tuple[str, ...]"
-) -> "tuple[dict[str, tuple[Any, int, int]], int]":
-    """The members of the object at `start`, and the index of its end."""
     result: dict[str, tuple[Any, int, int]] = {}
     at = _skip(text, start)
     if text[at : at + 1] != "{":
@@ -169,7 +158,7 @@ def _members(
         begin = _skip(text, at + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
-            value, end = _members(text, begin, None, strict)
+            value, end = members(text, None, strict, begin)
         else:
             value, end = value_at(text, begin, name in strict)
         if name in result:

@@ -69,8 +69,7 @@ def identify(spec: Spec, copied: bool = False) -> Identity:
     `copied`: config.json may be a copy outside of the bundle, for `explain`. Without proof of the engine, annotations
     count then, because no container is started from a copy.
     """
-    linux = spec.member("linux")
-    cgroup = linux.get("cgroupsPath") if isinstance(linux, dict) else None
+    cgroup = spec.linux.get("cgroupsPath")
     path = cgroup if isinstance(cgroup, str) else ""
     engine = _engine(path, spec.where)
     if engine == CONTAINERD:

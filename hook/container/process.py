@@ -26,7 +26,7 @@ class ProcessFile:
         self.where = where
         try:
             self._text = without_nul(decode(bounded(data, ENTRIES, where)))
-            self._members = members(self._text)
+            self._members, _ = members(self._text)
             check_names(self._members, PROCESS)
             self.env = self._original = strings(self._members, "env", "env")
         except Malformed as error:

@@ -4,7 +4,7 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.base.errors import Unacceptable, named
-from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, holds_nul, members, parse
+from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, members, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +61,12 @@ def _check_names_of_each(objects: object, names: "dict[str, str]") -> None:
 
 
 def without_nul(text: str) -> str:
-    """The text. Raises Malformed if a string holds a NUL: crun ends it there, so NAME, NUL, `=x` in env unsets NAME."""
-    if holds_nul(text):
+    r"""The text. Raises Malformed if a string holds an escaped NUL, `\u0000`. In `\\u0000` the backslash is escaped.
+
+    crun ends the string there, so NAME, NUL, `=x` in env unsets NAME.
+    """
+    nul = "\\u0000"
+    if "\\" in text and nul in text and nul in text.replace("\\\\", ".."):
         raise Malformed("a string holds a NUL")
     return text
 
@@ -81,7 +85,7 @@ class Spec:
         self.where = where
         try:
             self._text = without_nul(decode(bounded(data, ENTRIES, where)))
-            self._members = members(self._text, "process", _STRICT)
+            self._members, _ = members(self._text, "process", _STRICT)
             check_names(self._members, _ROOT)
             if not isinstance(self._members.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")
@@ -90,11 +94,12 @@ class Spec:
             self.env = strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
-            self.hooks = _object(self.member("hooks"), "hooks")
-            self._linux = _object(self.member("linux"), "linux")
-            self.devices = _objects(self._linux.get("devices"), "linux.devices")
-            self._resources = _object(self._linux.get("resources"), "linux.resources")
+            self.hooks: dict[str, Any] = _typed(self.member("hooks"), dict, "hooks")
+            self.linux: dict[str, Any] = _typed(self.member("linux"), dict, "linux")
+            self.devices = _objects(self.linux.get("devices"), "linux.devices")
+            self._resources: dict[str, Any] = _typed(self.linux.get("resources"), dict, "linux.resources")
             self.device_rules = _objects(self._resources.get("devices"), "linux.resources.devices")
+            self.root: dict[str, Any] = _typed(self.member("root"), dict, "root")
             self._check_spelling()
         except Malformed as error:
             raise Unacceptable(f"{where}: {error}") from None
@@ -102,12 +107,12 @@ class Spec:
 
     def _check_spelling(self) -> None:
         _check_names_of_each(self.mounts, _MOUNT)
-        check_names(self._linux, _LINUX)
+        check_names(self.linux, _LINUX)
         check_names(self._resources, _RESOURCES)
         _check_names_of_each(self.devices, _DEVICE)
         _check_names_of_each(self.device_rules, _DEVICE_RULE)
-        _check_names_of_each(self._linux.get("namespaces"), _NAMESPACE)
-        check_names(_object(self.member("root"), "root"), _ROOT_FILESYSTEM)
+        _check_names_of_each(self.linux.get("namespaces"), _NAMESPACE)
+        check_names(self.root, _ROOT_FILESYSTEM)
         check_names(self.hooks, _STAGES)
         for entries in self.hooks.values():
             _check_names_of_each(entries, _HOOK)
@@ -135,7 +140,7 @@ class Spec:
         values = [(name, getattr(self, name)) for name in was if getattr(self, name) != was[name]]
         if self.devices != devices or self.device_rules != device_rules:
             resources = {**self._resources, "devices": self.device_rules}
-            values.append(("linux", {**self._linux, "devices": self.devices, "resources": resources}))
+            values.append(("linux", {**self.linux, "devices": self.devices, "resources": resources}))
         start = self._text.index("{")
         splices = [splice(self._members, start, name, encode(value)) for name, value in values]
         if self.env != env:
@@ -170,30 +175,26 @@ def env_of(data: bytes) -> "list[str]":
 
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
     """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
-    value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what, "a list")
+    value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what)
     if not {str}.issuperset(map(type, value)):
         position = next(at for at, entry in enumerate(value) if not isinstance(entry, str))
         raise Malformed(f"{what}[{position}] is not a string")
     return value
 
 
+def _typed(value: object, kind: "type[Any]", what: str) -> "Any":
+    """The value, an empty one for null. Raises Malformed for one of another kind."""
+    if not isinstance(value, (kind, type(None))):
+        raise Malformed(f"{what} is not {'a list' if kind is list else 'an object'}")
+    return kind() if value is None else value
+
+
 def _mounts(value: object) -> "list[dict[str, object]]":
-    mounts: list[dict[str, object]] = _typed(value, list, "mounts", "a list")
+    mounts: list[dict[str, object]] = _typed(value, list, "mounts")
     for position, entry in enumerate(mounts):
         if not isinstance(entry, dict) or not isinstance(entry.get("destination"), str):
             raise Malformed(f"mounts[{position}] is not an object with a destination")
     return mounts
-
-
-def _typed(value: object, kind: "type[Any]", what: str, name: str) -> "Any":
-    if not isinstance(value, (kind, type(None))):
-        raise Malformed(f"{what} is not {name}")
-    return kind() if value is None else value
-
-
-def _object(value: object, what: str) -> "dict[str, Any]":
-    members_of: dict[str, Any] = _typed(value, dict, what, "an object")
-    return members_of
 
 
 def _objects(value: object, what: str) -> "list[dict[str, object]]":
@@ -203,7 +204,7 @@ def _objects(value: object, what: str) -> "list[dict[str, object]]":
 
 
 def _string_map(value: object) -> "dict[str, str]":
-    annotations = _object(value, "annotations")
+    annotations: dict[str, str] = _typed(value, dict, "annotations")
     for name, entry in annotations.items():
         if not isinstance(entry, str):
             raise Malformed(f"annotation {named(repr(name))} is not a string")

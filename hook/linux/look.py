@@ -368,9 +368,8 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
       runc: createContainer hooks; pivot_root; the console; `ro` of the root; read-only paths; masked paths.
     """
     found = [("the console", "/dev/console")] if spec.process().get("terminal") is True else []
-    linux = spec.member("linux")
     for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
-        listed = linux.get(member) if isinstance(linux, dict) else None
+        listed = spec.linux.get(member)
         found += [(what, path) for path in listed or [] if isinstance(path, str)]
     return found
 

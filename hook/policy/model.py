@@ -71,7 +71,6 @@ class Policy:
 
     def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
         self.path = path
-        self._header = header
         self._lines = lines
         self._rules: dict[int, Rule] = {}
         self.warning = warning

@@ -1,8 +1,8 @@
-"""What device plugins and resource claims gave, as reserved env and mounts. Loaded for such rules; builtins only."""
+"""Reserved env and mounts of device plugins and resource claims; env from files. For such rules; builtins only."""
 
 from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
-from hook.reserve.env import KIND, Env
+from hook.reserve.env import FILE, KIND, Env
 from hook.reserve.mounts import Mount
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
@@ -18,6 +18,15 @@ def env_value(
 ) -> "tuple[str | None] | tuple[()]":
     """The value that is reserved for a name, None for absent; empty if nothing is reserved. Adds the name's origin."""
     facts, name = container.facts, env.name
+    if env.source == FILE:
+        path = str(env.text)
+        if path in facts.files:
+            return (facts.files[path],)
+        reason = facts.unreadable.get(path, f"{path} was not read")
+        outcome.cannot_tell(rule, KIND, f"cannot tell the value of env {name}: {reason}")
+        return ()
+    if facts.allocation_problem:
+        return ()  # plan() adds this error once for the whole rule
     set_by = [allocation for allocation in facts.allocations if name in allocation.env]
     claimed = _claimed_value(name, bool(set_by or name in facts.cdi_env), container)
     if claimed:

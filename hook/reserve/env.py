@@ -202,25 +202,15 @@ def apply(outcome: Outcome, target: "Target") -> None:
 def _resolve(
     rule: str, env: Env, container: "Container", outcome: Outcome, owners: "dict[str, str]", origins: "dict[str, str]"
 ) -> None:
-    """Reserve one exact name with its value: from the rule, from a file of the node or from an allocation."""
-    facts, name, value = container.facts, env.name, env.text
-    if env.source == FILE:
-        path = str(env.text)
-        if path not in facts.files:
-            reason = facts.unreadable.get(path, f"{path} was not read")
-            outcome.cannot_tell(rule, KIND, f"cannot tell the value of env {name}: {reason}")
-            return
-        value = facts.files[path]
-    elif env.source == ALLOCATED:
-        if facts.allocation_problem:
-            return  # plan() adds this error once for the whole rule
+    """Reserve one exact name with its value."""
+    name, value, values = env.name, env.text, outcome.env.values
+    if env.source in (FILE, ALLOCATED):
         from hook.reserve.allocated import env_value
 
         found = env_value(rule, env, container, outcome, origins)
         if not found:
             return
         value = found[0]
-    values = outcome.env.values
     if name in values and values[name] != value:
         outcome.deny(rule, KIND, f"wants another value for env {name} than rule {owners[name]}")
         return

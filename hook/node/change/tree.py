@@ -8,6 +8,7 @@ sees the old program or the new one, never a mix. The .deb has the same in /usr/
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import re
@@ -107,7 +108,11 @@ def directory_of(content: str) -> str:
 
 def copy(source: str, target: str) -> None:
     """Copies a program's tree, writable by its owner only; root owns it if root copies. Raises OSError."""
-    shutil.copytree(source, target, symlinks=True)
+    try:
+        shutil.copytree(source, target, symlinks=True)
+    except shutil.Error as error:
+        _, first, why = error.args[0][0]  # a list of (source, target, "[Errno 28] message: names")
+        raise OSError(errno.EIO, (why.partition("] ")[2] or why).partition(": ")[0], first) from None
     for directory, _, files in os.walk(target):
         os.chmod(directory, 0o755)  # noqa: S103  # everyone may run it, only root may write
         for name in files:

@@ -50,7 +50,7 @@ def test_parse_takes_exactly_what_json_takes(text: str) -> None:
 @given(st.dictionaries(st.text(), values), layouts, space)
 def test_members_tells_where_each_value_stands(data: dict[str, Any], layout: dict[str, Any], before: str) -> None:
     text = before + json.dumps(data, **layout)
-    found = members(text)
+    found, _ = members(text)
     assert {name: value for name, (value, _, _) in found.items()} == data
     for value, begin, end in found.values():
         assert parse(text[begin:end]) == value

@@ -207,6 +207,11 @@ def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tree_that_cannot_be_copied_is_one_line() -> None:
-    why = [(f"/a/{number}", f"/b/{number}", "[Errno 28] No space left on device: '/b'") for number in range(100)]
-    assert describe(shutil.Error(why)) == "/b/0: No space left on device"
+def test_a_tree_that_cannot_be_copied_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **_options: object) -> None:
+        raise shutil.Error([(f"/a/{n}", f"/b/{n}", "[Errno 28] No space left on device: '/b'") for n in range(100)])
+
+    monkeypatch.setattr("hook.node.change.tree.shutil.copytree", full)
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        tree.copy("/a", "/b")
+    assert describe(failed.value) == "/b/0: No space left on device"
