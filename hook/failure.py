@@ -1,9 +1,12 @@
 """What becomes of a container about which reassert could not decide or act. Part of the start path: builtins only."""
 
-from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.base.errors import TooLarge, Unacceptable, describe
 from hook.decide import Case, Verdict
 from hook.events import DENIED, ERROR, WOULD_DENY, container_event
 from hook.policy.model import AUDIT, IGNORE
+
+CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
+"""Errors of a decision that a container's own text can cause. Files of the node raise Undecided or OSError."""
 
 
 def verdict(case: Case, error: Exception) -> Verdict:

@@ -5,8 +5,9 @@ reserve, they cannot weaken a rule that is enforced, and a contradiction with on
 made with all rules, and the differences are told in the event. Nothing of them is applied.
 """
 
-from hook.base.errors import CAUSED_BY_THE_CONTAINER, describe
+from hook.base.errors import describe
 from hook.events import EDITED, ENTRIES, HELD, WOULD_DENY
+from hook.failure import CAUSED_BY_THE_CONTAINER
 from hook.plan import plan
 from hook.policy.model import AUDIT, FAIL, Match
 from hook.reserve import Edit, Reason

@@ -24,10 +24,6 @@ class Unacceptable(ReassertError):
     """
 
 
-CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
-"""Errors of a decision that a container's own text can cause. Files of the node raise Undecided or OSError."""
-
-
 class Refused(ReassertError):
     """The container must not start. The message is for the engine; the event log has it too."""
 

@@ -61,7 +61,7 @@ class Compiled:
 
 
 def rule_to_line(rule: Rule) -> list[object]:
-    """A rule in the compiled form, which `hook.policy.model.rule_from_line` reads."""
+    """A rule in the compiled form, which `hook.policy.model.Policy` reads."""
     return [
         rule.name,
         rule.conditions,

@@ -56,12 +56,6 @@ class Rule(Record):
         return bool(listed) or ALLOCATED in [env.source for env in self.env]
 
 
-def rule_from_line(line: "list[Any]") -> Rule:
-    """The rule that `hook.policy.compiler.rule_to_line` wrote."""
-    name, conditions, skip_unknown, env, mounts, *rest = line
-    return Rule(name, conditions, skip_unknown, [Env(*e) for e in env], [Mount(*m) for m in mounts], *rest)
-
-
 class Policy:
     """The policy in force.
 
@@ -98,7 +92,9 @@ class Policy:
         """A rule by its number. It is parsed once, for the NRI plugin, which uses a policy for many containers."""
         rule = self._rules.get(number)
         if rule is None:
-            rule = self._rules[number] = rule_from_line(parse(self._lines[number]))
+            name, conditions, skip, env, mounts, *rest = parse(self._lines[number])  # by compiler.rule_to_line
+            rule = Rule(name, conditions, skip, [Env(*e) for e in env], [Mount(*m) for m in mounts], *rest)
+            self._rules[number] = rule
         return rule
 
 

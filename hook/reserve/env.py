@@ -82,7 +82,12 @@ class Reserved:
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
         self.values = values
         self.absent = absent
-        self._prepared = 0
+        # One call rules a name out for all patterns: by their literal starts, or their ends where they have no start.
+        # Almost no name matches. A pattern without both (`*x*`) has to be tried on every name.
+        ends = [(p, p.rpartition("*")[2].rpartition("?")[2]) for p in absent if not literal_start(p)]
+        self._starts = tuple([start for start in map(literal_start, absent) if start])
+        self._ends = tuple([end for _, end in ends if end])
+        self._rest = [pattern for pattern, end in ends if not end]
 
     def __bool__(self) -> bool:
         return bool(self.values or self.absent)
@@ -91,23 +96,8 @@ class Reserved:
         """The reserved name, or else the pattern, that an env name matches, or ""."""
         if name in self.values:
             return name
-        if not self.absent:
-            return ""
-        if self._prepared != len(self.absent):
-            self._prepare()
-        likely = name.startswith(self._starts) or name.endswith(self._ends)
-        return next((pattern for pattern in (self.absent if likely else self._rest) if glob_match(pattern, name)), "")
-
-    def _prepare(self) -> None:
-        """One call rules a name out for all patterns: by their literal starts, or their ends where they have no start.
-
-        Almost no name matches. A pattern without both (`*x*`) has to be tried on every name.
-        """
-        ends = [(p, p.rpartition("*")[2].rpartition("?")[2]) for p in self.absent if not literal_start(p)]
-        self._starts = tuple([start for start in map(literal_start, self.absent) if start])
-        self._ends = tuple([end for _, end in ends if end])
-        self._rest = [pattern for pattern, end in ends if not end]
-        self._prepared = len(self.absent)
+        likely = self.absent if name.startswith(self._starts) or name.endswith(self._ends) else self._rest
+        return next((pattern for pattern in likely if glob_match(pattern, name)), "") if likely else ""
 
     def differences(self, env: "list[str]") -> "list[SetEnv]":
         """The edits that a process's env needs, exact names first.
@@ -163,7 +153,8 @@ class Reserved:
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Collect the env that the rules reserve, and compare the container's env with it."""
-    reserved = outcome.env
+    values: dict[str, str | None] = {}
+    absent: dict[str, None] = {}
     owners: dict[str, str] = {}
     origins: dict[str, str] = {}
     denying: dict[str, str] = {}
@@ -176,11 +167,22 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
         for env in wanted:
             if rule.deny:
                 denying.setdefault(env.name, rule.name)
-            if not env.is_pattern():
-                _resolve(rule.name, env, container, outcome, owners, origins)
-            elif env.name not in reserved.absent:
-                reserved.absent.append(env.name)
-                owners[env.name] = rule.name
+            if env.is_pattern():
+                absent[env.name] = None
+            else:
+                value = env.text
+                if env.source in (FILE, ALLOCATED):
+                    from hook.reserve.allocated import env_value
+
+                    found = env_value(rule.name, env, container, outcome, origins)
+                    if not found:
+                        continue
+                    value = found[0]
+                if values.setdefault(env.name, value) != value:
+                    message = f"wants another value for env {env.name} than rule {owners[env.name]}"
+                    outcome.deny(rule.name, KIND, message)
+            owners.setdefault(env.name, rule.name)
+    reserved = outcome.env = Reserved(values, list(absent))
     for edit in reserved.differences(container.env):
         exact = edit.name in reserved.values
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
@@ -197,22 +199,3 @@ def apply(outcome: Outcome, target: "Target") -> None:
     """Correct the env of `target`."""
     if any(edit.kind == KIND for edit in outcome.edits):
         target.env = outcome.env.correct(target.env)
-
-
-def _resolve(
-    rule: str, env: Env, container: "Container", outcome: Outcome, owners: "dict[str, str]", origins: "dict[str, str]"
-) -> None:
-    """Reserve one exact name with its value."""
-    name, value, values = env.name, env.text, outcome.env.values
-    if env.source in (FILE, ALLOCATED):
-        from hook.reserve.allocated import env_value
-
-        found = env_value(rule, env, container, outcome, origins)
-        if not found:
-            return
-        value = found[0]
-    if name in values and values[name] != value:
-        outcome.deny(rule, KIND, f"wants another value for env {name} than rule {owners[name]}")
-        return
-    values[name] = value
-    owners.setdefault(name, rule)
