@@ -4,6 +4,7 @@ Every adapter and `explain` use it, and none has its own copy of a step. Part of
 """
 
 import posix
+import time
 
 from hook import events
 from hook.base import Record
@@ -65,8 +66,9 @@ class Case:
 
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
     (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
-    is about. `reads_node`: whether the decision is reading the policy or files of the node (`gather`); such a read may
-    hang. `who`: the container's identity, None until it is known. `trial`: what rules would do that are only tried.
+    is about. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
+    reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
+    until it is known. `trial`: what rules would do that are only tried.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Case:
         self.read = read
         self.start = start or {}
         self.where = ""
-        self.clock = events.Clock()
+        self.began = time.time_ns(), time.monotonic_ns()
         self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
         self.policy: Policy | None = None
         self.who: Identity | None = None
@@ -157,6 +159,10 @@ class Case:
         from hook.failure import verdict
 
         return verdict(self, error)
+
+    def milliseconds(self) -> float:
+        """The time since the adapter began with this container."""
+        return round((time.monotonic_ns() - self.began[1]) / 1e6, 3)
 
     def refused(self, reasons: str) -> str:
         """The line for the engine."""

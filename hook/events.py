@@ -5,7 +5,6 @@ a pod's text in full; `line` limits its length when the event is written.
 """
 
 import posix
-import time
 
 from hook.base.jsontext import encode
 from hook.base.system import timestamp
@@ -50,30 +49,18 @@ HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 
 
-class Clock:
-    """The start time of an adapter, for an event's timestamp and duration."""
-
-    def __init__(self) -> None:
-        self.started = time.time_ns()
-        self._monotonic = time.monotonic_ns()
-
-    def milliseconds(self) -> float:
-        """The time since the adapter started."""
-        return round((time.monotonic_ns() - self._monotonic) / 1e6, 3)
-
-
 def container_event(case: "Case") -> "dict[str, object]":
     """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
     policy = case.policy
     SETTINGS[:] = policy.event_log if policy else ()
     event: dict[str, object] = {
-        "timestamp": timestamp(case.clock.started),
+        "timestamp": timestamp(case.began[0]),
         "adapter": case.adapter,
         "id": case.container_id,
         "container": case.who.as_dict() if case.who else {},
         "mode": policy.mode if policy else "",
         "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
-        "durationMs": case.clock.milliseconds(),
+        "durationMs": case.milliseconds(),
     }
     if is_probe(case.adapter, case.container_id, case.who):
         event["probe"] = True

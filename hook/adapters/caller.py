@@ -83,7 +83,7 @@ class Caller:
         return read_file(path, limit)
 
     def still_waits(self) -> None:
-        """Does nothing. Is called before a log is written; the agent's subclass stops there if nobody waits for it."""
+        """Does nothing. Is called before a log is written; the agent's subclass stops there if front gave up."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces the engine's file by a corrected one. Raises OSError."""

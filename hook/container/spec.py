@@ -91,6 +91,7 @@ class Spec:
                 raise Malformed("process is missing or not an object")
             self._process = self._members["process"][0]
             check_names(self._process, PROCESS)
+            self.terminal = self._process.get("terminal", (None,))[0]
             self.env = strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
@@ -124,10 +125,6 @@ class Spec:
         """The value of a top-level member other than `process`; None if it is missing."""
         entry = self._members.get(name)
         return entry[0] if entry else None
-
-    def process(self) -> "dict[str, object]":
-        """The values of the members of `process`."""
-        return {name: entry[0] for name, entry in self._process.items()}
 
     def changed(self) -> bool:
         """Whether a part was replaced."""

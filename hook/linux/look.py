@@ -367,7 +367,7 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
             pivot_root; the console.
       runc: createContainer hooks; pivot_root; the console; `ro` of the root; read-only paths; masked paths.
     """
-    found = [("the console", "/dev/console")] if spec.process().get("terminal") is True else []
+    found = [("the console", "/dev/console")] if spec.terminal is True else []
     for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
         listed = spec.linux.get(member)
         found += [(what, path) for path in listed or [] if isinstance(path, str)]

@@ -68,7 +68,7 @@ class _Decided(Case):
 
     def __init__(self, case: Case, decided: Plan) -> None:
         super().__init__(case.adapter, case.container_id, case.load)
-        self.clock, self.policy, self.container = case.clock, case.policy, case.container
+        self.began, self.policy, self.container = case.began, case.policy, case.container
         self._decided = decided
 
     def decide(self, who: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:
@@ -164,7 +164,7 @@ class Decider:
     ) -> Reply:
         """The reply for a verdict. `done`: what was done, if the event about it is still to be made."""
         text = f"reassert: {verdict.refusal}" if verdict.refusal else ""
-        took = case.clock.milliseconds()
+        took = case.milliseconds()
         pending = None if verdict.event else done
 
         def event() -> dict[str, object] | None:
