@@ -17,9 +17,10 @@ from hook.base.text import printable, printable_lines
 from hook.policy import store
 from hook.policy.compiler import stored_header
 from hook.policy.model import AUDIT, Policy, Rule
+from hook.reserve.allocated import VOLUMES_ABOVE
 from hook.reserve.devices import EXCLUSIVE
 from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
-from hook.reserve.mounts import VOLUMES_ABOVE, Mount
+from hook.reserve.mounts import Mount
 
 
 class NotPermitted(ReassertError):

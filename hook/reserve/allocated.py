@@ -2,15 +2,25 @@
 
 from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
-from hook.reserve.env import FILE, KIND, Env
+from hook.reserve.env import ALLOCATED, FILE, KIND, Env
 from hook.reserve.mounts import Mount
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.plan import Container
+    from hook.plan import Container, Facts
+    from hook.policy.model import Rule
     from hook.reserve import Outcome
     from hook.reserve.mounts import OciMount
+
+VOLUMES_ABOVE = "volumesAbove"
+"""The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
+
+
+def env_of(facts: "Facts") -> "list[Env]":
+    """Every env name that a device plugin or a resource claim set."""
+    names = dict.fromkeys([*[name for a in facts.allocations for name in a.env], *facts.claimed_env])
+    return [Env(name, ALLOCATED, keep=True) for name in names]
 
 
 def env_value(
@@ -94,15 +104,16 @@ def _allocated_value(name: str, set_by: "list[Allocation]", container: "Containe
     return values[0] if values else cdi[-1]
 
 
-def mounts_of(allocation: Allocation, volumes_above: bool) -> "list[Mount]":
-    """A device plugin's mounts, with the options that kubelet and the engines give them in config.json."""
+def mounts_of(rule: "Rule", facts: "Facts") -> "list[tuple[Mount, str]]":
+    """The mounts of device plugins, each with its allocation, with the options that config.json has for them."""
     mounts = []
-    for source, destination, read_only in allocation.mounts:
-        path = clean(destination)
-        if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
-            mounts.append(
-                Mount(source, path, ["rbind", "rprivate", "ro" if read_only else "rw"], [], False, volumes_above)
-            )
+    for allocation in facts.allocations:
+        for source, destination, read_only in allocation.mounts:
+            path = clean(destination)
+            if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
+                options = ["rbind", "rprivate", "ro" if read_only else "rw"]
+                mount = Mount(source, path, options, [], False, VOLUMES_ABOVE in rule.allocations)
+                mounts.append((mount, str(allocation)))
     return mounts
 
 

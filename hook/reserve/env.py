@@ -158,12 +158,12 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     owners: dict[str, str] = {}
     origins: dict[str, str] = {}
     denying: dict[str, str] = {}
-    allocations = container.facts.allocations
     for rule in rules:
         wanted = list(rule.env)
         if KIND in rule.allocations:
-            names = dict.fromkeys([*[n for a in allocations for n in a.env], *container.facts.claimed_env])
-            wanted += [Env(name, ALLOCATED, keep=True) for name in names]
+            from hook.reserve.allocated import env_of
+
+            wanted += env_of(container.facts)
         for env in wanted:
             if rule.deny:
                 denying.setdefault(env.name, rule.name)

@@ -17,9 +17,6 @@ KIND = "mount"
 PART = "mounts"
 """The part of `deviceAllocations` that reserves a device plugin's mounts."""
 
-VOLUMES_ABOVE = "volumesAbove"
-"""The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
-
 
 class Mount(Record):
     """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
@@ -110,8 +107,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
         if PART in rule.allocations:
             from hook.reserve.allocated import mounts_of
 
-            let_through = VOLUMES_ABOVE in rule.allocations
-            asked += [(mount, str(a)) for a in container.facts.allocations for mount in mounts_of(a, let_through)]
+            asked += mounts_of(rule, container.facts)
         for mount, origin in asked:
             if rule.deny:
                 denying.setdefault(mount.destination, rule.name)
