@@ -14,7 +14,8 @@ class Record:
     """Base of classes that hold values. The module `dataclasses` costs a start more than a decision does.
 
     The fields are the annotated attributes, those of a base class first. They are given by position or by name, and a
-    field without a default must be given: mypy checks that.
+    field without a default must be given: mypy checks that. To make one takes three times as long as with an `__init__`
+    that names the fields, so the classes of which each rule or entry of the policy has one have that.
     """
 
     _fields: "ClassVar[tuple[str, ...]]" = ()
@@ -23,4 +24,7 @@ class Record:
         cls._fields = (*cls._fields, *cls.__annotations__)
 
     def __init__(self, *values: object, **named: object) -> None:
-        self.__dict__.update(zip(self._fields, values), **named)  # noqa: B905  # fields with a default may be left out
+        for field, value in zip(self._fields, values):  # noqa: B905  # those with a default may be left out
+            setattr(self, field, value)
+        for field, value in named.items():
+            setattr(self, field, value)

@@ -4,7 +4,6 @@ The compiler writes a header line and one line of JSON per rule. A container sta
 namespace can match, so a thousand rules cost little more than one.
 """
 
-from hook.base import Record
 from hook.base.compare import glob_match
 from hook.base.jsontext import parse
 from hook.reserve.env import ALLOCATED, Env
@@ -32,7 +31,7 @@ _FIELDS = {
 """The attribute of an Identity that each field of `match` is about."""
 
 
-class Rule(Record):
+class Rule:
     """A rule of the policy: its conditions and what it reserves.
 
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
@@ -40,15 +39,27 @@ class Rule(Record):
     `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
     """
 
-    name: str
-    conditions: "dict[str, list[Any]]"
-    skip_unknown: bool
-    env: "list[Env]"
-    mounts: "list[Mount]"
-    deny: bool
-    plain: "dict[str, list[Any]]"
-    allocations: "list[str]"
-    tried: bool
+    def __init__(
+        self,
+        name: str,
+        conditions: "dict[str, list[Any]]",
+        skip_unknown: bool,
+        env: "list[Env]",
+        mounts: "list[Mount]",
+        deny: bool,
+        plain: "dict[str, list[Any]]",
+        allocations: "list[str]",
+        tried: bool,
+    ) -> None:
+        self.name = name
+        self.conditions = conditions
+        self.skip_unknown = skip_unknown
+        self.env = env
+        self.mounts = mounts
+        self.deny = deny
+        self.plain = plain
+        self.allocations = allocations
+        self.tried = tried
 
     def uses_allocations(self) -> bool:
         """Whether the rule needs kubelet's device checkpoint."""
@@ -98,16 +109,17 @@ class Policy:
         return rule
 
 
-class Condition(Record):
+class Condition:
     """A condition of a rule, evaluated for a container. `met`: True, False, or None if it is unknown to the adapter.
 
     `wanted`: the condition as compiled. `actual`: the container's value, None if it is unknown.
     """
 
-    field: str
-    wanted: "list[Any]"
-    actual: "Value"
-    met: "bool | None"
+    def __init__(self, field: str, wanted: "list[Any]", actual: "Value", met: "bool | None") -> None:
+        self.field = field
+        self.wanted = wanted
+        self.actual = actual
+        self.met = met
 
 
 class Match:

@@ -1,6 +1,5 @@
 """Reserved env: names that have one given value or are absent. Part of the start path: builtins only."""
 
-from hook.base import Record
 from hook.base.compare import glob_match, is_pattern, literal_start
 from hook.base.errors import named
 from hook.reserve import EDITS, Edit, Outcome
@@ -25,7 +24,7 @@ _FEW = 16
 """Exact names up to which looking for each of them in the whole env is faster than looking at each entry."""
 
 
-class Env(Record):
+class Env:
     """One reserved env name. `source` says what `text` is.
 
     VALUE: `text` is the value. FILE: `text` is the path of a file whose first line is the value. ALLOCATED: `text` is
@@ -33,11 +32,14 @@ class Env(Record):
     `trusted`: as in the policy file. ABSENT: `text` is None, and `name` may be a pattern.
     """
 
-    name: str
-    source: str
-    text: "str | None" = None
-    keep: bool = False
-    trusted: "Sequence[Any]" = ()
+    def __init__(
+        self, name: str, source: str, text: "str | None" = None, keep: bool = False, trusted: "Sequence[Any]" = ()
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.text = text
+        self.keep = keep
+        self.trusted = trusted
 
     def is_pattern(self) -> bool:
         """Whether `name` is a pattern of names that must be absent."""

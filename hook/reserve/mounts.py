@@ -1,6 +1,5 @@
 """Reserved mounts, compared with those in config.json; `hook.linux.look` looks at the real ones. Builtins only."""
 
-from hook.base import Record
 from hook.base.compare import clean, is_below, parents
 from hook.base.errors import named
 from hook.reserve import EDITS, SHOWN, Edit, Outcome
@@ -18,7 +17,7 @@ PART = "mounts"
 """The part of `deviceAllocations` that reserves a device plugin's mounts."""
 
 
-class Mount(Record):
+class Mount:
     """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
 
     `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
@@ -26,12 +25,21 @@ class Mount(Record):
     `volumes_above`: the container may have a mount above the destination.
     """
 
-    source: str
-    destination: str
-    options: "list[str]"
-    allow_below: "list[str]"
-    skip_missing: bool
-    volumes_above: bool = False
+    def __init__(
+        self,
+        source: str,
+        destination: str,
+        options: "list[str]",
+        allow_below: "list[str]",
+        skip_missing: bool,
+        volumes_above: bool = False,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.options = options
+        self.allow_below = allow_below
+        self.skip_missing = skip_missing
+        self.volumes_above = volumes_above
 
     def wanted(self) -> "tuple[str, frozenset[str]]":
         """What the rule wants at the destination, to be compared with what other rules want."""
