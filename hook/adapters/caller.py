@@ -40,7 +40,7 @@ class Options:
                 self.rest = pending
                 return
             name, equals, value = argument[2:].partition("=")
-            if not argument.startswith("--"):
+            if not argument.startswith("--") and argument != "-h":
                 self.operands.append(argument)
             elif name in flags and not equals:
                 self.flags.add(name)

@@ -37,13 +37,13 @@ Run as an OCI hook. STAGE is one of:
 def ended(error: BaseException, arguments: "list[str]") -> int:
     """Tell the caller why a command ended: an engine gets one line, never a traceback. Returns the exit status.
 
-    `arguments`: the command and its own. Only a command line that is wrong without it can hold `-h` or `--help`.
+    `arguments`: the command and its own. Options refuses `-h` and `--help` as it refuses any unknown option.
     """
     command, *own = arguments
     if not isinstance(error, Usage):
         say(describe(error))
         return 1
-    if {"-h", "--help"}.isdisjoint(own[:1] if command == "runtime" else own):
+    if {"-h", "--help"}.isdisjoint(own[: own.index("--")] if "--" in own else own):
         say(f"{error}; see reassert {command} --help")
         return 2
     posix.write(1, (RUNTIME if command == "runtime" else HOOK).encode())

@@ -71,7 +71,10 @@ def test_file_that_cannot_be_read_is_one_line(arguments: tuple[str, ...], status
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("policy",), ("nonsense",), ("explain",), ("policy", "chec"), ("--versio",), ("hook",), ("runtime",)],
+    [
+        *[(), ("policy",), ("nonsense",), ("explain",), ("policy", "chec"), ("--versio",), ("hook",), ("runtime",)],
+        ("runtime", "--", "create", "--help"),
+    ],
 )
 def test_wrong_usage_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
     result = reassert(*arguments)
@@ -80,7 +83,10 @@ def test_wrong_usage_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("policy", "--help"), ("hook", "--help"), ("runtime", "--help")])
+HELP = [("--help",), ("policy", "--help"), ("hook", "createRuntime", "-h"), ("runtime", "--help")]
+
+
+@pytest.mark.parametrize("arguments", [*HELP, ("runtime", "-h", "--real", "/bin/true", "--", "create", "0a")])
 def test_help_is_on_stdout(arguments: tuple[str, ...]) -> None:
     result = reassert(*arguments)
     assert (result.returncode, result.stderr) == (0, "")
