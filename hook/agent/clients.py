@@ -39,7 +39,7 @@ class Client:
     def reply(self, frame: bytes) -> None:
         """Sends the answer and closes the connection."""
         with contextlib.suppress(OSError):  # front stopped waiting and starts cold
-            self.connection.send(frame)
+            self.connection.send(frame, socket.MSG_DONTWAIT)
         self.connection.close()
 
 
@@ -105,14 +105,18 @@ class Clients:
                 time.sleep(0.01)
             return None
         finally:
-            with contextlib.suppress(OSError):  # `close` was called
-                self._poll.modify(self._listening, _ONCE)
-        connection.setblocking(False)
+            self._listen()
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
             return Client(connection, pid)
         self._drop(connection, f"uid {uid} is not root")
         return None
+
+    def _listen(self) -> None:
+        try:
+            self._poll.modify(self._listening, _ONCE)
+        except OSError:  # `close` was called
+            pass
 
     def _received(self, client: Client) -> Job | None:
         try:

@@ -48,7 +48,6 @@ _COLLECTED = 500
 collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5
-_NAMESPACES = ("mnt", "pid", "user")
 _ANSWERS = {b"G": "go", b"A": "changed", b"R": "refused", b"C": COLD}
 
 
@@ -149,7 +148,7 @@ class Agent:
         self._answers = self._collected = 0  # at the last look, at the last collection
         self._policy = Resident(memory.source, memory.directory)
         self._here = _place("self")
-        self._thread = _stands()
+        self._thread = mounted_at("/")
         self._state = ""  # as systemd shows it
         self.plugin: Plugin | None = None
 
@@ -248,7 +247,7 @@ class Agent:
             os.close(job.given)
         try:
             os.chdir("/")  # a working directory in a bundle would keep it from being unmounted
-            return job.request.kind == protocol.RUNTIME or _stands() == self._thread
+            return job.request.kind == protocol.RUNTIME or mounted_at("/") == self._thread
         except OSError:
             return False
 
@@ -277,20 +276,15 @@ class Agent:
             self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))
 
 
-def _stands() -> tuple[int, int, int]:
-    """Mount namespace and root directory of the calling thread. Raises OSError."""
-    namespace, root = os.stat("/proc/thread-self/ns/mnt"), os.stat("/")
-    return namespace.st_ino, root.st_dev, root.st_ino
-
-
 def _place(pid: int | str) -> tuple[object, ...]:
-    """Returns the identity of a process's namespaces and root directory, and () if that cannot be read."""
+    """Returns what tells a process's root directory and namespaces from others, and () if that cannot be read.
+
+    A mount is of one mount namespace, so the root directory's mount tells that too.
+    """
     try:
-        found = [os.stat(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES]
-        root = mounted_at(f"/proc/{pid}/root")
+        return mounted_at(f"/proc/{pid}/root"), os.readlink(f"/proc/{pid}/ns/pid"), os.readlink(f"/proc/{pid}/ns/user")
     except OSError as error:
         if pid == "self":
             print(f"reassert: {describe(error)}", file=sys.stderr)
             raise
         return ()
-    return root, *((status.st_dev, status.st_ino) for status in found)

@@ -26,10 +26,10 @@ from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
 from hook.base.files import append_line, parents_stderr
-from hook.base.system import is_file, read_fd, replace_file
+from hook.base.system import is_file, is_link, read_fd, replace_file
 from hook.base.text import message
 from hook.container.spec import LIMIT
-from hook.decide import Case
+from hook.decide import Case, Verdict
 from hook.linux import early, look, lookdevices, place
 from hook.linux.mountns import open_plain
 from hook.policy.model import Policy
@@ -58,7 +58,7 @@ _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 class Asking(Caller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_memory", "_said")
+    __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_held", "_log", "_memory", "_said")
 
     def __init__(self, memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
@@ -68,6 +68,8 @@ class Asking(Caller):
         self._deadline = began + _SECONDS
         self._said: list[str] = []
         self._elsewhere: set[int] = set()
+        self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
+        self._log = ""  # the runtime's --log
         self.start = {"start": "warm"}
 
     def said(self) -> str:
@@ -124,8 +126,9 @@ class Asking(Caller):
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
+        held, self._held = self._held, None
         try:
-            fd, status = self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
+            fd, status = held[1:] if held and held[0] == path else self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:  # the same, with the words of a cold start
             self.plain(path)
             return super().config(path)
@@ -139,14 +142,25 @@ class Asking(Caller):
             os.close(fd)
 
     def check_paths(self, invocation: Invocation) -> None:
-        """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin."""
-        log = (invocation.global_value("log") or "").removeprefix("file:")
-        paths = [invocation.value("process"), invocation.global_value("root"), log]
-        if invocation.verb != "exec":
-            paths.append(runtime.config_path(invocation))
-        for path in paths:
-            if path:
-                self.plain(path)
+        """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin.
+
+        `process_file` checks an exec's process file, and `report` and `append` the --log.
+        """
+        self._log = (invocation.global_value("log") or "").removeprefix("file:")
+        if invocation.verb == "exec":
+            if root := invocation.global_value("root"):
+                self.plain(root)
+            return
+        config = runtime.config_path(invocation)
+        try:
+            self._held = (config, *self._opened(config, os.O_RDONLY | os.O_NONBLOCK))
+        except OSError:
+            self.plain(config)
+
+    def close(self) -> None:
+        """Closes what is still open."""
+        if self._held:
+            os.close(self._held[1])
 
     def plain(self, path: str) -> None:
         """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
@@ -174,10 +188,16 @@ class Asking(Caller):
 
     def process_file(self, path: str) -> tuple[bytes, bool]:
         """Returns what a cold start reads. Raises GoCold for a pipe: the cold start could not read it again."""
-        self.plain(path)
-        if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
+        try:
+            fd, status = self._opened(path, os.O_PATH)
+        except OSError:  # the same, with the words of a cold start
+            self.plain(path)
+            return super().process_file(path)
+        os.close(fd)
+        if not is_file(status) or is_link(path):
             raise GoCold(PIPE)
-        _small(path, _LARGEST)
+        if status.st_size > _LARGEST:
+            raise GoCold(SIZE)
         return super().process_file(path)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
@@ -214,13 +234,16 @@ class Asking(Caller):
             raise
 
     def _announce(self, temporary: str) -> None:
-        self.still_waits()
         if len(os.fsencode(temporary)) >= _PATH_MAX:
             raise GoCold(PATH)
         try:
-            self._connection.send(protocol.temporary(temporary))
+            self._connection.send(
+                protocol.temporary(temporary), socket.MSG_DONTWAIT
+            )  # fails once front has stopped waiting
         except OSError:
             raise GoCold(LATE) from None
+        if time.monotonic() > self._deadline:
+            raise GoCold(LATE)
 
     def before_mounting(self) -> None:
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
@@ -231,6 +254,12 @@ class Asking(Caller):
         self.still_waits()
         events.write(path, event)
 
+    def report(self, options: Options, verdict: Verdict) -> None:
+        """Writes the event, as a cold start does. Raises GoCold first, where a refusal cannot be appended to --log."""
+        if verdict.refusal and self._log:
+            self.plain(self._log)
+        super().report(options, verdict)
+
     def count(self, options: Options, case: Case) -> None:
         """Counts a container that needed nothing, for the metrics of this process, while front waits."""
         self.still_waits()
@@ -238,6 +267,7 @@ class Asking(Caller):
 
     def append(self, path: str, line: bytes) -> None:
         """Appends to the runtime's --log while front waits; otherwise the cold start does."""
+        self.plain(path)
         self.still_waits()
         append_line(path, line, 0o644)
 
@@ -256,7 +286,10 @@ def answer(memory: Memory, request: Request, connection: socket.socket, given: i
     if request.kind == HOOK:
         return _of_hook(request, caller)
     os.fchdir(given)
-    return _of_runtime(request, caller)
+    try:
+        return _of_runtime(request, caller)
+    finally:
+        caller.close()
 
 
 def _of_hook(request: Request, caller: Asking) -> bytes:
