@@ -15,6 +15,7 @@ from hook.agent import protocol
 from hook.agent.protocol import Malformed, Request
 from hook.agent.tally import Tally
 from hook.base.errors import describe
+from hook.linux.mountns import mounted_at
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""
@@ -25,16 +26,27 @@ _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 """Each descriptor is registered for one event, so no two threads have the same connection (epoll_ctl(2))."""
 
 
-class Client:
-    """A connection, of a process of root. `pid`: of that process. `polled`: whether its descriptor is registered."""
+def place_of(pid: int) -> tuple[object, ...]:
+    """Returns what tells a process's root directory and namespaces from others, and () if that cannot be read.
 
-    __slots__ = ("began", "connection", "pid", "polled")
+    A mount is of one mount namespace, so the root directory's mount tells that too.
+    """
+    try:
+        return mounted_at(f"/proc/{pid}/root"), os.readlink(f"/proc/{pid}/ns/pid"), os.readlink(f"/proc/{pid}/ns/user")
+    except OSError:
+        return ()
+
+
+class Client:
+    """A connection, of a process of root. `place`: of that process. `polled`: whether its descriptor is registered."""
+
+    __slots__ = ("began", "connection", "place", "polled")
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.connection = connection
-        self.pid = pid
-        self.polled = False
         self.began = time.monotonic()
+        self.connection = connection
+        self.polled = False
+        self.place = place_of(pid)  # front sends its request meanwhile
 
     def reply(self, frame: bytes) -> None:
         """Sends the answer and closes the connection."""

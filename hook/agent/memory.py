@@ -36,6 +36,7 @@ class Memory:
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
         self.metrics = NoMetrics()
         self.options: dict[tuple[str, str], Options] = {}
+        self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
         self._policy: tuple[object, Policy] | None = None
         self._last: tuple[object, Policy] | None = None
         self._files = list(dict.fromkeys((source, store.store_path(source, directory))))

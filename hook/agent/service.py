@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hook import __version__, events
 from hook.adapters.nri.metrics import NoMetrics
 from hook.agent import protocol
-from hook.agent.clients import Client, Clients, Job
+from hook.agent.clients import Client, Clients, Job, place_of
 from hook.agent.cold import BUSY, CALLER, ERROR, LATE, GoCold
 from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
@@ -147,7 +147,7 @@ class Agent:
         self._told = 0.0
         self._answers = self._collected = 0  # at the last look, at the last collection
         self._policy = Resident(memory.source, memory.directory)
-        self._here = _place("self")
+        self._here = place_of(os.getpid())
         self._thread = mounted_at("/")
         self._state = ""  # as systemd shows it
         self.plugin: Plugin | None = None
@@ -234,7 +234,7 @@ class Agent:
             try:
                 if time.monotonic() - client.began > protocol.SECONDS:
                     raise GoCold(LATE)
-                if _place(client.pid) != self._here:
+                if not client.place or client.place != self._here:
                     raise GoCold(CALLER)
                 frame = answer(self._memory, job.request, client.connection, job.given, client.began)
             except GoCold as reason:
@@ -274,17 +274,3 @@ class Agent:
             self._told = now
             text = "connections without a valid request were dropped"
             self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))
-
-
-def _place(pid: int | str) -> tuple[object, ...]:
-    """Returns what tells a process's root directory and namespaces from others, and () if that cannot be read.
-
-    A mount is of one mount namespace, so the root directory's mount tells that too.
-    """
-    try:
-        return mounted_at(f"/proc/{pid}/root"), os.readlink(f"/proc/{pid}/ns/pid"), os.readlink(f"/proc/{pid}/ns/user")
-    except OSError as error:
-        if pid == "self":
-            print(f"reassert: {describe(error)}", file=sys.stderr)
-            raise
-        return ()

@@ -58,7 +58,7 @@ _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 class Asking(Caller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_held", "_log", "_memory", "_said")
+    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_said")
 
     def __init__(self, memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
@@ -67,7 +67,6 @@ class Asking(Caller):
         self._given = given
         self._deadline = began + _SECONDS
         self._said: list[str] = []
-        self._elsewhere: set[int] = set()
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
         self.start = {"start": "warm"}
@@ -180,8 +179,7 @@ class Asking(Caller):
         except OSError:
             raise GoCold(PATH) from None
         status = os.fstat(fd)
-        self._elsewhere = self._elsewhere or {os.stat(tree).st_dev for tree in ("/proc", "/dev")}
-        if status.st_dev in self._elsewhere:
+        if status.st_dev in self._memory.own_trees:
             os.close(fd)
             raise GoCold(PATH)
         return fd, status
