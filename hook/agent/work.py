@@ -143,12 +143,13 @@ class Asking(Caller):
     def check_paths(self, invocation: Invocation) -> None:
         """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin.
 
-        `process_file` checks an exec's process file, and `report` and `append` the --log.
+        `report` and `append` check the --log.
         """
         self._log = (invocation.global_value("log") or "").removeprefix("file:")
         if invocation.verb == "exec":
-            if root := invocation.global_value("root"):
-                self.plain(root)
+            for path in (invocation.value("process"), invocation.global_value("root")):
+                if path:
+                    self.plain(path)
             return
         config = runtime.config_path(invocation)
         try:
