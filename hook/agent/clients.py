@@ -15,6 +15,7 @@ from hook.agent import protocol
 from hook.agent.protocol import Malformed, Request
 from hook.agent.tally import Tally
 from hook.base.errors import describe
+from hook.linux.mountns import mounted_at
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""
@@ -25,21 +26,32 @@ _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 """Each descriptor is registered for one event, so no two threads have the same connection (epoll_ctl(2))."""
 
 
-class Client:
-    """A connection, of a process of root. `pid`: of that process. `polled`: whether its descriptor is registered."""
+def place_of(pid: int) -> tuple[object, ...]:
+    """Returns what tells a process's root directory and namespaces from others, and () if that cannot be read.
 
-    __slots__ = ("began", "connection", "pid", "polled")
+    A mount is of one mount namespace, so the root directory's mount tells that too.
+    """
+    try:
+        return mounted_at(f"/proc/{pid}/root"), os.readlink(f"/proc/{pid}/ns/pid"), os.readlink(f"/proc/{pid}/ns/user")
+    except OSError:
+        return ()
+
+
+class Client:
+    """A connection, of a process of root. `place`: of that process. `polled`: whether its descriptor is registered."""
+
+    __slots__ = ("began", "connection", "place", "polled")
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.connection = connection
-        self.pid = pid
-        self.polled = False
         self.began = time.monotonic()
+        self.connection = connection
+        self.polled = False
+        self.place = place_of(pid)  # front sends its request meanwhile
 
     def reply(self, frame: bytes) -> None:
         """Sends the answer and closes the connection."""
         with contextlib.suppress(OSError):  # front stopped waiting and starts cold
-            self.connection.send(frame)
+            self.connection.send(frame, socket.MSG_DONTWAIT)
         self.connection.close()
 
 
@@ -105,14 +117,18 @@ class Clients:
                 time.sleep(0.01)
             return None
         finally:
-            with contextlib.suppress(OSError):  # `close` was called
-                self._poll.modify(self._listening, _ONCE)
-        connection.setblocking(False)
+            self._listen()
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
             return Client(connection, pid)
         self._drop(connection, f"uid {uid} is not root")
         return None
+
+    def _listen(self) -> None:
+        try:
+            self._poll.modify(self._listening, _ONCE)
+        except OSError:  # `close` was called
+            pass
 
     def _received(self, client: Client) -> Job | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Sequence
 
 from hook.adapters.caller import Options
 from hook.adapters.nri.metrics import NoMetrics
@@ -15,6 +16,8 @@ from hook.base.system import Untrusted, trusted
 from hook.policy import store
 from hook.policy.model import Policy
 from hook.reserve.env import Reserved
+
+_Keys = Sequence[tuple[int, ...]]
 
 _DECISIONS = 4096
 """The most containers whose decision and bundle are cached."""
@@ -33,10 +36,11 @@ class Memory:
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
         self.metrics = NoMetrics()
         self.options: dict[tuple[str, str], Options] = {}
+        self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
         self._policy: tuple[object, Policy] | None = None
         self._last: tuple[object, Policy] | None = None
-        files = (source, store.store_path(source, directory))
-        self._ways = list(dict.fromkeys(way for file in files for way in ["/", *reversed(parents(file)), file]))
+        self._files = list(dict.fromkeys((source, store.store_path(source, directory))))
+        self._directories = list(dict.fromkeys(way for file in self._files for way in ["/", *parents(file)]))
 
     def policy(self) -> Policy:
         """Returns the policy in force. Raises GoCold if it must be compiled first."""
@@ -45,25 +49,19 @@ class Memory:
         if last is not None and last[0] == found:
             return last[1]
         policy, problem = self._looked_up()
-        if found and not problem and found == self._as_found():
+        if not problem and _lasts(*found) and found == self._as_found():
             self._last = (found, policy)
         return policy
 
-    def _as_found(self) -> list[tuple[int, ...]]:
-        """Returns what makes the two files trusted, and their keys. Empty: with a link, or if one has just changed."""
-        found: list[tuple[int, ...]] = []
-        for way in self._ways:
-            try:
-                status = os.lstat(way)
-            except OSError:
-                return []
-            found.append((status.st_mode, status.st_uid, status.st_gid, status.st_dev, status.st_ino))
-            if not stat.S_ISDIR(status.st_mode):
-                found.append((status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-                is_settled = time.time_ns() - max(found[-1][1:]) > SETTLED_NS
-                if not stat.S_ISREG(status.st_mode) or not is_settled:
-                    return []
-        return found
+    def _as_found(self) -> tuple[_Keys, _Keys]:
+        """Returns what makes the two files trusted: the keys of their directories, and of them. Empty on an error."""
+        try:
+            return (
+                [status[:6] for status in map(os.lstat, self._directories)],  # from st_mode to st_gid
+                [(*status[:7], status.st_mtime_ns, status.st_ctime_ns) for status in map(os.lstat, self._files)],
+            )
+        except OSError:
+            return [], []
 
     def _looked_up(self) -> tuple[Policy, str]:
         """Returns the policy in force, and why the policy file cannot be used, or "". Raises GoCold."""
@@ -83,3 +81,11 @@ class Memory:
         policy = stored.policy(self.source, key, problem)
         self._policy = (state, policy)
         return policy, problem
+
+
+def _lasts(directories: _Keys, files: _Keys) -> bool:
+    """Whether any later change is seen in the keys: there is no link, and no file that has just changed."""
+    if not files or not all(stat.S_ISDIR(key[0]) for key in directories):
+        return False
+    now = time.time_ns()
+    return all(stat.S_ISREG(key[0]) and now - max(key[-2:]) > SETTLED_NS for key in files)

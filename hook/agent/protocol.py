@@ -8,6 +8,7 @@ directory of the call, for a hook a copy of its stdin.
 from __future__ import annotations
 
 REQUEST, ANSWER = b"reassert-front/1", b"reassert-agent/1"
+_REQUEST = REQUEST.decode()
 
 STATUS = b"reassert-status/1\0"
 """A request for the agent's counts; the answer is JSON (hook.agent.status)."""
@@ -25,6 +26,9 @@ RUNTIME, HOOK = "runtime", "hook"
 
 COLD_PROBE = " cold"
 """The end of the text of a file in hook.events.PROBES if the agent is not to answer the container's starts."""
+
+
+_OCTAL = frozenset("01234567")
 
 
 class Malformed(Exception):
@@ -53,16 +57,15 @@ class Request:
 
     def __init__(self, frame: bytes) -> None:
         """Parses a frame. Raises Malformed."""
-        parts = frame.split(b"\0")
-        if parts[0] != REQUEST or len(parts) < 11 or parts.pop():
+        strings = frame.decode("utf-8", "surrogateescape").split("\0")
+        if strings[0] != _REQUEST or len(strings) < 11 or strings.pop():
             raise Malformed("not a request")
-        strings = [part.decode("utf-8", "surrogateescape") for part in parts]
-        _, self.version, self.kind, self.real, self.policy, self.store, self.events, self.hook = strings[:8]
-        self.runtime_directory = parts[8]
+        _, self.version, self.kind, self.real, self.policy, self.store, self.events, self.hook, directory = strings[:9]
+        self.runtime_directory = directory.encode("utf-8", "surrogateescape")
         self.arguments = strings[10:]
-        if not (len(parts[9]) == 3 and parts[9].isdigit() and b"8" not in parts[9] and b"9" not in parts[9]):
+        if len(strings[9]) != 3 or not _OCTAL.issuperset(strings[9]):
             raise Malformed("not a umask")
-        self.umask = int(parts[9], 8)
+        self.umask = int(strings[9], 8)
         if self.kind not in (RUNTIME, HOOK):
             raise Malformed("neither a runtime nor a hook")
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hook import __version__, events
 from hook.adapters.nri.metrics import NoMetrics
 from hook.agent import protocol
-from hook.agent.clients import Client, Clients, Job
+from hook.agent.clients import Client, Clients, Job, place_of
 from hook.agent.cold import BUSY, CALLER, ERROR, LATE, GoCold
 from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
@@ -48,7 +48,6 @@ _COLLECTED = 500
 collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5
-_NAMESPACES = ("mnt", "pid", "user")
 _ANSWERS = {b"G": "go", b"A": "changed", b"R": "refused", b"C": COLD}
 
 
@@ -148,8 +147,8 @@ class Agent:
         self._told = 0.0
         self._answers = self._collected = 0  # at the last look, at the last collection
         self._policy = Resident(memory.source, memory.directory)
-        self._here = _place("self")
-        self._thread = _stands()
+        self._here = place_of(os.getpid())
+        self._thread = mounted_at("/")
         self._state = ""  # as systemd shows it
         self.plugin: Plugin | None = None
 
@@ -235,7 +234,7 @@ class Agent:
             try:
                 if time.monotonic() - client.began > protocol.SECONDS:
                     raise GoCold(LATE)
-                if _place(client.pid) != self._here:
+                if not client.place or client.place != self._here:
                     raise GoCold(CALLER)
                 frame = answer(self._memory, job.request, client.connection, job.given, client.began)
             except GoCold as reason:
@@ -248,7 +247,7 @@ class Agent:
             os.close(job.given)
         try:
             os.chdir("/")  # a working directory in a bundle would keep it from being unmounted
-            return job.request.kind == protocol.RUNTIME or _stands() == self._thread
+            return job.request.kind == protocol.RUNTIME or mounted_at("/") == self._thread
         except OSError:
             return False
 
@@ -275,22 +274,3 @@ class Agent:
             self._told = now
             text = "connections without a valid request were dropped"
             self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))
-
-
-def _stands() -> tuple[int, int, int]:
-    """Mount namespace and root directory of the calling thread. Raises OSError."""
-    namespace, root = os.stat("/proc/thread-self/ns/mnt"), os.stat("/")
-    return namespace.st_ino, root.st_dev, root.st_ino
-
-
-def _place(pid: int | str) -> tuple[object, ...]:
-    """Returns the identity of a process's namespaces and root directory, and () if that cannot be read."""
-    try:
-        found = [os.stat(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES]
-        root = mounted_at(f"/proc/{pid}/root")
-    except OSError as error:
-        if pid == "self":
-            print(f"reassert: {describe(error)}", file=sys.stderr)
-            raise
-        return ()
-    return root, *((status.st_dev, status.st_ino) for status in found)

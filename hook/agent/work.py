@@ -27,10 +27,10 @@ from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
 from hook.base.files import parents_stderr
-from hook.base.system import is_file, read_fd, replace_file
+from hook.base.system import is_file, is_link, read_fd, replace_file
 from hook.base.text import message
 from hook.container.spec import LIMIT
-from hook.decide import Case
+from hook.decide import Case, Verdict
 from hook.linux import early, look, lookdevices, place
 from hook.linux.mountns import open_plain
 from hook.policy.model import Policy
@@ -59,7 +59,7 @@ _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 class Asking(hooks.HookCaller, execs.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_elsewhere", "_given", "_memory", "_said")
+    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_said")
 
     def __init__(self, memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
@@ -68,7 +68,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._given = given
         self._deadline = began + _SECONDS
         self._said: list[str] = []
-        self._elsewhere: set[int] = set()
+        self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
+        self._log = ""  # the runtime's --log
         self.start = {"start": "warm"}
 
     def said(self) -> str:
@@ -125,8 +126,9 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
+        held, self._held = self._held, None
         try:
-            fd, status = self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
+            fd, status = held[1:] if held and held[0] == path else self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:  # the same, with the words of a cold start
             self.plain(path)
             return super().config(path)
@@ -140,14 +142,31 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             os.close(fd)
 
     def check_paths(self, invocation: Invocation) -> None:
-        """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin."""
-        log = (invocation.global_value("log") or "").removeprefix("file:")
-        paths = [invocation.value("process"), invocation.global_value("root"), log]
-        if invocation.verb != "exec":
-            paths.append(runtime.config_path(invocation))
-        for path in paths:
-            if path:
-                self.plain(path)
+        """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin.
+
+        The --log counts only for a refusal (`check_log`).
+        """
+        self._log = (invocation.global_value("log") or "").removeprefix("file:")
+        if invocation.verb == "exec":
+            for path in (invocation.value("process"), invocation.global_value("root")):
+                if path:
+                    self.plain(path)
+            return
+        config = runtime.config_path(invocation)
+        try:
+            self._held = (config, *self._opened(config, os.O_RDONLY | os.O_NONBLOCK))
+        except OSError:
+            self.plain(config)
+
+    def check_log(self) -> None:
+        """Raises GoCold if the --log is another file for the caller."""
+        if self._log:
+            self.plain(self._log)
+
+    def close(self) -> None:
+        """Closes what is still open."""
+        if self._held:
+            os.close(self._held[1])
 
     def plain(self, path: str) -> None:
         """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
@@ -167,18 +186,23 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         except OSError:
             raise GoCold(PATH) from None
         status = os.fstat(fd)
-        self._elsewhere = self._elsewhere or {os.stat(tree).st_dev for tree in ("/proc", "/dev")}
-        if status.st_dev in self._elsewhere:
+        if status.st_dev in self._memory.own_trees:
             os.close(fd)
             raise GoCold(PATH)
         return fd, status
 
     def process_file(self, path: str) -> tuple[bytes, bool]:
         """Returns what a cold start reads. Raises GoCold for a pipe: the cold start could not read it again."""
-        self.plain(path)
-        if os.path.lexists(path) and (not os.path.isfile(path) or os.path.islink(path)):
+        try:
+            fd, status = self._opened(path, os.O_PATH)
+        except OSError:  # the same, with the words of a cold start
+            self.plain(path)
+            return super().process_file(path)
+        os.close(fd)
+        if not is_file(status) or is_link(path):
             raise GoCold(PIPE)
-        _small(path, _LARGEST)
+        if status.st_size > _LARGEST:
+            raise GoCold(SIZE)
         return super().process_file(path)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
@@ -215,17 +239,26 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             raise
 
     def _announce(self, temporary: str) -> None:
-        self.still_waits()
         if len(os.fsencode(temporary)) >= _PATH_MAX:
             raise GoCold(PATH)
         try:
-            self._connection.send(protocol.temporary(temporary))
+            self._connection.send(
+                protocol.temporary(temporary), socket.MSG_DONTWAIT
+            )  # fails once front has stopped waiting
         except OSError:
             raise GoCold(LATE) from None
+        if time.monotonic() > self._deadline:
+            raise GoCold(LATE)
 
     def before_mounting(self) -> None:
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
         raise GoCold(MOUNT)
+
+    def report(self, options: Options, verdict: Verdict) -> None:
+        """Writes the event. Raises Refused if the verdict is a refusal; GoCold, if it cannot be appended to --log."""
+        if verdict.refusal:
+            self.check_log()
+        super().report(options, verdict)
 
     def count(self, options: Options, case: Case) -> None:
         """Counts a container that needed nothing, for the metrics of this process, while front waits."""
@@ -247,7 +280,10 @@ def answer(memory: Memory, request: Request, connection: socket.socket, given: i
     if request.kind == HOOK:
         return _of_hook(request, caller)
     os.fchdir(given)
-    return _of_runtime(request, caller)
+    try:
+        return _of_runtime(request, caller)
+    finally:
+        caller.close()
 
 
 def _of_hook(request: Request, caller: Asking) -> bytes:
@@ -274,6 +310,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         arguments = runtime.passed_on(options, invocation, caller)
     except Refused as error:
+        caller.check_log()
         return _ended(caller, refuse(invocation, str(error), caller))
     if arguments == request.arguments:
         return protocol.go()

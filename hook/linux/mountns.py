@@ -11,6 +11,10 @@ import sys
 
 from hook.base.errors import Undecided
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 
@@ -34,6 +38,7 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
 }
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
+
 _M_ARENA_MAX = -8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -156,14 +161,18 @@ def move_mount(tree: int, target: int, path: str) -> None:
 
 def open_in_root(root: int, path: str) -> int:
     """An O_PATH descriptor of an absolute path, resolved inside a container's root. Raises OSError."""
-    how = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-    return _call("openat2", path, _OPENAT2, root, path.lstrip("/") or ".", how, 24)
+    return _openat2(root, path.lstrip("/") or ".", posix.O_PATH, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
 
 
 def open_plain(path: str, flags: int = posix.O_PATH) -> int:
     """A descriptor of a path that no magic link of /proc is part of (symlink(7)). Raises OSError."""
-    how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)
-    return _call("openat2", path, _OPENAT2, _AT_FDCWD, path, how, 24)
+    return _openat2(_AT_FDCWD, path, flags, _RESOLVE_NO_MAGICLINKS)
+
+
+def _openat2(directory: int, path: str, flags: int, resolve: int) -> int:
+    how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, resolve)
+    result: int = _libc.syscall(_OPENAT2, directory, path.encode("utf-8", "surrogateescape"), how, 24, 0, 0)
+    return result if result >= 0 else _failed("openat2", path)
 
 
 def own_directories() -> None:
@@ -195,9 +204,11 @@ def _call(name: str, path: str, number: int, *arguments: object) -> int:
     """Make a system call: strings are paths, integers are longs. Raises OSError with the call's name and the path."""
     converted = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
     result: int = _libc.syscall(number, *converted, *[0] * (6 - len(converted)))
-    if result < 0:
-        code = ctypes.get_errno()
-        if code == errno.ENOSYS:
-            raise Undecided(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
-        raise OSError(code, f"{name}: {posix.strerror(code)}", path)
-    return result
+    return result if result >= 0 else _failed(name, path)
+
+
+def _failed(name: str, path: str) -> "NoReturn":
+    code = ctypes.get_errno()
+    if code == errno.ENOSYS:
+        raise Undecided(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
+    raise OSError(code, f"{name}: {posix.strerror(code)}", path)

@@ -87,13 +87,24 @@ def test_cold_for_paths_that_mean_something_else_to_the_agent(start: Cold) -> No
     for arguments in (
         ("create", "--bundle", "/proc/self/cwd", "0a"),
         ("create", "--bundle", "/proc/thread-self/root" + str(start.bundle), "0a"),
-        ("--log", "/dev/stderr", "create", "0a"),
-        ("--log=/proc/self/fd/2", "create", "0a"),
         ("exec", "--process", "/dev/stdin", "0a"),
     ):
         assert start.is_cold(*arguments), arguments
     (start.bundle / "link").symlink_to("/proc/self/cwd")
     assert start.is_cold("create", "--bundle", "link", "0a")
+
+
+def test_a_refusal_is_cold_with_a_log_that_means_something_else_to_the_agent(start: Cold) -> None:
+    (start.bundle / "config.json").write_text("{")
+    for option in ("--log", "/dev/stderr"), ("--log=/proc/self/fd/2",):
+        assert start.is_cold(*option, "create", "0a"), option
+    before = len(start.agent.node.logged())
+    assert before == 1, "agent.listening: the cold start writes the event"
+    done = subprocess.run(
+        [start.full, "--log", "/dev/stderr", "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60
+    )
+    assert done.stderr.count(b"config.json: ") == 2, "on standard error, and in the log, which is the same"
+    assert [event["start"] for event in start.agent.node.logged()[before:]] == ["cold"]
 
 
 def test_cold_while_a_changed_policy_is_not_compiled(start: Cold) -> None:
