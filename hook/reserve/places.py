@@ -14,7 +14,7 @@ give the container control of the node (CVE-2019-16884, runc)."""
 
 
 _NOTHING_MADE = ("proc", "sysfs", "devpts")
-"""File systems in which nobody can make a mount point."""
+"""File systems in which no mount point can be made."""
 
 
 def missing_source(mount: "Mount") -> str:
