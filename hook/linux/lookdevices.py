@@ -32,10 +32,10 @@ _FOUND = 16
 
 
 def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
-    """Why the container must not start: the devices that it has and must not have. Raises Undecided, OSError.
+    """Why the container must not start: the devices that it has and must not have.
 
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
-    root as that namespace has it.
+    root as that namespace has it. Raises Undecided, Unacceptable, OSError.
     """
     table = mount_table(pid)  # of a running container, /proc there does not have this pid
     with mount_namespace_of(pid):
