@@ -16,6 +16,7 @@ DIRECTORIES = 1000
 """Maximum number of directories in which a container has devices. Each is walked to."""
 
 _KEPT = 16
+"""Directories that `Walks` keeps open."""
 
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _TABLE_LIMIT = 1 << 28

@@ -28,6 +28,7 @@ _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocatio
 """Fields of a rule that a start reads in another form than the policy file's."""
 
 _TICK = 1.1
+"""Seconds after which a file whose times are whole seconds gets another time by an edit."""
 
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")
