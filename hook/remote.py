@@ -50,7 +50,8 @@ def _paths(rules: "list[Rule]") -> "set[str]":
 def _mounts() -> "dict[str, str]":
     """The type of the file system that is mounted at each path, "" if it is local. Raises OSError."""
     mounts = {}
-    for line in read_file("/proc/thread-self/mountinfo", _LIMIT).splitlines():
+    lines = read_file("/proc/thread-self/mountinfo", _LIMIT).split(b"\n")
+    for line in filter(None, lines):  # a path may hold any other separator: the kernel does not escape them
         fields, _, rest = line.partition(b" - ")
         kind = rest.split(b" ", 1)[0]
         parts = fields.split(b" ")[4].split(b"\\")

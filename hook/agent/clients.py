@@ -153,6 +153,8 @@ class Clients:
                 return Job(client, request, fds.pop())
         except Malformed as error:
             self._drop(client.connection, str(error))
+        except OSError as error:  # the status cannot be read, for example where no descriptor is free
+            self._drop(client.connection, describe(error))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -172,15 +174,18 @@ class Clients:
 
     def _wait_for(self, client: Client) -> None:
         """Front has usually sent its request by the time its connection is accepted."""
+        reason = "too many connections"
         with self._lock:
-            is_full = len(self._silent) >= CLIENTS
-            if not is_full:
-                self._silent[client.connection.fileno()] = client
+            if len(self._silent) < CLIENTS:
                 register = self._poll.modify if client.polled else self._poll.register
-                client.polled = True
-                register(client.connection.fileno(), _ONCE)
-        if is_full:
-            self._drop(client.connection, "too many connections")
+                try:
+                    register(client.connection.fileno(), _ONCE)  # an event is taken only behind this lock
+                    client.polled = True
+                    self._silent[client.connection.fileno()] = client
+                    return
+                except OSError as error:  # for example root's limit of epoll(7)
+                    reason = describe(error)
+        self._drop(client.connection, reason)
 
     def _drop(self, connection: socket.socket, reason: str) -> None:
         connection.close()

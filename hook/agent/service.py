@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -33,6 +34,9 @@ from hook.policy.resident import Resident
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
+
+DESCRIPTORS = 65536
+"""The most open files, if the hard limit allows so many: CLIENTS, and some dozens for each of REQUESTS that hangs."""
 
 REQUESTS = 256
 """The most requests that are answered or wait; one more is answered `cold`."""
@@ -70,6 +74,8 @@ def main(chosen: argparse.Namespace) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     os.chdir("/")
     few_arenas()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, DESCRIPTORS), most))
     sys.setswitchinterval(SWITCH)
     with contextlib.suppress(OSError):  # not allowed: it is slower on a busy node
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
@@ -147,6 +153,7 @@ class Agent:
         self._told = 0.0
         self._answers = self._collected = 0  # at the last look, at the last collection
         self._policy = Resident(memory.source, memory.directory)
+        self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._here = place_of(os.getpid())
         self._thread = mounted_at("/")
         self._state = ""  # as systemd shows it
@@ -234,6 +241,8 @@ class Agent:
             try:
                 if time.monotonic() - client.began > protocol.SECONDS:
                     raise GoCold(LATE)
+                if job.given >= self._descriptors:  # it was the lowest free one (open(2)): soon there is none
+                    raise GoCold(BUSY)
                 if not client.place or client.place != self._here:
                     raise GoCold(CALLER)
                 frame = answer(self._memory, job.request, client.connection, job.given, client.began)

@@ -173,9 +173,11 @@ def env_of(data: bytes) -> "list[str]":
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
     """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
     value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what)
-    if not {str}.issuperset(map(type, value)):
+    try:
+        "".join(value)
+    except TypeError:
         position = next(at for at, entry in enumerate(value) if not isinstance(entry, str))
-        raise Malformed(f"{what}[{position}] is not a string")
+        raise Malformed(f"{what}[{position}] is not a string") from None
     return value
 
 

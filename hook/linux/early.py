@@ -7,14 +7,15 @@ too late for that).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 
 from hook.base.compare import clean, is_below, parents
-from hook.base.errors import named
+from hook.base.errors import Unacceptable, named
 from hook.base.system import is_link
 from hook.container.spec import Spec
-from hook.linux.walk import DIRECTORIES, Misled, walk
+from hook.linux.walk import DIRECTORIES, Misled, is_shortage, walk
 from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
 
@@ -23,7 +24,7 @@ _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 
 
 def astray(rootfs: str, directories: Sequence[str], reserved: Sequence[PlaceMount], spec: Spec) -> list[Reason]:
-    """Why devices in some directories of the container must not be made. Raises OSError where there is no `rootfs`."""
+    """Why devices in some directories of the container must not be made. Raises Unacceptable, OSError."""
     if len(directories) > DIRECTORIES:
         return [Reason("", KIND, f"devices are in more than {DIRECTORIES} directories of the container")]
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,8 +63,10 @@ def _walked(root: int, path: str) -> tuple[str, set[str]]:
     """Where a path leads by the image's links, and the directories in which a name of it was looked up."""
     try:
         place = walk(root, path, everywhere=True)
-    except (Misled, OSError):  # the runtime has no way there either
-        return path, set()
+    except (Misled, OSError) as error:
+        if isinstance(error, OSError) and (is_shortage(error) or error.errno == errno.ELOOP):  # runc follows 255 links
+            raise Unacceptable(f"{named(path)} of the container cannot be followed: {error.strerror}") from None
+        return path, set()  # the runtime has no way there either
     place.close()
     return place.path, {way for _, way in place.crossed}.union(parents(place.path))
 

@@ -5,12 +5,13 @@ this one can ask for one, and a path on the node can lead elsewhere by the time 
 this runs when the runtime has made all mounts, before the container's first process runs.
 """
 
+import errno
 import posix
 
-from hook.base.errors import named
+from hook.base.errors import Unacceptable, named
 from hook.container.nodes import inode, number_of, words
 from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
-from hook.linux.walk import mount_table
+from hook.linux.walk import is_shortage, mount_table
 from hook.reserve import Reason
 from hook.reserve.devices import KIND
 
@@ -31,10 +32,10 @@ _FOUND = 16
 
 
 def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
-    """Why the container must not start: the devices that it has and must not have. Raises Undecided, OSError.
+    """Why the container must not start: the devices that it has and must not have.
 
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
-    root as that namespace has it.
+    root as that namespace has it. Raises Undecided, Unacceptable, OSError.
     """
     table = mount_table(pid)  # of a running container, /proc there does not have this pid
     with mount_namespace_of(pid):
@@ -61,7 +62,8 @@ def devices_below(root: int, prefix: str, table: "dict[int, Row]", closed: "Clos
 def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
     try:
         fd = open_in_root(root, path)
-    except OSError:  # unlinked, or another mount hides it
+    except OSError as error:  # unlinked, or another mount hides it
+        _say_if_unseen(error, path)
         return
     try:
         status = posix.fstat(fd)
@@ -74,6 +76,12 @@ def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Rea
             rule, shown = refused
             message = f"{named(path)} in the container is a directory of the node that holds {shown}"
             found.setdefault(path, _reason(rule.name, message))
+
+
+def _say_if_unseen(error: OSError, path: str) -> None:
+    """Raises Unacceptable if something may be there: a path of more than 4 KiB, or no descriptor is free."""
+    if is_shortage(error) or error.errno == errno.ENAMETOOLONG:
+        raise Unacceptable(f"{named(path)} of the container cannot be looked at: {error.strerror}") from None
 
 
 def _check(status: posix.stat_result, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
@@ -121,7 +129,8 @@ def _directory(root: int, path: str) -> int:
     """A descriptor to read a directory of the container with; -1 if it has none there."""
     try:
         place = open_in_root(root, path)
-    except OSError:
+    except OSError as error:
+        _say_if_unseen(error, path)
         return -1
     try:
         return posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=place)

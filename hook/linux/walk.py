@@ -15,6 +15,9 @@ from hook.reserve.places import BUILT_BY_THE_RUNTIME
 DIRECTORIES = 1000
 """Maximum number of directories in which a container has devices. Each is walked to."""
 
+_KEPT = 16
+"""Directories that `Walks` keeps open."""
+
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _TABLE_LIMIT = 1 << 28
 """Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
@@ -22,6 +25,11 @@ _TABLE_LIMIT = 1 << 28
 
 class Misled(Exception):
     """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether an error is about this process, and says nothing about the path that was looked at."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class NotSo(Exception):
@@ -121,7 +129,10 @@ def walk(root: int, path: str, everywhere: bool = False) -> Place:
 
 
 class Walks:
-    """Walks to many paths, also in /proc, /sys and /dev: those in one directory have the way to it in common."""
+    """Walks to many paths, also in /proc, /sys and /dev: those in one directory have the way to it in common.
+
+    At most _KEPT directories are kept open: a container can have devices in very many.
+    """
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -147,6 +158,8 @@ class Walks:
         if found is None:
             place = walk(self._root, path, everywhere=True)
             own = [(mount_id(place.fd), place.path)] if place.fd >= 0 else []
+            if len(self._directories) >= _KEPT:
+                self._directories.pop(next(iter(self._directories)))[0].close()
             found = self._directories[path] = place, place.crossed + own
         return found
 

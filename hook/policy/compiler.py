@@ -27,6 +27,9 @@ from hook.reserve.mounts import Mount
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict")
 """Fields of a rule that a start reads in another form than the policy file's."""
 
+_TICK = 1.1
+"""Seconds after which a file whose times are whole seconds gets another time by an edit."""
+
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")
 
@@ -110,6 +113,16 @@ def read_source(path: str) -> tuple[bytes, os.stat_result]:
     return content, status
 
 
+def _seconds_left(status: os.stat_result) -> float:
+    """For how long a policy file can still change and keep its key.
+
+    Some file systems have times in whole seconds, such as ext4 with inodes of 128 bytes. The kernel's clock for them
+    is up to 10 ms behind.
+    """
+    age = time.time() - status.st_ctime_ns / 1e9
+    return _TICK - age if status.st_ctime_ns % 10**9 == 0 and 0 <= age < _TICK else 0.0
+
+
 def refresh(path: str, store: str) -> str:
     """Compile the policy file, write the result into the store, and return the store's text.
 
@@ -120,6 +133,9 @@ def refresh(path: str, store: str) -> str:
     with errors, that version runs on, and this is its last good policy.
     """
     content, status = read_source(path)
+    while (rest := _seconds_left(status)) > 0:
+        time.sleep(rest)
+        content, status = read_source(path)
     try:
         text = _store_text(compile_bytes(path, content), file_key(status))
     except PolicyInvalid as error:

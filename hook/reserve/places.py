@@ -13,6 +13,10 @@ BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
 give the container control of the node (CVE-2019-16884, runc)."""
 
 
+_NOTHING_MADE = ("proc", "sysfs", "devpts")
+"""File systems in which no mount point can be made."""
+
+
 def missing_source(mount: "Mount") -> str:
     """The reason to refuse a container if the node lacks a hostPath."""
     from hook.trust.remedy import build_command
@@ -27,8 +31,10 @@ def deny_above(edit: "PlaceMount", above: "list[tuple[str, OciMount]]", outcome:
     if not edit.volumes_above:
         outcome.deny(edit.rule, edit.kind, volume_above(above[0][0], edit.name))
     for path, mount in above:
-        if _is_shared(mount):
+        if _has(mount, "shared", "rshared"):
             outcome.deny(edit.rule, edit.kind, _shared_above(path, edit.name))
+        elif edit.volumes_above and mount.get("type") in _NOTHING_MADE and not _has(mount, "bind", "rbind"):
+            outcome.deny(edit.rule, edit.kind, _nothing_made(path, mount, edit.name))
 
 
 def volume_above(volume: str, path: str) -> str:
@@ -47,9 +53,16 @@ def _shared_above(volume: str, path: str) -> str:
     )
 
 
-def _is_shared(mount: "OciMount") -> bool:
+def _nothing_made(volume: str, mount: "OciMount", path: str) -> str:
+    return (
+        f"mount {named(volume)} is above the reserved mount {named(path)} and of type {mount['type']}: no mount point "
+        "can be made in it"
+    )
+
+
+def _has(mount: "OciMount", *any_of: str) -> bool:
     options = mount.get("options")
-    return isinstance(options, list) and ("rshared" in options or "shared" in options)
+    return isinstance(options, list) and any(option in options for option in any_of)
 
 
 def is_let_through(path: str, reserved: "list[Mount]") -> bool:

@@ -78,7 +78,7 @@ class Front:
         write(f"{self.state}/0a/state.json", {"config": {"labels": [f"bundle={self.bundle}"]}})
         env = [Env(name, VALUE, "/etc/ssl/certs/ca.crt") for name in NAMES]
         mounts = [Mount(directory, "/etc/ssl", ["rbind", "ro", "nosuid", "nodev"], [], False)]
-        line = encode(rule_to_line(Rule("ca", {}, False, env, mounts, False, {}, [])))
+        line = encode(rule_to_line(Rule("ca", {}, False, env, mounts, False, {}, [], False)))
         self.where = [f"{directory}/policy.yaml", f"{directory}/store", f"{directory}/events.jsonl"]
         self.memory = Memory(*self.where)
         policy = Policy(self.where[0], HEADER, [line])
@@ -120,5 +120,6 @@ with tempfile.TemporaryDirectory(dir="/run") as directory:
     for _ in range(int(count)):
         front.start()
 sys.path.remove(source)
-sys.argv = ["test", "--pgo", *tests]
-runpy.run_module("test", run_name="__main__", alter_sys=True)
+if tests:
+    sys.argv = ["test", "--pgo", *tests]
+    runpy.run_module("test", run_name="__main__", alter_sys=True)

@@ -17,7 +17,7 @@ from unit.kubelet import entry, write_checkpoint
 
 from e2e.agent.support import Agent
 from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
-from e2e.support import Bundle, Node, Running, run
+from e2e.support import RUNTIMES, Bundle, Node, Running, run
 from e2e.test_hook import in_user_namespace
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -274,16 +274,30 @@ def test_the_policys_own_mount_of_a_directory_with_devices_stays(machine: Machin
         assert machine.opens(container, "/host/gpu0") == "Operation not permitted"
 
 
-def test_a_path_that_leads_elsewhere_by_the_time_of_the_mount(machine: Machine, real: str) -> None:
-    """The pod swaps a symbolic link in a volume when the decision has been made."""
+def swapped(machine: Machine, real: str, path: str) -> Running:
+    """The pod swaps a symbolic link in a volume, which is mounted at a path, when the decision has been made."""
     (machine.node.directory / "link").symlink_to("data")
     (machine.node.directory / "data").mkdir()
-    machine.bundle.bind(machine.node.directory / "link", "/host")
+    machine.bundle.bind(machine.node.directory / "link", path)
     script = machine.node.directory / "runtime"
     swap = f"ln -sfn {machine.dev} {machine.node.directory}/link"
     script.write_text(f'#!/bin/sh\n[ "$1" != create ] || {swap}\nexec {real} "$@"\n')
     script.chmod(0o755)
-    assert "mount /host from" in refusal(machine, guarded("wrapper", str(script), machine.node, machine.bundle))
+    return guarded("wrapper", str(script), machine.node, machine.bundle)
+
+
+def test_a_path_that_leads_elsewhere_by_the_time_of_the_mount(machine: Machine, real: str) -> None:
+    assert "mount /host from" in refusal(machine, swapped(machine, real, "/host"))
+
+
+def test_a_mount_at_a_path_of_more_than_4_kib_counts(machine: Machine) -> None:
+    """crun makes it, behind a link of the image; open(2) with the whole path fails. The pod swaps its link back."""
+    deep = "/".join(["x" * 200] * 15)
+    (machine.bundle.rootfs / deep).mkdir(parents=True)
+    (machine.bundle.rootfs / "s").symlink_to("/" + deep)
+    inject(machine, f"ln -sfn data {machine.node.directory}/link")
+    container = swapped(machine, RUNTIMES["crun"], "/s/" + "/".join(["y" * 200] * 10))
+    assert "cannot be looked at: openat2: File name too long" in refusal(machine, container)
 
 
 def test_deny_refuses_and_names_each(machine: Machine, real: str) -> None:

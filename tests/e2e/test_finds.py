@@ -211,6 +211,16 @@ def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
     assert files(node) == before or options == ["rw"]
 
 
+@pytest.mark.parametrize("way", [("runc", "wrapper"), ("runc-forky", "wrapper")], ids="-".join, indirect=True)
+def test_device_by_more_links_than_the_kernel_follows(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """runc follows 255. The node's directory is writable, so the device would be made there."""
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false"))
+    for number in range(60):
+        link(bundle, f"/l{number}", f"/l{number + 1}" if number < 59 else "/etc/ssl")
+    bundle.spec["linux"]["devices"] = [{"path": "/l0/null", "type": "c", "major": 1, "minor": 3}]
+    assert holds(way, node, bundle) == "refused"
+
+
 def test_long_path_of_a_device_does_not_push_the_reason_out_of_the_log(node: Node, bundle: Bundle, real: str) -> None:
     node.compile(DIRECTORY)
     lead_devices_astray(bundle, "device through a link")

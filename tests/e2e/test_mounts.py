@@ -25,7 +25,7 @@ from e2e.hostile_mounts import (
     volume,
 )
 from e2e.runtimes import guarded
-from e2e.support import Bundle, Node, run
+from e2e.support import RUNTIMES, Bundle, Node, run
 
 Change = Callable[[Bundle], None]
 
@@ -248,6 +248,16 @@ def test_sidecar_takes_the_mount_away_in_a_volume_above(
         assert (event["event"], event["verified"]) == ("container.edited", "container")
         SIDECAR[name](inside)
         assert run(container.runtime, "exec", container.id, "/bin/cat", RESERVED, check=False).stdout != "company\n"
+
+
+def test_a_file_system_above_that_holds_no_mount_point_is_named(node: Node, bundle: Bundle) -> None:
+    """The runtime would only say that it cannot make a file, and the event log nothing."""
+    bundle.spec["mounts"].append({"destination": "/etc/ssl/certs", "type": "devpts", "source": "devpts"})
+    node.compile(ALLOW.replace("CA/", f"{node.ca}/"))
+    assert holds((RUNTIMES["crun"], "wrapper"), node, bundle) == "refused"
+    [event] = node.logged()
+    assert event["event"] == "container.denied"
+    assert "of type devpts: no mount point can be made in it" in event["denials"][0]["message"]
 
 
 @pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])

@@ -66,9 +66,16 @@ def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bu
 def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
     node: Node, bundle: Bundle, adapter: str, mode: str
 ) -> None:
-    """A FUSE file system whose daemon does not answer, as a dead NFS server does not; here behind a symbolic link."""
+    """A FUSE file system whose daemon does not answer, as a dead NFS server does not; here behind a symbolic link.
+
+    Another pod has a subPath with a carriage return in its name, which kubelet has mounted on the node.
+    """
     ca = "/etc/ssl/certs/ca-certificates.crt"
     bundle.spec["process"]["env"] += [f"REQUESTS_CA_BUNDLE={ca}"]
+    volume, mounted = node.directory / "a\rb", node.directory / "subpath"
+    volume.mkdir()
+    mounted.mkdir()
+    run("mount", "--bind", str(volume), str(mounted))
     with hanging(node.directory / "hangs") as stuck:
         link = node.directory / "link"
         link.symlink_to(stuck)
@@ -77,6 +84,7 @@ def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
         node.compile(base + tried)
         with guarded(adapter, "/usr/sbin/runc", node, bundle) as container:
             assert f"REQUESTS_CA_BUNDLE={ca}" in container.environ()
+    run("umount", str(mounted))
     [event] = node.logged()
     assert [edit["name"] for edit in event["edits"] if edit["rule"] == "tried"] == ["/opt"]
     assert event["event"] == "container.edited", "nothing that would be refused is made up"

@@ -200,9 +200,16 @@ class Attacks:
         """A mount elsewhere, by the text of its destination; a link of the image leads it to what is reserved."""
         mount = self.target()
         path = self.component(mount["mountPath"])
-        self.add("image", op="link", path="/data", to=self.pick(path, "." + path, posixpath.dirname(path)))
+        self.lead("/data", self.pick(path, "." + path, posixpath.dirname(path)))
         inside = self.pick("", "", "/" + posixpath.basename(mount["mountPath"]))
         self.add("mount", source="volume:" + self.evil(mount), destination="/data" + inside)
+
+    def lead(self, path: str, to: str) -> None:
+        """A link of the image; sometimes over more links than the kernel follows. runc follows 255."""
+        for number in range(self.pick(0, 0, 45)):
+            self.add("image", op="link", path=path, to=f"/link{number}")
+            path = f"/link{number}"
+        self.add("image", op="link", path=path, to=to)
 
     def device_at(self) -> None:
         path = self.target()["mountPath"]
@@ -215,7 +222,7 @@ class Attacks:
         """A device whose path is led to what is reserved by a link of the image, or the other way round."""
         path = self.target()["mountPath"]
         if self.chance(0.5):
-            self.add("image", op="link", path="/data", to=self.component(path))
+            self.lead("/data", self.component(path))
             self._device(self.pick("/data", "/data/ca.crt", "/data/" + posixpath.basename(path)))
         else:
             self.add("image", op="link", path=path, to="/data/volume")

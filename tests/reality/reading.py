@@ -257,6 +257,8 @@ def _allowed_above(one: Feature, case: Case, reserved: Reserved) -> bool:
         return False
     if path == "/" or "ro" in one.get("options", []) or one["destination"].startswith("/proc/"):
         return False
+    if one.get("type") in ("proc", "sysfs", "devpts"):
+        return False  # nobody can make a mount point in it
     if one["source"] == "tmpfs" and features(case, "userns"):
         return False  # a hook alone cannot make the mount point: the node's root has no id in such a tmpfs
     volume = one["source"].removeprefix("volume:")

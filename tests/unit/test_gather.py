@@ -103,6 +103,9 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
         f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {root_dir}/mnt/nfs\\040odd rw shared:1 master:2 - nfs4 a:/b rw\n"
     )
     table += f"3 2 0:3 / {root_dir}/mnt/nfs\\040odd/local rw - tmpfs t rw\n"
+    table += (
+        f"4 1 0:4 /a\rb {root_dir}/volume rw - ext4 /dev/x rw\n"  # the kernel does not escape what a subPath may hold
+    )
     monkeypatch.setattr("hook.remote.read_file", lambda *_: table.encode())
     touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
     left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]

@@ -205,6 +205,11 @@ def test_a_volume_above_a_reserved_mount_refuses_the_container_unless_the_rule_l
         assert plan(policy(rule), container(mounts=[bind(path)])).refusal() == ""
     allowing = {"name": "r", "mounts": [mount("/m/n/o", volumesAbove="Allow")]}
     assert mounts_after([allowing], "/m/n", "/") == ["/m/n", "/", "/m/n/o"]
+    for kind in ("devpts", "proc", "sysfs"):
+        above = {"destination": "/m", "type": kind, "source": kind, "options": []}
+        refusal = plan(policy(allowing), container(mounts=[above])).refusal()
+        above_it = f"rule r: mount /m is above the reserved mount /m/n/o and of type {kind}"
+        assert refusal == f"{above_it}: no mount point can be made in it"
     two = policy(allowing, {**rule, "name": "strict"})
     assert plan(two, container(mounts=[bind("/m")])).refusal(), "one rule that does not allow it is enough"
 

@@ -316,7 +316,11 @@ class Plugin:
         held = job.method == CREATE and self._decider.validates and not reply.refusal
         if held:  # before the answer is sent: another thread may read the next request at once
             self._decider.hold(job.container, reply)
-        self._send(PLUGIN, data)
+        try:
+            self._send(PLUGIN, data)
+        except OSError:
+            self._decider.forget(job.container)  # the runtime was asked for nothing
+            raise
         if not held:
             self._decider.pending.add(job.container, reply.tell)
         return True

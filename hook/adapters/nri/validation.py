@@ -125,6 +125,10 @@ class Validator(Decider):
         self._held[container_id] = Held(reply, time.monotonic())
         self.pending.add(container_id, reply.event)
 
+    def forget(self, container_id: str) -> None:
+        """Drop the event about a container that is held."""
+        self._held.pop(container_id, None)
+
     def _release(self, age: float = 0.0) -> bool:
         """Let the events that were held for `age` seconds be written; whether there are any."""
         now, released = time.monotonic(), False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold
 from e2e.support import POLICY, REASSERT, run
+from hook.agent.protocol import STATUS
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 
@@ -116,6 +119,36 @@ def test_a_stuck_request_holds_nobody_up(start: Cold) -> None:
     time.sleep(0.3)
     os.close(reader)
     assert not start.is_cold("create", "--bundle", "free", "0a")
+
+
+def test_a_start_is_cold_where_hardly_a_descriptor_is_free(start: Cold) -> None:
+    """Requests that hang keep theirs. What could not be looked at must not count as looked at."""
+    agent = start.agent
+    agent.stop()
+    agent.node.compile(POLICY.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
+    agent.start("prlimit", "--nofile=64:64")
+    (start.bundle / "rootfs").mkdir()
+    (start.bundle / "rootfs/data").symlink_to("/etc/ssl")  # leads a device into a reserved mount
+    device = {"path": "/data/null", "type": "c", "major": 1, "minor": 3}
+    spec = {"process": {"env": []}, "root": {"path": "rootfs"}, "linux": {"devices": [device]}}
+    (start.bundle / "config.json").write_text(json.dumps(spec))
+    answered = set()
+    for count in range(64):
+        held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
+        for connection in held:
+            connection.connect(str(agent.socket))
+        began = time.monotonic()
+        done = subprocess.run([start.file, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
+        assert done.returncode, f"accepted with {count} connections"
+        answered.add(done.returncode)
+        with contextlib.suppress(OSError):
+            agent.ask(STATUS, fds=[])
+        for connection in held:
+            connection.close()
+        if time.monotonic() - began > 0.9:  # the connection was not accepted
+            break
+    assert answered == {1, WENT_COLD}
+    assert agent.process and agent.process.poll() is None, agent.said()
 
 
 # -- the socket's place

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
+from hook.base.errors import Unacceptable
 from hook.container.spec import Spec
 from hook.linux.early import astray
 from hook.reserve.mounts import PlaceMount
@@ -52,3 +55,22 @@ def test_files_of_proc_itself_may_be_mounted_over(rootfs: Path) -> None:
     """As lxcfs does. Only a directory outside /dev may lie in such a volume."""
     [found] = reasons(rootfs, bind("/proc/cpuinfo"))
     assert found.startswith("/srv, in which devices are made, may be in the volume /proc/cpuinfo")
+
+
+def test_a_path_that_cannot_be_followed_is_no_path_that_leads_nowhere(rootfs: Path) -> None:
+    """runc follows more links than the kernel, and a runtime needs no descriptor for each directory of a path."""
+    (rootfs / "last").symlink_to("/etc/ssl")
+    for number in range(60):
+        (rootfs / f"link{number}").symlink_to(f"/link{number + 1}" if number < 59 else "/last")
+    with pytest.raises(Unacceptable, match="/link0 of the container cannot be followed: Too many levels"):
+        reasons(rootfs, bind("/link0"))
+    deep = rootfs / "deep" / "/".join("a" * 100)
+    deep.mkdir(parents=True)
+    (deep / "last").symlink_to("/etc/ssl")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 50, hard))
+    try:
+        with pytest.raises(Unacceptable, match="cannot be followed: Too many open files"):
+            reasons(rootfs, bind(f"/{deep.relative_to(rootfs)}/last"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

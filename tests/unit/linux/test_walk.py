@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from hook.linux.walk import Misled, Walks, walk
@@ -46,4 +47,21 @@ def test_paths_lead_where_each_leads_alone(tmp_path: Path) -> None:
             walks.close()
         assert len(os.listdir("/proc/self/fd")) == before
     finally:
+        os.close(root)
+
+
+def test_devices_in_many_directories_need_few_descriptors(tmp_path: Path) -> None:
+    """The agent's other threads need them too, and a path that cannot be looked at is refused."""
+    paths = [f"/{number}/null" for number in range(200)]
+    for path in paths:
+        (tmp_path / path[1:]).parent.mkdir()
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (root + 64, hard))
+    walks = Walks(root)
+    try:
+        assert [walks.to(path)[0] for path in paths] == paths
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        walks.close()
         os.close(root)

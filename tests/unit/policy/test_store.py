@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hook.base import child
 from hook.plan import plan
-from hook.policy import recompile, store
+from hook.policy import compiler, recompile, store
 from hook.policy.compiler import refresh
 from hook.policy.model import Policy
 from hook.policy.store import SOURCE_LIMIT, Stored, store_path
@@ -318,3 +321,20 @@ def test_store_is_for_root_alone(node: Node) -> None:
     assert node.store.stat().st_mode & 0o777 == 0o700
     assert node.stored().stat().st_mode & 0o777 == 0o600
     assert {path.name for path in node.store.iterdir()} == {".lock", node.stored().name}
+
+
+def test_a_file_that_can_change_and_keep_its_times_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ext4 with inodes of 128 bytes has whole seconds: an edit of the same size in that second has the same key."""
+    node.source.write_text(GOOD)
+    now, edited = int(time.time()) * 10**9, GOOD.replace('"1"', '"2"')
+
+    read = compiler.read_source
+
+    def read_source(path: str) -> tuple[bytes, Any]:
+        content, status = read(path)
+        node.source.write_text(edited)
+        return content, SimpleNamespace(st_ino=1, st_size=status.st_size, st_mtime_ns=now, st_ctime_ns=now)
+
+    monkeypatch.setattr(compiler, "read_source", read_source)
+    assert edited != GOOD
+    assert '"2"' in refresh(str(node.source), str(node.store))

@@ -45,6 +45,25 @@ def test_event_is_written_when_the_connection_ends_at_once(root_dir: Path) -> No
         wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0"])
 
 
+@pytest.mark.parametrize("version", ["2.1.9", KNOWN])
+def test_no_event_says_what_a_runtime_was_asked_that_got_no_answer(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    with running(root_dir, POLICY, version=version) as plugin:
+        create, closed = plugin.decider.create, threading.Event()
+
+        def late(*arguments: Any) -> Any:
+            closed.wait(20)
+            return create(*arguments)
+
+        monkeypatch.setattr(plugin.decider, "create", late)
+        plugin.peer.send("CreateContainer", create_request(["GPU=all"]))
+        plugin.peer.socket.close()
+        closed.set()
+        plugin.thread.join(20)
+        assert events_of(plugin) == []
+
+
 def test_event_waits_for_the_question_and_says_what_was_looked_at(root_dir: Path) -> None:
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         create = create_request(["A=1", "GPU=all"])
