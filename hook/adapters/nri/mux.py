@@ -28,6 +28,8 @@ class Violation(ReassertError):
 
 def frames(stream: int, data: bytes) -> bytes:
     """Bytes of a stream as frames, ready to be sent."""
+    if 0 < len(data) <= FRAME_LIMIT:  # as almost always
+        return _HEADER.pack(stream, len(data)) + data
     parts = []
     for at in range(0, len(data), FRAME_LIMIT):
         payload = data[at : at + FRAME_LIMIT]
@@ -45,6 +47,10 @@ class Demux:
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """The payloads, or pieces of them, that these bytes hold, in order, each with its stream. Raises Violation."""
+        if not self._left and not self._header and len(data) >= _HEADER.size:
+            stream, size = _HEADER.unpack_from(data)
+            if size == len(data) - _HEADER.size:  # as almost always, one whole frame
+                return [(stream, data[_HEADER.size :])]
         pieces = []
         at = 0
         while at < len(data):

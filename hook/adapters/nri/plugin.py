@@ -9,8 +9,8 @@ policy or Audit mode may let it start.
 from __future__ import annotations
 
 import math
-import select
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -32,6 +32,8 @@ CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
+
+_TIMEVAL = struct.Struct("ll")
 
 TICK = 0.1
 RELIEF = 0.2
@@ -101,8 +103,7 @@ class Plugin:
         self._demux = Demux()
         self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
         self._waiting: deque[tuple[int, ttrpc.Message]] = deque()
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
+        self._limited = False
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -181,16 +182,14 @@ class Plugin:
     def _read(self) -> None:
         """Read and serve requests until another thread replaces this one as the reader."""
         this = threading.current_thread()
+        pending = self._decider.pending
         try:
             while self._reader is this and not self._closed.is_set():
-                if self._is_to_tell():
+                count = pending.count()
+                if count >= MOST or not (self._waiting or self._receive(count > 0)):
                     self._tell()
-                    continue
-                taken = self._next()
-                if taken is None:
-                    self._end("the runtime closed the connection")
-                    return
-                self._handle(*taken)
+                elif self._waiting:
+                    self._handle(*self._waiting.popleft())
         except Violation as error:
             self._violated(str(error))
         except OSError as error:
@@ -199,11 +198,6 @@ class Plugin:
             self._violated(describe(error))
         finally:
             self._decider.pending.write()
-
-    def _is_to_tell(self) -> bool:
-        """Whether events are written now: the runtime asks for nothing, or too many wait."""
-        count = self._decider.pending.count()
-        return count >= MOST or (count > 0 and not self._waiting and not self._poll.poll(QUIET))
 
     def _tell(self) -> None:
         """Write events. If this takes long, another thread reads the next requests."""
@@ -214,16 +208,28 @@ class Plugin:
         finally:
             self._done(job)
 
-    def _next(self) -> tuple[int, ttrpc.Message] | None:
-        while not self._waiting:
+    def _receive(self, events_wait: bool) -> bool:
+        """Wait for bytes and add the messages that they complete to those that wait.
+
+        False after QUIET milliseconds without any if events wait. The socket has this limit itself (SO_RCVTIMEO), so a
+        request needs one system call, and not a poll(2) before it.
+        """
+        if events_wait is not self._limited:
+            limit = QUIET if events_wait else 0  # 0: none
+            seconds = _TIMEVAL.pack(limit // 1000, limit % 1000 * 1000)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+            self._limited = events_wait
+        try:
             data = self._socket.recv(1 << 16)
-            if not data:
-                return None
-            for stream, payload in self._demux.feed(data):
-                assembler = self._streams.get(stream)
-                if assembler is not None:  # frames of other streams are ignored, as the runtime does
-                    self._waiting.extend((stream, message) for message in assembler.feed(payload))
-        return self._waiting.popleft()
+        except BlockingIOError:
+            return False
+        if not data:
+            self._end("the runtime closed the connection")
+        for stream, payload in self._demux.feed(data):
+            assembler = self._streams.get(stream)
+            if assembler is not None:  # frames of other streams are ignored, as the runtime does
+                self._waiting += [(stream, message) for message in assembler.feed(payload)]
+        return True
 
     def _handle(self, stream: int, message: ttrpc.Message) -> None:
         if stream == RUNTIME:
