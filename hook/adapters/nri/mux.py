@@ -45,12 +45,12 @@ class Demux:
         self._stream = 0
         self._left = 0
 
+    def is_cut(self) -> bool:
+        """Whether the bytes so far end inside a frame."""
+        return bool(self._left or self._header)
+
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """The payloads, or pieces of them, that these bytes hold, in order, each with its stream. Raises Violation."""
-        if not self._left and not self._header and len(data) >= _HEADER.size:
-            stream, size = _HEADER.unpack_from(data)
-            if size == len(data) - _HEADER.size:  # as almost always, one whole frame
-                return [(stream, data[_HEADER.size :])]
         pieces = []
         at = 0
         while at < len(data):

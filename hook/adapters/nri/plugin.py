@@ -20,7 +20,7 @@ from typing import Any
 from hook import late
 from hook.adapters.nri import messages, ttrpc, validation
 from hook.adapters.nri.creation import Reply, removes_mounts, sends_cdi_devices
-from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.adapters.nri.mux import PLUGIN, RUNTIME, Violation, frames
 from hook.adapters.nri.pending import MOST, QUIET
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
@@ -34,6 +34,8 @@ RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
 
 _TIMEVAL = struct.Struct("ll")
+_CreateContainerRequest = messages.get("CreateContainerRequest")
+_ValidateContainerAdjustmentRequest = messages.get("ValidateContainerAdjustmentRequest")
 
 TICK = 0.1
 RELIEF = 0.2
@@ -100,8 +102,7 @@ class Plugin:
         self._report = decider.report
         self._name = name
         self._index = index
-        self._demux = Demux()
-        self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
+        self._streams = ttrpc.Streams()
         self._waiting: deque[tuple[int, ttrpc.Message]] = deque()
         self._limited = False
         self._sending = threading.Lock()
@@ -225,10 +226,7 @@ class Plugin:
             return False
         if not data:
             self._end("the runtime closed the connection")
-        for stream, payload in self._demux.feed(data):
-            assembler = self._streams.get(stream)
-            if assembler is not None:  # frames of other streams are ignored, as the runtime does
-                self._waiting += [(stream, message) for message in assembler.feed(payload)]
+        self._waiting += self._streams.feed(data)
         return True
 
     def _handle(self, stream: int, message: ttrpc.Message) -> None:
@@ -264,15 +262,16 @@ class Plugin:
     def _serve(self, job: Job, request: Any) -> None:
         if request.service != SERVICE:
             raise Violation(f"a call of the unknown service {request.service!r}")
-        if request.method != "Configure" and self._subscribed:
+        if self._subscribed and job.method != "Configure":
             self._subscribed = False  # the runtime accepted the subscription
             self._decider.unwanted[self._runtime] = 0
-        if request.method == CREATE:
-            argument = ttrpc.parse(messages.get("CreateContainerRequest"), request.payload)
-            job.container = argument.container.id
-            self._reply(job, self._decider.create(argument.pod, argument.container))
-        elif request.method == VALIDATE:
-            argument = ttrpc.parse(messages.get("ValidateContainerAdjustmentRequest"), request.payload)
+        if job.method == CREATE:
+            argument = ttrpc.parse(_CreateContainerRequest, request.payload)
+            container = argument.container
+            job.container = container.id
+            self._reply(job, self._decider.create(argument.pod, container))
+        elif job.method == VALIDATE:
+            argument = ttrpc.parse(_ValidateContainerAdjustmentRequest, request.payload)
             job.container = argument.container.id
             self._reply(job, self._decider.validate(argument))
         else:
