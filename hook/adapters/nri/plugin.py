@@ -191,6 +191,8 @@ class Plugin:
                     self._tell()
                 elif self._waiting:
                     self._handle(*self._waiting.popleft())
+        except EOFError:
+            self._end("the runtime closed the connection")
         except Violation as error:
             self._violated(str(error))
         except OSError as error:
@@ -210,7 +212,7 @@ class Plugin:
             self._done(job)
 
     def _receive(self, events_wait: bool) -> bool:
-        """Wait for bytes and add the messages that they complete to those that wait.
+        """Wait for bytes and add the messages that they complete to those that wait. Raises EOFError.
 
         False after QUIET milliseconds without any if events wait. The socket has this limit itself (SO_RCVTIMEO), so a
         request needs one system call, and not a poll(2) before it.
@@ -225,7 +227,7 @@ class Plugin:
         except BlockingIOError:
             return False
         if not data:
-            self._end("the runtime closed the connection")
+            raise EOFError
         self._waiting += self._streams.feed(data)
         return True
 
