@@ -4,19 +4,24 @@
 def clean(path: str) -> str:
     """The normalised absolute path: without `//`, `.`, `..` and a trailing `/`.
 
-    A relative destination is taken from `/`, as runc and crun do (runtime-spec, Mounts). Symbolic links are not
-    resolved; the runtime resolves them in the container's root filesystem.
+    A relative destination is taken from `/`, as runc and crun do (runtime-spec, Mounts). No symbolic link is resolved.
     """
     if path[:1] == "/" and "//" not in path and "/." not in path and path[-1] != "/":
         return path
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":
-            if parts:
-                parts.pop()
+            del parts[-1:]
         elif part not in ("", "."):
             parts.append(part)
     return "/" + "/".join(parts)
+
+
+def cleaned(paths: "list[str]") -> "list[str]":
+    """Each path as `clean` makes it. Almost all are clean already: one look at the text of all of them tells."""
+    text = "\0".join(["", *paths, ""])
+    odd = "//" in text or "/." in text or "/\0" in text or not text.count("\0/") == len(paths) == text.count("\0") - 1
+    return [clean(path) for path in paths] if odd else paths
 
 
 def is_below(path: str, parent: str) -> bool:
@@ -26,18 +31,12 @@ def is_below(path: str, parent: str) -> bool:
 
 def parents(path: str) -> "list[str]":
     """The parent directories of a normalised path, from its own directory to `/`."""
-    above = []
-    while path != "/":
-        path = path.rpartition("/")[0] or "/"
-        above.append(path)
-    return above
+    parts = path.split("/") if path != "/" else []
+    return ["/".join(parts[:end]) or "/" for end in range(len(parts) - 1, 0, -1)]
 
 
 def directories(paths: "list[str]") -> "set[str]":
-    """The directories in which a runtime makes devices with these paths.
-
-    runc takes `..` out of the text, crun follows links before it.
-    """
+    """Where a runtime makes devices: runc takes `..` out of the text of a path, crun follows links before it."""
     return {way.rpartition("/")[0] or "/" for path in paths for way in (path, clean(path))}
 
 

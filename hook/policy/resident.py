@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from copy import copy
+from functools import lru_cache
 
 from hook.base.errors import describe
 from hook.events import SETTINGS
@@ -18,6 +19,9 @@ from hook.policy.model import HELD, Policy
 
 PATIENCE = 1.0
 """Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""
+
+NAMESPACES = 64
+"""Namespaces whose rules are remembered: those of the latest containers."""
 
 RETRY = 5.0
 """Seconds after which a policy that could not be loaded is loaded again, though its source is unchanged."""
@@ -71,6 +75,8 @@ class Resident:
                     problem, policy = policy.missing, copy(self.last)
                     policy.warning = f"{HELD}: {problem}"
                 self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
+                if "candidates" not in vars(policy):  # as in a copy of the last one
+                    policy.candidates = lru_cache(NAMESPACES)(policy.candidates)  # type: ignore[method-assign]
                 if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
                     self.loaded_at = time.time()
                 self.last, self._state = policy, state

@@ -1,6 +1,6 @@
 """Reserved mounts, compared with those in config.json; `hook.linux.look` looks at the real ones. Builtins only."""
 
-from hook.base.compare import clean, is_below, parents
+from hook.base.compare import cleaned, is_below, parents
 from hook.base.errors import named
 from hook.reserve import EDITS, SHOWN, Edit, Outcome
 
@@ -83,15 +83,15 @@ class PlaceMount(Edit):
         """Whether a mount at a cleaned path has to be removed."""
         return path == self.name or (is_below(path, self.name) and path not in self.companions)
 
-    def in_place(self, there: "list[tuple[str, OciMount]]", displaced: "list[int]") -> bool:
+    def in_place(self, paths: "list[str]", there: "list[OciMount]", displaced: "list[int]") -> bool:
         """Whether config.json needs no edit for this mount.
 
-        `there`: the container's cleaned destinations and mounts. `displaced`: indexes of those that have to be removed.
+        `there`: the container's mounts. `paths`: their cleaned destinations. `displaced`: indexes of those to remove.
         Only companions may come after the mount: another path could lead, by a link of the image, to a place above it.
         """
-        if self.mount is None or len(displaced) != 1 or there[displaced[0]][1] != self.mount:
+        if self.mount is None or len(displaced) != 1 or there[displaced[0]] != self.mount:
             return not displaced and self.mount is None
-        return all(path in self.companions and not is_below(self.name, path) for path, _ in there[displaced[0] + 1 :])
+        return all(path in self.companions and not is_below(self.name, path) for path in paths[displaced[0] + 1 :])
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides, or ""."""
@@ -140,24 +140,26 @@ def _compare(
             other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
-    there = [(clean(str(mount["destination"])), mount) for mount in container.mounts]
+    there = container.mounts  # of NRI only the destinations are decoded, until one is looked at
+    paths = cleaned(getattr(there, "destinations", None) or [str(mount["destination"]) for mount in there])
     placed: dict[str, OciMount | None] = {}
     for path, (_, mount, origin) in wanted.items():
         placed[path] = mount.as_oci(mount.source in container.facts.directories) if mount.source else None
         if origin and mount.source:
             from hook.reserve.allocated import as_engine_wrote
 
-            placed[path] = as_engine_wrote(path, mount, there) or placed[path]
+            placed[path] = as_engine_wrote(path, mount, [*zip(paths, there)]) or placed[path]  # noqa: B905
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
     if any(mount.allow_below for mount in rules_mounts):
         from hook.reserve.places import is_let_through  # few policies have it
 
-        companions = companions.union(path for path, _ in there if is_let_through(path, rules_mounts))
+        companions = companions.union(path for path in paths if is_let_through(path, rules_mounts))
     around = set(wanted).union(*map(parents, wanted))
     below = tuple(path.rstrip("/") + "/" for path in wanted)
-    near = [(n, path) for n, (path, _) in enumerate(there) if path in around or path.startswith(below)]
-    devices = [clean(str(device.get("path", ""))) for device in container.devices]
+    likely = enumerate(paths if not around.isdisjoint(paths) or any(map("".join(paths).__contains__, below)) else ())
+    near = [(n, at) for n, at in likely if at in around or at.startswith(below)]
+    devices = cleaned([str(device.get("path", "")) for device in container.devices])
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
@@ -168,17 +170,17 @@ def _compare(
         if above:
             from hook.reserve.places import deny_above  # few containers have a volume there
 
-            deny_above(edit, [there[n] for n in above], outcome)
+            deny_above(edit, [(paths[n], there[n]) for n in above], outcome)
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
-        edit.before = [there[n][1] for n in sorted({*above, *displaced}) if there[n][1] not in ours] if near else []
+        edit.before = [there[n] for n in sorted({*above, *displaced}) if there[n] not in ours]
         device = next((at for at in devices if mount.source and (at == path or is_below(at, path))), "")
         if device:
             outcome.deny(rule.name, KIND, f"device {named(device)} would be made in the reserved mount {named(path)}")
         if path in denying and edit.conflict():
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
-        if not edit.in_place(there, displaced):
+        if not edit.in_place(paths, there, displaced):
             outcome.edits.append(edit)
 
 
@@ -193,8 +195,7 @@ def apply(outcome: Outcome, target: "Target") -> None:
     prefixes = tuple(name.rstrip("/") + "/" for name in names)
     stay: list[OciMount] = []
     on_top: dict[str, list[OciMount]] = {name: [] for name in names}
-    for mount in target.mounts:
-        path = clean(str(mount["destination"]))
+    for path, mount in zip(cleaned([str(m["destination"]) for m in target.mounts]), target.mounts):  # noqa: B905
         if path in on_top:
             continue
         if not path.startswith(prefixes):

@@ -54,10 +54,14 @@ POLICY = {
         ],
     },
 }
-MOUNTS = (
-    *("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys", "/sys/fs/cgroup", "/etc/hosts", "/dev/termination-log"),
-    *("/etc/hostname", "/etc/resolv.conf", "/dev/shm", "/data", "/var/run/secrets/kubernetes.io/serviceaccount"),
+RUNTIMES = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys", "/sys/fs/cgroup")
+"""Mounts that are the same in every container."""
+
+PODS = (
+    *("/etc/hosts", "/dev/termination-log", "/etc/hostname", "/etc/resolv.conf", "/dev/shm", "/data"),
+    "/var/run/secrets/kubernetes.io/serviceaccount",
 )
+"""Mounts whose source is another one for each pod."""
 
 
 def request(number: int) -> bytes:
@@ -74,14 +78,13 @@ def request(number: int) -> bytes:
     env = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(25)]
     env += ["REQUESTS_CA_BUNDLE=" + ("/tmp/evil" if override else CA_BUNDLE)]
     env += ["NVIDIA_VISIBLE_DEVICES=" + ("all" if override else "void")]
+    mount, place = messages.get("Mount"), messages.get("MountPlace")
+    options = ["rbind", "rprivate", "rw"]
+    places = [(path, f"/var/lib/kubelet{path}") for path in RUNTIMES]
+    places += [(path, f"/var/lib/kubelet/pods/{pod['uid']}{path}") for path in PODS]
     mounts = [
-        {
-            "destination": path,
-            "type": "bind",
-            "source": f"/var/lib/kubelet{path}",
-            "options": ["rbind", "rprivate", "rw"],
-        }
-        for path in MOUNTS
+        place.FromString(mount(destination=at, type="bind", source=source, options=options).SerializeToString())
+        for at, source in places
     ]
     container = {
         "id": f"{number:064x}",

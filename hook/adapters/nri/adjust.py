@@ -18,7 +18,7 @@ import os
 from functools import lru_cache
 from typing import Any
 
-from hook.adapters.nri import messages
+from hook.adapters.nri import messages, ttrpc
 from hook.base import compare
 from hook.base.compare import is_below
 from hook.base.errors import named
@@ -34,6 +34,9 @@ Mount = dict[str, object]
 
 clean = lru_cache(256)(compare.clean)
 """Cached, since most containers have the same few destinations."""
+
+_ContainerAdjustment = messages.get("ContainerAdjustment")
+_ADJUST = messages.get("CreateContainerResponse").DESCRIPTOR.fields_by_name["adjust"].number
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 
@@ -52,23 +55,40 @@ class Adjustment:
         self.devices: list[dict[str, Any]] = []
         self.annotations: list[str] = []
 
-    def response(self) -> Any:
-        """The adjustment as NRI's CreateContainerResponse."""
-        response = messages.get("CreateContainerResponse")()
-        made = response.adjust
-        for name, value in self.env.items():
-            made.env.add(key=name, value=value)
-        for mount in self.mounts:
-            made.mounts.add(**mount)
-        for destination in self.removed:
-            made.mounts.add(destination="-" + destination)
+    def payload(self) -> bytes:
+        """The adjustment as the bytes of NRI's CreateContainerResponse."""
+        parts = [_mount_bytes(m["destination"], m["type"], m["source"], tuple(_options(m))) for m in self.mounts]
+        parts += [_env_bytes(name, value) for name, value in self.env.items()]
+        if self.removed or self.annotations or self.devices:
+            parts.append(self._others())
+        return ttrpc.field(_ADJUST, b"".join(parts))
+
+    def _others(self) -> bytes:
+        made = _ContainerAdjustment()
         for key in self.annotations:
             made.annotations["-" + key] = ""
+        for destination in self.removed:
+            made.mounts.add(destination="-" + destination)
         for device in self.devices:
             added = made.linux.devices.add(**{key: device[key] for key in ("path", "type", "major", "minor")})
             for key, field in _DEVICE_FIELDS:
                 getattr(added, field).value = device[key]
-        return response
+        return bytes(made.SerializeToString())
+
+
+# Encoded messages of one type, one behind the other, are the message that has the entries of all (protobuf, Encoding).
+# The policy has few different entries, so each is encoded once.
+
+
+@lru_cache(256)
+def _mount_bytes(destination: object, kind: object, source: object, options: tuple[str, ...]) -> bytes:
+    mount = {"destination": destination, "type": kind, "source": source, "options": options}
+    return bytes(_ContainerAdjustment(mounts=[mount]).SerializeToString())
+
+
+@lru_cache(256)
+def _env_bytes(name: str, value: str) -> bytes:
+    return bytes(_ContainerAdjustment(env=[{"key": name, "value": value}]).SerializeToString())
 
 
 def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adjustment, list[Reason]]:

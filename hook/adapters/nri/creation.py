@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hook import events
 from hook.adapters.nri import ttrpc
 from hook.adapters.nri.adjust import adjust, still_wrong
+from hook.adapters.nri.asked import Asked
 from hook.adapters.nri.metrics import ASKED, AUDITED, REFUSED
 from hook.adapters.nri.pending import PendingEvents
 from hook.adapters.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
@@ -17,7 +18,6 @@ from hook.audit.judge import STALE, Actual
 from hook.base.errors import TooLarge, Unacceptable, Undecided
 from hook.container.engines import crio_image
 from hook.container.identity import APP_TYPES, CRIO, Identity
-from hook.container.spec import ENTRIES
 from hook.decide import NOWHERE, Case, Done, Verdict
 from hook.plan import ALL, Plan
 from hook.policy.model import Policy
@@ -106,6 +106,7 @@ class Decider:
         self.removes_mounts = False
         self.sends_cdi = False
         self._deciding: dict[str, Case] = {}
+        self._shown: Policy | None = None
 
     def identify(self, pod: Any, container: Any) -> Identity:
         """The container's identity (`identify`)."""
@@ -139,7 +140,7 @@ class Decider:
             _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
             case.trial.would_refuse(tried, denials)
         asks = decided.edits and not denials and not decided.audit_only()
-        return Done(NOWHERE, denials, handed_on=True), ttrpc.serialize(adjustment.response()) if asks else b""
+        return Done(NOWHERE, denials, handed_on=True), ttrpc.bounded(adjustment.payload()) if asks else b""
 
     def _settle(
         self, case: Case, read: Callable[[], tuple[Identity, Asked]], act: Callable[[Plan, Any], Done]
@@ -156,7 +157,9 @@ class Decider:
 
     def _policy(self) -> Policy:
         policy = self.resident.get()
-        self.report.metrics.policy(policy, self.resident.loaded_at)
+        if policy is not self._shown:
+            self._shown = policy
+            self.report.metrics.policy(policy, self.resident.loaded_at)
         return policy
 
     def _reply(
@@ -292,53 +295,6 @@ def _really(wrong: list[Edit], case: Case, who: Identity, asked: Asked) -> list[
     return [edit for edit in wrong if (edit.kind, edit.name) in found]
 
 
-class Asked:
-    """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
-
-    def __init__(self, pod: Any, container: Any) -> None:
-        _check_size(container)
-        self.pod_annotations = {key: pod.annotations[key] for key in pod.annotations}
-        self.env: list[str] = container.env[:]
-        self.mounts: list[dict[str, object]] = [
-            {"destination": mount.destination, "type": mount.type, "source": mount.source, "options": mount.options[:]}
-            for mount in container.mounts[:]  # protobuf iterates over its own containers by index, in Python
-        ]
-        notes = container.annotations
-        self.annotations = {key: notes[key] for key in notes}
-        self.devices, self.device_rules = _devices(container.linux)
-        self.check(container.args[:])
-
-    def check(self, args: list[str]) -> None:
-        """Look for a NUL in any string. Raises Unacceptable."""
-        part = nul_in(self.env, args, self.mounts, self.annotations)
-        if part:
-            raise Unacceptable(f"a string in the container's {part} holds a NUL")
-
-
-def _check_size(container: Any) -> None:
-    """Apply the limit of entries in a config.json (hook.container.spec), before anything is copied. Raises TooLarge."""
-    linux = container.linux
-    objects = len(container.mounts) + len(linux.devices) + len(linux.resources.devices)
-    if 4 * objects + len(container.env) + len(container.args) + len(container.annotations) > ENTRIES:
-        raise TooLarge(f"env, mounts, annotations and devices have more than the limit of {ENTRIES} entries together")
-
-
-def _devices(linux: Any) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """linux.devices and linux.resources.devices in OCI's spelling."""
-    devices: list[dict[str, object]] = [
-        {"path": device.path, "type": device.type, "major": device.major, "minor": device.minor}
-        for device in linux.devices
-    ]
-    rules: list[dict[str, object]] = []
-    for rule in linux.resources.devices:
-        entry: dict[str, object] = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
-        for key in ("major", "minor"):
-            if rule.HasField(key):
-                entry[key] = getattr(rule, key).value
-        rules.append(entry)
-    return devices, rules
-
-
 def removes_mounts(engine: str, version: str) -> bool:
     """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
     return version_at_least(engine, version, {"containerd": (2, 0)})
@@ -353,12 +309,3 @@ def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int
     """Whether a runtime has at least the version (major, minor) that is wanted of its engine."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     return found is not None and engine in wanted and (int(found[1]), int(found[2])) >= wanted[engine]
-
-
-def nul_in(env: list[str], args: list[str], mounts: list[dict[str, Any]], annotations: dict[str, str]) -> str:
-    """The first of env, args, mounts and annotations that holds a NUL, or "". For requests without a spec's text."""
-    in_mounts: list[str] = []
-    for mount in mounts:
-        in_mounts += (mount["destination"], mount["type"], mount["source"], *mount["options"])
-    parts = {"env": env, "args": args, "annotations": [*annotations, *annotations.values()], "mounts": in_mounts}
-    return next((part for part, strings in parts.items() if "\0" in "".join(strings)), "")

@@ -28,6 +28,8 @@ class Violation(ReassertError):
 
 def frames(stream: int, data: bytes) -> bytes:
     """Bytes of a stream as frames, ready to be sent."""
+    if 0 < len(data) <= FRAME_LIMIT:  # as almost always
+        return _HEADER.pack(stream, len(data)) + data
     parts = []
     for at in range(0, len(data), FRAME_LIMIT):
         payload = data[at : at + FRAME_LIMIT]
@@ -42,6 +44,10 @@ class Demux:
         self._header = bytearray()
         self._stream = 0
         self._left = 0
+
+    def is_cut(self) -> bool:
+        """Whether the bytes so far end inside a frame."""
+        return bool(self._left or self._header)
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """The payloads, or pieces of them, that these bytes hold, in order, each with its stream. Raises Violation."""

@@ -15,7 +15,7 @@ MOST = 8
 """Events that may wait for a pause. With more, they are written before the next request is read."""
 
 QUIET = 1
-"""Milliseconds without a request that are a pause."""
+"""Milliseconds without a request that are a pause. The kernel rounds them up to its clock's ticks (SO_RCVTIMEO)."""
 
 LIMIT = 1000
 """Events that may wait for an event log that hangs. Further ones are lost, and counted as errors."""

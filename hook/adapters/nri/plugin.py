@@ -9,8 +9,8 @@ policy or Audit mode may let it start.
 from __future__ import annotations
 
 import math
-import select
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -20,7 +20,7 @@ from typing import Any
 from hook import late
 from hook.adapters.nri import messages, ttrpc, validation
 from hook.adapters.nri.creation import Reply, removes_mounts, sends_cdi_devices
-from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.adapters.nri.mux import PLUGIN, RUNTIME, Violation, frames
 from hook.adapters.nri.pending import MOST, QUIET
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.base.errors import describe
@@ -32,6 +32,10 @@ CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
+
+_TIMEVAL = struct.Struct("ll")
+_CreateContainerRequest = messages.get("CreateContainerRequest")
+_ValidateContainerAdjustmentRequest = messages.get("ValidateContainerAdjustmentRequest")
 
 TICK = 0.1
 RELIEF = 0.2
@@ -98,11 +102,9 @@ class Plugin:
         self._report = decider.report
         self._name = name
         self._index = index
-        self._demux = Demux()
-        self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
+        self._streams = ttrpc.Streams()
         self._waiting: deque[tuple[int, ttrpc.Message]] = deque()
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
+        self._limited = False
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -181,16 +183,16 @@ class Plugin:
     def _read(self) -> None:
         """Read and serve requests until another thread replaces this one as the reader."""
         this = threading.current_thread()
+        pending = self._decider.pending
         try:
             while self._reader is this and not self._closed.is_set():
-                if self._is_to_tell():
+                count = pending.count()
+                if count >= MOST or not (self._waiting or self._receive(count > 0)):
                     self._tell()
-                    continue
-                taken = self._next()
-                if taken is None:
-                    self._end("the runtime closed the connection")
-                    return
-                self._handle(*taken)
+                elif self._waiting:
+                    self._handle(*self._waiting.popleft())
+        except EOFError:
+            self._end("the runtime closed the connection")
         except Violation as error:
             self._violated(str(error))
         except OSError as error:
@@ -199,11 +201,6 @@ class Plugin:
             self._violated(describe(error))
         finally:
             self._decider.pending.write()
-
-    def _is_to_tell(self) -> bool:
-        """Whether events are written now: the runtime asks for nothing, or too many wait."""
-        count = self._decider.pending.count()
-        return count >= MOST or (count > 0 and not self._waiting and not self._poll.poll(QUIET))
 
     def _tell(self) -> None:
         """Write events. If this takes long, another thread reads the next requests."""
@@ -214,16 +211,25 @@ class Plugin:
         finally:
             self._done(job)
 
-    def _next(self) -> tuple[int, ttrpc.Message] | None:
-        while not self._waiting:
+    def _receive(self, events_wait: bool) -> bool:
+        """Wait for bytes and add the messages that they complete to those that wait. Raises EOFError.
+
+        False after QUIET milliseconds without any if events wait. The socket has this limit itself (SO_RCVTIMEO), so a
+        request needs one system call, and not a poll(2) before it.
+        """
+        if events_wait is not self._limited:
+            limit = QUIET if events_wait else 0  # 0: none
+            seconds = _TIMEVAL.pack(limit // 1000, limit % 1000 * 1000)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+            self._limited = events_wait
+        try:
             data = self._socket.recv(1 << 16)
-            if not data:
-                return None
-            for stream, payload in self._demux.feed(data):
-                assembler = self._streams.get(stream)
-                if assembler is not None:  # frames of other streams are ignored, as the runtime does
-                    self._waiting.extend((stream, message) for message in assembler.feed(payload))
-        return self._waiting.popleft()
+        except BlockingIOError:
+            return False
+        if not data:
+            raise EOFError
+        self._waiting += self._streams.feed(data)
+        return True
 
     def _handle(self, stream: int, message: ttrpc.Message) -> None:
         if stream == RUNTIME:
@@ -258,15 +264,16 @@ class Plugin:
     def _serve(self, job: Job, request: Any) -> None:
         if request.service != SERVICE:
             raise Violation(f"a call of the unknown service {request.service!r}")
-        if request.method != "Configure" and self._subscribed:
+        if self._subscribed and job.method != "Configure":
             self._subscribed = False  # the runtime accepted the subscription
             self._decider.unwanted[self._runtime] = 0
-        if request.method == CREATE:
-            argument = ttrpc.parse(messages.get("CreateContainerRequest"), request.payload)
-            job.container = argument.container.id
-            self._reply(job, self._decider.create(argument.pod, argument.container))
-        elif request.method == VALIDATE:
-            argument = ttrpc.parse(messages.get("ValidateContainerAdjustmentRequest"), request.payload)
+        if job.method == CREATE:
+            argument = ttrpc.parse(_CreateContainerRequest, request.payload)
+            container = argument.container
+            job.container = container.id
+            self._reply(job, self._decider.create(argument.pod, container))
+        elif job.method == VALIDATE:
+            argument = ttrpc.parse(_ValidateContainerAdjustmentRequest, request.payload)
             job.container = argument.container.id
             self._reply(job, self._decider.validate(argument))
         else:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from hook.adapters.nri import messages
-from hook.adapters.nri.mux import Violation
+from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, Violation
 from hook.base.text import message
 
 REQUEST, RESPONSE = 1, 2
@@ -34,8 +34,12 @@ ANSWER_LIMIT = 512 * 1024
 """Bytes of the largest answer: a runtime queues 256 frames of a connection and closes it if there are more."""
 
 _HEADER = struct.Struct(">IIBB")
+_WHOLE = struct.Struct(">IIIIBB")
+"""The header of a frame, and of a message at its start."""
+
 _Request: Any = messages.get("Request")
 _Response: Any = messages.get("Response")
+_PAYLOAD: int = _Response.DESCRIPTOR.fields_by_name["payload"].number
 
 
 class Message(NamedTuple):
@@ -58,13 +62,13 @@ class Assembler:
         self._skipping: Message | None = None
         self._left = 0
 
+    def is_cut(self) -> bool:
+        """Whether the bytes so far end inside a message."""
+        return bool(self._rest or self._skipping)
+
     def feed(self, data: bytes) -> list[Message]:
         """The messages that these bytes complete. Raises Violation."""
         rest = self._rest
-        if not rest and not self._skipping and len(data) >= _HEADER.size:  # as almost always, one message in one piece
-            size, stream, kind, _ = _HEADER.unpack_from(data)
-            if size == len(data) - _HEADER.size and size <= MESSAGE_LIMIT and kind in (REQUEST, RESPONSE):
-                return [Message(stream, kind, data[_HEADER.size :])]
         rest += data
         complete = []
         at = 0
@@ -95,6 +99,30 @@ class Assembler:
             else:
                 self._skipping, self._left = message._replace(skipped=size), size - wanted
         del rest[:at]
+        return complete
+
+
+class Streams:
+    """The messages in the bytes that come from a socket, of the streams that the plugin knows."""
+
+    def __init__(self) -> None:
+        self._demux = Demux()
+        self._assemblers = {PLUGIN: Assembler(), RUNTIME: Assembler()}
+        self._cut = False
+
+    def feed(self, data: bytes) -> list[tuple[int, Message]]:
+        """The messages that these bytes complete, each with its stream. Raises Violation."""
+        if not self._cut and len(data) >= _WHOLE.size:  # as almost always, one message in one frame
+            stream, length, size, number, kind, _ = _WHOLE.unpack_from(data)
+            fits = length - _HEADER.size == size == len(data) - _WHOLE.size and size <= MESSAGE_LIMIT
+            if fits and stream == PLUGIN and kind == REQUEST:
+                return [(stream, Message(number, kind, data[_WHOLE.size :]))]
+        complete = []
+        for stream, payload in self._demux.feed(data):
+            assembler = self._assemblers.get(stream)
+            if assembler is not None:  # frames of other streams are ignored, as the runtime does
+                complete += [(stream, message) for message in assembler.feed(payload)]
+        self._cut = self._demux.is_cut() or any(assembler.is_cut() for assembler in self._assemblers.values())
         return complete
 
 
@@ -142,15 +170,31 @@ def call(stream: int, service: str, method: str, argument: Any) -> bytes:
 
 def serialize(result: Any) -> bytes:
     """Returns the bytes of a result, for `answer`. Raises Violation above ANSWER_LIMIT."""
-    payload: bytes = result.SerializeToString()
+    return bounded(result.SerializeToString())
+
+
+def bounded(payload: bytes) -> bytes:
+    """The bytes of a result, if a runtime accepts so many. Raises Violation above ANSWER_LIMIT."""
     if len(payload) > ANSWER_LIMIT:
         raise Violation(f"an answer of {len(payload)} bytes; the limit is {ANSWER_LIMIT}")
     return payload
 
 
+def field(number: int, data: bytes) -> bytes:
+    """A field of a protobuf message that holds bytes or an encoded message: its tag, its length, the data."""
+    tag, size = number << 3 | 2, len(data)
+    if size < 1 << 14:
+        return bytes((tag, size) if size < 1 << 7 else (tag, size & 127 | 128, size >> 7)) + data
+    head = bytearray((tag,))
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes((*head, size)) + data
+
+
 def answer(stream: int, payload: bytes) -> bytes:
     """The encoded response to a request, with the serialized result."""
-    return _encode(stream, RESPONSE, _Response(payload=payload).SerializeToString())
+    return _encode(stream, RESPONSE, field(_PAYLOAD, payload) if payload else b"")
 
 
 def refusal(stream: int, code: int, text: str) -> bytes:

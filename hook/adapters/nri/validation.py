@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hook.adapters.nri.adjust import in_order, mount_leftovers, own_parts
-from hook.adapters.nri.creation import Asked, Decider, Reply, version_at_least
+from hook.adapters.nri.asked import Asked
+from hook.adapters.nri.creation import Decider, Reply, version_at_least
 from hook.adapters.nri.report import Report
 from hook.base.compare import clean
 from hook.base.errors import Undecided
@@ -172,6 +173,7 @@ class Merged(Asked):
     def __init__(self, request: Any) -> None:
         super().__init__(request.pod, request.container)
         adjust = request.adjust
+        self.mounts = list(self.mounts)
         self.owners: dict[tuple[str, str], str] = {}
         self._owned = {
             field.key: field.value.owners
@@ -206,7 +208,7 @@ class Merged(Asked):
                 )
         if adjust.mounts:
             self.mounts = in_order(self.mounts)
-        self.check(adjust.args[:])
+        self.check(adjust.args[:], self.mounts)
 
     def _annotate(self, asked: dict[str, str]) -> None:
         """Removals first: of a key that is removed and set, the runtime may make either, in no fixed order."""

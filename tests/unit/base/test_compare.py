@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.base.compare import clean, is_below
+from hook.base.compare import clean, cleaned, is_below
 
 paths = st.text("ab./", max_size=10)
 
@@ -23,8 +23,15 @@ def test_cleaning_twice_changes_nothing(path: str) -> None:
     assert clean(clean(path)) == clean(path)
 
 
+@given(st.lists(st.text("ab./\0", max_size=5), max_size=3))
+@example(["a", "/b\0/c"])
+def test_many_are_cleaned_as_each_is(many: list[str]) -> None:
+    assert cleaned(many) == [clean(path) for path in many]
+    assert cleaned(["/" + path for path in many]) == [clean("/" + path) for path in many]
+
+
 @pytest.mark.parametrize(
-    ("path", "cleaned"),
+    ("path", "clean_path"),
     [
         ("/etc/ssl", "/etc/ssl"),
         ("/etc//ssl/", "/etc/ssl"),
@@ -36,8 +43,8 @@ def test_cleaning_twice_changes_nothing(path: str) -> None:
         ("/", "/"),
     ],
 )
-def test_spellings_of_a_path(path: str, cleaned: str) -> None:
-    assert clean(path) == cleaned
+def test_spellings_of_a_path(path: str, clean_path: str) -> None:
+    assert clean(path) == clean_path
 
 
 @given(paths.map(clean), paths.map(clean))

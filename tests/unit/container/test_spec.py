@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.nri.creation import nul_in
+from hook.adapters.nri.asked import nul_in
 from hook.base.errors import Unacceptable
 from hook.base.jsontext import fold
 from hook.container.process import ProcessFile

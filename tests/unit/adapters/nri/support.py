@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,22 @@ KNOWN = "2.2.0"
 """The first version of containerd that asks about what all plugins want."""
 
 
-def create_request(env: list[str], **fields: Any) -> Any:
+def create_request(env: list[str], mounts: Sequence[dict[str, Any]] = (), **fields: Any) -> Any:
     """A CreateContainerRequest."""
+    if mounts:
+        fields["mounts"] = [messages.get("MountPlace").FromString(mount) for mount in encoded("Mount", mounts)]
+    if "linux" in fields:
+        linux = fields.pop("linux")
+        devices = encoded("LinuxDevice", linux.get("devices", ()))
+        rules = encoded("LinuxDeviceCgroup", linux.get("resources", {}).get("devices", ()))
+        fields["linux"] = {"devices": devices, "resources": {"devices": rules}}
     pod = {"id": "pod", "name": "web-1", "namespace": "team-a", "uid": "1-2-3", **fields.pop("pod", {})}
     return REQUEST(pod=pod, container={"id": "c0", "pod_sandbox_id": "pod", "name": "app", "env": env, **fields})
+
+
+def encoded(kind: str, objects: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Messages of one class, as a container lists them."""
+    return [messages.get(kind)(**fields).SerializeToString() for fields in objects]
 
 
 class Peer:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hook.adapters.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
 from hook.exclusivefacts import Devices
 from hook.plan import Container, Plan, plan
+from unit.adapters.nri.support import RESPONSE
 from unit.support import POD, bind, policy
 
 
@@ -159,18 +160,30 @@ def test_a_path_where_nothing_may_be_mounted(removes: bool) -> None:
 
 
 def test_the_message_has_what_was_asked_and_nothing_else() -> None:
+    """Also at the second time, when the entries that containers share were encoded before."""
     adjustment = Adjustment()
-    adjustment.env = {"A": "1"}
+    adjustment.env = {"A": "1", "B": "x" * 200}
+    adjustment.mounts = [bind("/a", "/srv/a"), bind("/b", "/srv/b")]
     adjustment.removed = ["/x"]
+    adjustment.annotations = ["gpu"]
     adjustment.devices = [
         {"path": "/dev/d", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "uid": 0, "gid": 0}
     ]
-    message = adjustment.response().adjust
-    assert [(entry.key, entry.value) for entry in message.env] == [("A", "1")]
-    assert [mount.destination for mount in message.mounts] == ["-/x"]
-    [device] = message.linux.devices
-    assert (device.path, device.major, device.minor, device.file_mode.value) == ("/dev/d", 1, 3, 0o666)
-    assert {field.name for field, _ in message.ListFields()} == {"env", "mounts", "linux"}
+    for _ in range(2):
+        response = RESPONSE.FromString(adjustment.payload())
+        assert {field.name for field, _ in response.ListFields()} == {"adjust"}
+        made = response.adjust
+        assert [(entry.key, entry.value) for entry in made.env] == [("A", "1"), ("B", "x" * 200)]
+        assert [(mount.destination, mount.source) for mount in made.mounts] == [
+            ("/a", "/srv/a"),
+            ("/b", "/srv/b"),
+            ("-/x", ""),
+        ]
+        assert made.mounts[0].options[:] == bind("/a", "/srv/a")["options"]
+        assert dict(made.annotations) == {"-gpu": ""}
+        [device] = made.linux.devices
+        assert (device.path, device.major, device.minor, device.file_mode.value) == ("/dev/d", 1, 3, 0o666)
+        assert {field.name for field, _ in made.ListFields()} == {"env", "mounts", "linux", "annotations"}
 
 
 def test_many_mounts_cost_one_pass(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:

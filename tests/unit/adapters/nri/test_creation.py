@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hook.adapters.nri import asked, messages
 from hook.adapters.nri.creation import identify
 from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
 from unit.allocated import specs_in
@@ -128,6 +129,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "env": {"env": ["A\0=1"]},
     "args": {"env": [], "args": ["/bin/sh", "a\0b"]},
     "mounts": {"env": [], "mounts": [{"destination": "/a\0b", "type": "bind", "source": "/x"}]},
+    "mounts ": {"env": [], "mounts": [{"destination": "/a"}, {"destination": "/b", "source": "/x\0"}]},
+    "mounts  ": {"env": [], "mounts": [{"destination": "/a", "options": ["ro", "rbind\0"]}]},
     "annotations": {"env": [], "annotations": {"a\0": "b"}},
 }
 
@@ -137,8 +140,44 @@ def test_a_nul_is_refused_whatever_the_failure_policy(root_dir: Path, part: str)
     """crun ends a string there: of an env entry NAME, NUL, `=x` it unsets NAME."""
     with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
         status = plugin.create(**ASKED[part]).status
-        assert status.message == f"reassert: refused team-a/web-1/app: a string in the container's {part} holds a NUL"
+        why = f"a string in the container's {part.strip()} holds a NUL"
+        assert status.message == f"reassert: refused team-a/web-1/app: {why}"
         assert plugin.logged()[-1]["event"] == "container.denied"
+
+
+@pytest.mark.parametrize("part", ["mounts", "devices", "device rules"])
+def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: Path, part: str) -> None:
+    """A text that is not UTF-8, in a field that is only decoded when a decision needs it."""
+    create = create_request([])
+    broken = b"\x0a\x05/ca/x\x1a\x01\xff" if part == "mounts" else b"\x12\x01\xff"
+    if part == "mounts":
+        create.container.mounts.append(messages.get("MountPlace").FromString(broken))
+    elif part == "devices":
+        create.container.linux.devices.append(broken)
+    else:
+        create.container.linux.resources.devices.append(broken)
+    rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
+    with running(root_dir, document(rule, failurePolicy="Ignore")) as plugin:
+        status = plugin.peer.call("CreateContainer", create).status
+        assert "does not decode" in status.message
+
+
+def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    read = asked._mount
+    monkeypatch.setattr("hook.adapters.nri.asked._mount", lambda data: decoded.append(data) or read(data))
+    rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
+    with running(root_dir, document(rule), version="2.0.0") as plugin:
+
+        def removed(*paths: str) -> list[str]:
+            mounts = [{"destination": path, "type": "bind", "source": "/x", "options": ["rbind"]} for path in paths]
+            answer = adjusted(plugin.create([], mounts=mounts))
+            return [mount.destination for mount in answer.mounts if mount.destination.startswith("-")]
+
+        assert removed("/proc", "/data", "/cab", "/x/ca") == []
+        assert decoded == []
+        assert removed("/proc", "//ca/below") == ["-//ca/below"]
+        assert len(decoded) == 2
 
 
 @pytest.mark.parametrize(

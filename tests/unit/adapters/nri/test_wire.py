@@ -21,12 +21,8 @@ def message(stream: int, payload: bytes, kind: int = ttrpc.REQUEST) -> bytes:
 
 def fed(chunks: list[bytes]) -> list[tuple[int, ttrpc.Message]]:
     """What arrives when the socket gives these chunks."""
-    demux, assemblers = Demux(), {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
-    found = []
-    for chunk in chunks:
-        for stream, payload in demux.feed(chunk):
-            found += [(stream, arrived) for arrived in assemblers[stream].feed(payload)]
-    return found
+    streams = ttrpc.Streams()
+    return [arrived for chunk in chunks for arrived in streams.feed(chunk)]
 
 
 def test_a_cut_at_every_byte_changes_nothing() -> None:
@@ -104,6 +100,18 @@ def test_of_a_message_beyond_ttrpcs_limit_the_head_is_read() -> None:
             assert (first.stream, first.skipped, len(first.payload)) == (1, len(long), 1024)
             assert ttrpc.read_request(first).method == "Configure"
             assert (second.stream, second.skipped, second.payload) == (3, 0, short)
+
+
+def test_one_message_beyond_ttrpcs_limit_in_one_piece_is_skipped_too() -> None:
+    body = message(1, CONFIGURE + b"\x1a" + b"\xff" * ttrpc.MESSAGE_LIMIT)
+    [(_, found)] = fed([struct.pack(">II", PLUGIN, len(body)) + body])
+    assert (found.skipped, len(found.payload)) == (len(body) - 10, 1024)
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, ttrpc.ANSWER_LIMIT])
+def test_answer_is_encoded_as_protobuf_does(size: int) -> None:
+    response = messages.get("Response")(payload=b"x" * size)
+    assert ttrpc.answer(7, b"x" * size) == message(7, response.SerializeToString(), ttrpc.RESPONSE)
 
 
 def test_nothing_is_kept_of_what_is_skipped() -> None:
