@@ -6,8 +6,6 @@ runc has Go's flag syntax: one dash or two, `--name value` or `--name=value`, no
 Sources: runc's main.go, create.go, run.go, restore.go, exec.go; crun's src/*.c, tables of options.
 """
 
-from hook.base import Record
-
 _GLOBAL_VALUES = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
 _GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
 
@@ -22,13 +20,14 @@ EDITING_VERBS = ("create", "run", "restore", "exec")
 """Verbs that start a process. All other verbs go to the real runtime unchanged."""
 
 
-class Option(Record):
+class Option:
     """An option of a command line. `begin` and `end`: the range of its arguments, `end` excluded."""
 
-    name: str
-    value: str
-    begin: int
-    end: int
+    def __init__(self, name: str, value: str, begin: int, end: int) -> None:
+        self.name = name
+        self.value = value
+        self.begin = begin
+        self.end = end
 
 
 class Invocation:

@@ -15,7 +15,7 @@ class Record:
 
     The fields are the annotated attributes, those of a base class first. They are given by position or by name, and a
     field without a default must be given: mypy checks that. To make one takes three times as long as with an `__init__`
-    that names the fields, so the classes of which each rule or entry of the policy has one have that.
+    that names the fields, so classes with many objects have that.
     """
 
     _fields: "ClassVar[tuple[str, ...]]" = ()

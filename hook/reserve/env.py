@@ -54,8 +54,12 @@ class SetEnv(Edit):
     """
 
     kind = KIND
-    value: "str | None"
-    before: "list[str | None]"
+
+    def __init__(self, rule: str, name: str, value: "str | None", before: "list[str | None]") -> None:
+        self.rule = rule
+        self.name = name
+        self.value = value
+        self.before = before
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides, or "". It never includes the value."""
