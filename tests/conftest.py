@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -76,6 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The markers, and how many examples a property is tried with (unit.support.examples)."""
+    gc.disable()  # until the tests are collected: what that makes stays
     for name, (words, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {words}")
     settings.register_profile("whole", deadline=None)
@@ -139,6 +141,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group_of(nodeid)
 
     return Groups(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look at what tests make, not at the 6,000 tests again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -12,7 +12,6 @@ from types import FrameType
 from hook.base.errors import ReassertError
 from hook.base.files import discard_output
 from hook.base.text import printable
-from hook.metrics import verified
 from hook.node import status, systemd
 from hook.node.asked import asked_for
 from hook.node.change import installation, journal, tree
@@ -27,9 +26,6 @@ from hook.node.engines.base import AnyEngine
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
 from hook.node.options import add_choice, add_engine
-from hook.node.probe.proof import Proof
-from hook.node.probe.report import Accepted
-from hook.node.probe.verify import verify
 from hook.node.show import as_json, as_table, shown
 from hook.node.sources import problems_and_hints
 from hook.policy import compiler, store
@@ -130,6 +126,8 @@ def _install(options: argparse.Namespace) -> int:
             _warn(asked.choice.policy)
             prove = None
             if options.probe and rewiring.engine.running() and rewiring.differences():
+                from hook.node.probe.proof import Proof
+
                 proof = Proof(rewiring.engine, asked.choice.policy, asked.wiring)
                 if not asked.is_wired:  # how containers start through reassert says nothing about the node without it
                     proof.before(rewiring.before())
@@ -185,6 +183,10 @@ def _say_restart(rewiring: Rewiring) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from hook.metrics import verified
+    from hook.node.probe.report import Accepted
+    from hook.node.probe.verify import verify
+
     _root()
     installation.locate(getattr(options, "prefix", None) or "")
     registry.clear_probes()  # a start of a test container reports the same problems
@@ -298,7 +300,7 @@ def _unwiring(name: str, record: Record) -> Rewiring:
 
 def _engine_or_removed(name: str) -> AnyEngine:
     """Returns an engine that reassert was wired into, even if the engine was removed since."""
-    return registry.engine(name) if name in registry.installed() else Removed(name)
+    return registry.engine(name) if registry.is_installed(name) else Removed(name)
 
 
 def _status(options: argparse.Namespace) -> int:

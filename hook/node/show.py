@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from typing import Any
 
 from hook import __version__
 from hook.base.text import printable
-from hook.node.agent import Starts
 from hook.node.change.files import LINK, TREE, Change, State, look
 from hook.node.change.record import OwnerRecord
 from hook.node.status import Status
@@ -31,6 +29,8 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
         return [f"{path} -> {after.content.decode()}" if after else f"{path}: removed"]
     if after is None:
         return [f"{path}: removed"]
+    import difflib
+
     old = (before.content if before else b"").decode(errors="replace").splitlines()
     new = after.content.decode(errors="replace").splitlines()
     if before and old == new:
@@ -42,6 +42,7 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 def as_table(found: Status) -> str:
     """Returns a table with one line per handler, then the agent, the problems and hints."""
     from hook.base.terminal import table  # brings importlib.metadata
+    from hook.node.agent import Starts
 
     cells = [
         (

@@ -6,11 +6,11 @@ import os
 import stat
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
-from hook.audit import stale
 from hook.base.errors import ReassertError
 from hook.events import EVENTS
-from hook.node import agent, systemd
+from hook.node import systemd
 from hook.node.change import journal
 from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, path_in_use, policy
@@ -25,6 +25,9 @@ from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handle
 from hook.node.sources import problems_and_hints
 from hook.policy.missing import KUBELET_ROOT
 from hook.policy.model import AUDIT, Policy
+
+if TYPE_CHECKING:
+    from hook.node import agent
 
 OUT_OF_DATE, NOT_WIRED = 1, 3
 """Exit statuses of `status`. systemctl uses 3 for a unit that is not active."""
@@ -56,7 +59,7 @@ def look(record: Record, name: str | None) -> Status:
     found = Status(record)
     for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
         _look_at_engine(found, each)
-    if not (registry.installed() or record.engines()):
+    if not (found.rows or record.engines() or registry.installed()):
         found.hints.append(registry.none_installed())
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
@@ -107,6 +110,8 @@ def _look_at_engine(found: Status, name: str) -> None:
 
 def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
     """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
+    from hook.node import agent
+
     last = agent.last_starts()
     called = cache(lambda container_id: engine.called_for(now, container_id))
     for handler in handlers:
@@ -127,6 +132,8 @@ def kubelet_root() -> str:
 
 def _named_files() -> tuple[list[str], list[str]]:
     """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
+    from hook.audit import stale
+
     try:
         in_force = policy(seeded=False)
         problems, hints = problems_and_hints(in_force)

@@ -15,7 +15,7 @@ from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from hook.node.engines.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.engines.base import AnyEngine
 from hook.node.errors import NodeError
-from hook.node.probe.proof import clear
+from hook.node.probe.starter import clear
 from hook.policy import compiler
 
 

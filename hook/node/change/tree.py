@@ -73,16 +73,30 @@ def fingerprint(path: str, laid_out: bool = False) -> str:
     return digest.hexdigest()
 
 
-_known: dict[tuple[int, int, int], str] = {}
+_Key = tuple[int, int, int, int, int]
+_known: dict[_Key, str] = {}
+
+
+def _key(path: str) -> _Key:
+    """Of a file's content: a write changes it."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _sha256(path: str) -> str:
     """Returns the sha256 of a file, cached while the file is unchanged: a command reads a tree several times."""
-    status = os.stat(path)
-    key = status.st_dev, status.st_ino, status.st_ctime_ns
+    key = _key(path)
     if key not in _known:
         _known[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return _known[key]
+
+
+def _know(copied: str, source: str) -> None:
+    """Takes over the sha256 of each file of a tree for its copy, unless the file has changed since it was read."""
+    for directory, _, files in os.walk(copied):
+        for full in (os.path.join(directory, name) for name in files):
+            if not os.path.islink(full) and (known := _known.get(_key(source + full.removeprefix(copied)))):
+                _known[_key(full)] = known
 
 
 def _mode(mode: int) -> int:
@@ -129,6 +143,7 @@ def prepare(source: str) -> None:
     shutil.rmtree(STAGING, ignore_errors=True)
     os.makedirs(os.path.dirname(STAGING), exist_ok=True)
     copy(source, STAGING)
+    _know(STAGING, source)
     _sync(STAGING)
 
 

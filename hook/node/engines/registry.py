@@ -9,18 +9,11 @@ from pathlib import Path
 from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.engines.base import AnyEngine
-from hook.node.engines.containerd.engine import Containerd
-from hook.node.engines.containerd.rancher import K3s, Rke2
-from hook.node.engines.crio import Crio
-from hook.node.engines.docker.engine import Docker
-from hook.node.engines.podman import Podman
 from hook.node.engines.signs import seen
 from hook.node.errors import NodeError
-from hook.node.probe.proof import clear
-from hook.node.probe.starter import clear_marks, traces
+from hook.node.probe.starter import clear, clear_marks, traces
 
-_ENGINES: dict[str, type[AnyEngine]] = {each.name: each for each in (Containerd, Crio, Docker, Podman, K3s, Rke2)}
-NAMES = tuple(_ENGINES)
+NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
@@ -28,12 +21,17 @@ _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", 
 
 def installed() -> list[str]:
     """Names of the engines on this node."""
-    return [name for name in NAMES if _class(name).installed()]
+    return [name for name in NAMES if is_installed(name)]
+
+
+def is_installed(name: str) -> bool:
+    """Whether an engine is on this node. The name may be one that this version does not know."""
+    return name in NAMES and _class(name).installed()
 
 
 def engine(name: str) -> AnyEngine:
     """Returns an engine of this node. Raises NodeError if it is not installed or its configuration is broken."""
-    if not _class(name).installed():
+    if not is_installed(name):
         raise NodeError(f"{name} is not installed on this node")
     return _class(name).find()
 
@@ -48,7 +46,7 @@ def chosen(name: str | None) -> str:
     if name is not None:
         return name
     found = installed()
-    kubelets = [*_running([name for name in (K3s.name, Rke2.name) if name in found]), _kubelets_engine()]
+    kubelets = [*_running([name for name in ("k3s", "rke2") if name in found]), _kubelets_engine()]
     if kubelets[0] in found:
         return kubelets[0]
     running = _running(found)
@@ -99,4 +97,24 @@ def _running(names: list[str]) -> list[str]:
 
 
 def _class(name: str) -> type[AnyEngine]:
-    return _ENGINES[name]
+    """The class of one of NAMES. With --engine the modules of the other engines are not loaded."""
+    match name:
+        case "containerd":
+            from hook.node.engines.containerd.engine import Containerd
+
+            return Containerd
+        case "crio":
+            from hook.node.engines.crio import Crio
+
+            return Crio
+        case "docker":
+            from hook.node.engines.docker.engine import Docker
+
+            return Docker
+        case "podman":
+            from hook.node.engines.podman import Podman
+
+            return Podman
+    from hook.node.engines.containerd import rancher
+
+    return rancher.K3s if name == "k3s" else rancher.Rke2

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from difflib import SequenceMatcher
 from typing import Any
-
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
 
 from hook.node.errors import NodeError
 
@@ -61,6 +57,9 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
 
     Raises NodeError if the text is not TOML, or if the edited text would not have exactly the wanted values.
     """
+    import tomlkit  # late: most commands edit nothing, and it takes long to load
+    from tomlkit.exceptions import TOMLKitError
+
     wanted = parse(text, path)
     mark = _MARK if text.startswith(_MARK) else ""
     text = text.removeprefix(_MARK)
@@ -90,6 +89,8 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
 
 def _tidied(old: str, new: str) -> str:
     """Returns the edited text with unchanged lines byte for byte as before, and new lines indented like the others."""
+    from difflib import SequenceMatcher
+
     before, after = (text.removesuffix("\n").split("\n") if text else [] for text in (old, new))
     feed = "\r" if any(line.endswith("\r") for line in before) else ""
     indents = any(line.startswith((" ", "\t")) and line.lstrip().startswith("[") for line in before)
@@ -140,6 +141,8 @@ def _indentation(line: str, lines: list[str], indents: bool) -> str:
 
 
 def _set(document: Any, key: Key, value: Any) -> None:
+    import tomlkit
+
     table = document
     for depth, part in enumerate(key[:-1]):
         if part not in table:

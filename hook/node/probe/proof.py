@@ -9,16 +9,9 @@ from typing import Any
 from hook.node.engines.base import RUNTIME, AnyEngine, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Finding
-from hook.node.probe.starter import Starter, traces
+from hook.node.probe.starter import Starter
 from hook.node.probe.verify import NothingToVerify, examine, probe
 from hook.policy.model import Policy
-
-
-def clear(engine: AnyEngine) -> None:
-    """Removes test containers of killed commands, which end by themselves but stay. Raises NodeError."""
-    if traces() and engine.running():
-        with closing(engine.starter(engine.read())) as starter:
-            starter.clean()
 
 
 @dataclass

@@ -13,7 +13,7 @@ from hook.node.change import journal as journals
 from hook.node.change import rewiring as change
 from hook.node.change import rollback
 from hook.node.change.files import State, put
-from hook.node.probe import proof
+from hook.node.probe import starter
 from unit.node.fake import FakeNode
 
 
@@ -27,9 +27,10 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
     monkeypatch.setattr(change.tree, "PLACE", str(tmp_path / "opt/reassert"))
     monkeypatch.setattr(change.tree, "_SECONDS", 0)
+    monkeypatch.setattr(change.tree, "let_starts_end", lambda: None)  # it waits for what else this machine starts
     monkeypatch.setattr(change.tree, "STAGING", str(tmp_path / "opt/aside"))
     monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))
-    monkeypatch.setattr(proof, "traces", list)
+    monkeypatch.setattr(starter, "traces", list)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]
     yield ran

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ from hook.node.change.record import Record
 from hook.node.engines import registry as engines
 from hook.node.engines import signs
 from hook.node.errors import NodeError
-from hook.node.probe import proof
+from hook.node.probe import starter
 from hook.node.status import look
 from unit.node.fake import FakeEngine
+from unit.support import ROOT
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
     there = {"containerd": FakeEngine(), "docker": FakeEngine(up=False), "podman": FakeEngine()}
     if fails:
         there["containerd"].fails.add("clean")
-    for module in (engines, proof):
+    for module in (engines, starter):
         monkeypatch.setattr(module, "traces", lambda: [str(trace)])
     monkeypatch.setattr(engines, "installed", lambda: list(there))
     monkeypatch.setattr(engines, "engine", lambda name: there[name])
@@ -103,3 +106,15 @@ def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
     assert engines.clear_probes() == ([said] if fails else [])
     assert [engine.calls for engine in there.values()] == [["clean"], [], ["clean"]]
     assert trace.exists() == fails
+
+
+def test_what_a_command_does_not_need_is_not_loaded() -> None:
+    """`status` and `install` are called often, and half of their time was the loading of modules."""
+    code = "import sys, hook.node.command; from hook.node.engines import registry; registry.is_installed('containerd')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "hook.node.engines.containerd.engine" in loaded
+    engines = {f"hook.node.engines.{name}" for name in ("crio", "docker.engine", "podman", "containerd.rancher")}
+    assert not loaded & {"tomlkit", "http.client", "hook.audit.judge", "hook.node.probe.verify", *engines}

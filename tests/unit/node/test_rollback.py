@@ -15,7 +15,7 @@ from hook.node.change.record import Record
 from hook.node.change.rollback import rollback
 from hook.node.engines.artifacts.dispatchers import real_of
 from hook.node.errors import NodeError
-from hook.node.probe import proof
+from hook.node.probe import starter
 from unit.node.fake import FakeNode, Killed, killed_before
 
 pytestmark = [pytest.mark.usefixtures("ran"), pytest.mark.root]
@@ -119,7 +119,7 @@ def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[st
 def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
     node: FakeNode, order: list[str], fails: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "traces", lambda: ["/run/reassert-verify-1-0"])
+    monkeypatch.setattr(starter, "traces", lambda: ["/run/reassert-verify-1-0"])
 
     def killed() -> None:
         raise Killed

@@ -154,3 +154,18 @@ def test_starts_that_are_under_way_are_waited_for(tmp_path: Path, monkeypatch: p
             tree.let_starts_end()
             running.kill()
     assert not tree._is_start("/proc/0")
+
+
+@pytest.mark.parametrize("what", ["source", "copy"])
+def test_a_program_that_changes_while_it_is_installed_is_not_put_in_place(opt: Opt, what: str) -> None:
+    """The copy has the fingerprint of what it was copied from only if neither has changed since that was read."""
+    source = opt.frozen("second")
+    content = tree.fingerprint(str(source), laid_out=True)
+    if what == "copy":
+        tree.prepare(str(source))
+    (source if what == "source" else Path(tree.STAGING)).joinpath("lib/code").write_text("second?")
+    if what == "source":
+        tree.prepare(str(source))
+    with pytest.raises(NodeError, match="is not the program to install"):
+        tree.place(f"{tree.PLACE}/{content[:12]}", content)
+    assert opt.in_place() == "first"
