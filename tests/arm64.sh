@@ -41,7 +41,7 @@ exec unshare --mount --pid --fork --kill-child sh -euc '
   shift
   mount --bind "$root" "$root"
   mount -t proc proc "$root/proc"
-  mount -t sysfs sysfs "$root/sys"
+  mount --rbind /sys "$root/sys" # with the cgroups
   mount --rbind /dev "$root/dev"
   cd "$root"
   mkdir -p old

@@ -46,7 +46,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
 NEVER_FAST = ("frozen", "engine")
 """What `--fast` does without, though it may be there."""
 
-SUITES = ("bookworm", "trixie", "forky", "1.6", "1.7", "2.1")
+SUITES = ("bookworm", "trixie", "forky", "sid", "1.6", "1.7", "2.1")
 """Parameters with which a test has another node or another containerd."""
 
 SLOWEST_FIRST = (

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Try the archive of a release on each Debian: the demo (the wrapper under the Debian's own runc) in 11, 12, 13 and sid.
-# Then `node install` with each adapter on booted nodes of 12, 13 and sid, with their containerd. Debian 11's containerd
-# 1.4 is older than what reassert supports, so the hook and the NRI plugin are tried there with this machine's runc and crun
-# and with containerd 1.7. Takes about two minutes.
+# Try the archive of a release on each Debian: the demo (the wrapper under the Debian's own runc) in 11, 12, 13, testing
+# and sid. Then `node install` with each adapter on booted nodes of 12 to sid, with their containerd. Debian 11's
+# containerd 1.4 is older than what reassert supports, so the hook and the NRI plugin are tried there with this machine's
+# runc and crun and with containerd 1.7. Takes about two minutes.
 #
 #   sudo tests/release.sh build/release/VERSION/reassert-VERSION-linux-ARCH.tar.gz
 #
-# Needs what `sudo tests/run.sh` has set up. Makes build/roots/bullseye.
+# Needs what `sudo tests/run.sh` has set up. Makes build/roots/bullseye and build/roots/sid.
 set -eu
 [ $# -eq 1 ] || { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 archive=$(realpath "$1")
 cd "$(dirname "$0")/.."
 name=$(basename "$archive" .tar.gz)
-tests/roots.sh bullseye bookworm trixie forky
+tests/roots.sh bullseye bookworm trixie forky sid
 work=$(mktemp -d /var/lib/reassert-release.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 tar -C "$work" -xzf "$archive"
@@ -24,7 +24,7 @@ newest=$(find "$program" -type f \( -name reassert -o -name '*.so' -o -name '*.s
 echo "   the newest is $newest"
 [ "$(printf '%s\n2.31\n' "$newest" | sort -V | tail -n 1)" = 2.31 ] || { echo "newer than 2.31" >&2; exit 1; }
 
-for suite in bullseye bookworm trixie forky; do
+for suite in bullseye bookworm trixie forky sid; do
   printf '\n== demo on %s\n' "$suite"
   mkdir -p "$work/$suite/upper" "$work/$suite/work" "$work/$suite/root"
   # The demo makes containers: its root is a mount, with its own cgroups, and no network.
@@ -54,7 +54,7 @@ unshare --mount --propagation private sh -euc '
   run_tests() {
     "$VENV/bin/python" -m pytest --quiet --numprocesses=2 --dist=loadscope "$@"
   }
-  printf "\n== adapters on booted nodes of bookworm, trixie and forky\n"
+  printf "\n== adapters on booted nodes of bookworm, trixie, forky and sid\n"
   REASSERT=$1/reassert run_tests tests/e2e/node/each_suite.py
   printf "\n== hook and NRI plugin in bullseye\n"
   cd "$2"

@@ -11,22 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.container import Container, process_file
-from bench.measure import ENVIRONMENT, Action, Sample, finish, interleaved, peak, spawn, timed
-from bench.node import REASSERT, TOP, Bundle, Contender, Node
+from bench.measure import ENVIRONMENT, Action, Sample, interleaved, peak, timed
+from bench.node import REASSERT, TOP, Contender, Node
 from bench.resident import measure as resident
 from bench.results import Results
+from bench.together import together
 
 TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
 SIZES = {"5 kB": TINY, "30 kB": USUAL, "1 MB": LARGE}
 RULES = (1, 30, 1000)
 ENTRIES = (10, 1000, 10_000)
-TOGETHER = 64
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
 """With the env in its hook entry that saves the bootloader from starting itself again, as `reassert-runc` has it."""
 WARM = "reassert, warm"
 PROBES, PROBING = 25, "25 execs a second"
 REQUESTS, FULL = 100_000, 60
+SAID_AGAIN = 15.0
+"""Seconds between two lines of progress."""
 SLEEP = ["/bin/sleep", "1000"]
 
 
@@ -85,13 +87,15 @@ class Bench:
 
 
 def progress(case: str, rounds: int) -> Callable[[int], None]:
-    """Print the progress on stderr."""
+    """Print the progress on stderr: in one line of a terminal, else a line now and then."""
+    terminal, said = sys.stderr.isatty(), time.monotonic()
 
     def say(done: int) -> None:
-        if sys.stderr.isatty() or done == rounds:
-            print(
-                f"\r{case}: {done} of {rounds} rounds", end="\n" if done == rounds else "", file=sys.stderr, flush=True
-            )
+        nonlocal said
+        if terminal or done == rounds or time.monotonic() - said > SAID_AGAIN:
+            said = time.monotonic()
+            begin, end = ("\r", "") if terminal and done < rounds else ("\r" if terminal else "", "\n")
+            print(f"{begin}{case}: {done} of {rounds} rounds", end=end, file=sys.stderr, flush=True)
 
     return say
 
@@ -239,33 +243,6 @@ def cold(bench: Bench) -> None:
     bench.measure("create, cold page cache", actions, max(bench.rounds // 6, 6))
 
 
-def together(bench: Bench) -> None:
-    """64 concurrent creates, from the first command to the end of the last one."""
-
-    def action(contender: Contender, bundles: list[Bundle]) -> Action:
-        def run() -> Sample:
-            containers = [Container(bench.node, contender, bundle, bench.unique()) for bundle in bundles]
-            for container in containers:
-                container.bundle.fresh()
-            commands = [container.create_command() for container in containers]
-            outputs = [f"{bundle.directory}/output" for bundle in bundles]
-            started = [spawn(c, contender.environment, o) for c, o in zip(commands, outputs, strict=True)]
-            first = started[0][1]
-            samples = [finish(pid, first, c, o) for (pid, _), c, o in zip(started, commands, outputs, strict=True)]
-            for container in containers:
-                container.clean()
-            return Sample(max(sample.wall for sample in samples), sum(sample.cpu for sample in samples))
-
-        return run
-
-    actions: dict[str, Action] = {}
-    for contender, device in bench.contenders():
-        name = f"together {contender.name}".replace(" ", "-")
-        bundles = [bench.node.bundle(f"{name}/{number}", USUAL, None, device) for number in range(TOGETHER)]
-        actions[contender.name] = action(contender, bundles)
-    bench.measure(f"{TOGETHER} creations at once", actions, max(bench.rounds // 10, 6))
-
-
 def memory(bench: Bench) -> None:
     """Peak memory and time of the wrappers, with a real runtime that does nothing."""
     containers = {}
@@ -339,7 +316,7 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "checkpoint": checkpoint,
     "compile": compile_policy,
     "cold": cold,
-    "together": together,
+    "together": lambda bench: together(bench, USUAL),
     "memory": memory,
     "probes": probes,
     "agent": agent,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ class Container:
         self.contender = contender
         self.bundle = bundle
         self.id = name
-        self._log = f"{bundle.directory}/output"
+        self.log = f"{bundle.directory}/output"
         self._pid = f"{bundle.directory}/init.pid"
 
     def command(self, verb: str, *rest: str) -> list[str]:
@@ -35,7 +37,7 @@ class Container:
 
     def call(self, verb: str, *rest: str) -> Sample:
         """Run one verb. Raises Failed."""
-        return timed(self.command(verb, *rest), self.contender.environment, self._log)
+        return timed(self.command(verb, *rest), self.contender.environment, self.log)
 
     def create_command(self) -> list[str]:
         """The command line of create."""
@@ -44,7 +46,7 @@ class Container:
     def create(self) -> Sample:
         """create, from the engine's own config.json."""
         self.bundle.fresh()
-        return timed(self.create_command(), self.contender.environment, self._log)
+        return timed(self.create_command(), self.contender.environment, self.log)
 
     def start(self) -> Sample:
         """start."""
@@ -62,6 +64,10 @@ class Container:
                 return
             time.sleep(0.001)
         raise Failed(f"{self.id} does not end")
+
+    def kill(self) -> None:
+        """Kill the container's process."""
+        os.kill(int(Path(self._pid).read_text()), signal.SIGKILL)
 
     def delete(self) -> Sample:
         """delete."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.node import REASSERT
 from bench.results import Results, Row
+from bench.together import CREATIONS, WRAPPERS
 
 WARM, COLD, PEER, NOISE = "reassert, warm", "reassert", "nvidia", "runc again"
 FRONT = REASSERT.parent / "front"
@@ -14,7 +15,8 @@ RATIOS = (
     ("`create`, 30 kB", "create, 30 kB", None),
     ("`exec`, 30 kB", "exec, 30 kB", 0.3),
     ("verifying hook", "prestart hook, 30 kB", 0.5),
-    ("64 creations at once", "64 creations at once", 0.5),
+    ("64 creations at once", CREATIONS, 0.5),
+    ("64 creations at once before a runtime that does nothing", WRAPPERS, None),
 )
 """What is measured, its case, and the most that it may add, as a part of what NVIDIA's adds."""
 

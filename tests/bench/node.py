@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,6 +162,12 @@ class Node:
                 raise SystemExit("the agent did not start")
             time.sleep(0.02)
         return str(path)
+
+    def answered(self, policy: Path) -> Counter[str]:
+        """How many requests the agent of a policy has answered: warm, and cold by reason."""
+        command = [str(REASSERT), "agent", "--socket", self._agent(policy), "--status", "-o", "json"]
+        status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return Counter({"warm": sum(status["warm"].values()), **status["cold"]})
 
     def agents_cpu(self) -> float:
         """Milliseconds of CPU time that the agents have taken."""

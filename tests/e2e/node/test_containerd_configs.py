@@ -51,7 +51,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.path(CONFIG).write_text(containerd_config(FORMATS[booted.suite]))
 
 
-with_every_containerd = pytest.mark.parametrize("booted", sorted(FORMATS), indirect=True)
+with_every_containerd = pytest.mark.parametrize("booted", ["bookworm", "forky", "trixie"], indirect=True)
 """1.6 edits what 1.7 edits, in the same format, but reads and dumps it by itself: the whole of a file of each kind."""
 
 with_one_containerd = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
