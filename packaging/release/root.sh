@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make the root file system in which a release is built: Debian 11, the oldest glibc (2.31) that reassert runs on, with a
-# CPython of its own. It stays until this script or python.sh changes.
+# CPython of its own. It stays until this script, python.sh or profile.py changes.
 #
 #   packaging/release/root.sh DIRECTORY [ARCHITECTURE]
 #
@@ -14,7 +14,8 @@ directory=$1
 architecture=${2:-$(dpkg --print-architecture)}
 : "${SUITE:=bullseye}" "${PYTHON_SUITE:=bookworm}" "${PYTHON_PACKAGE:=python3.11}"
 
-stamp=$(echo "$SUITE $PYTHON_SUITE $PYTHON_PACKAGE $architecture" | cat - "$here/root.sh" "$here/python.sh" | cksum | tr ' ' -)
+stamp=$(echo "$SUITE $PYTHON_SUITE $PYTHON_PACKAGE $architecture" |
+  cat - "$here/root.sh" "$here/python.sh" "$here/profile.py" | cksum | tr ' ' -)
 [ "$(cat "$directory/.complete" 2> /dev/null)" != "$stamp" ] || exit 0
 
 echo "Setting up $directory: Debian and CPython (up to half an hour) …"
@@ -46,7 +47,9 @@ esac
   [ $cc = gcc ] || add_cross_compiler
   cp /etc/resolv.conf "$directory/etc/resolv.conf"
   mkdir -p "$directory/build"
-  cp "$here/python.sh" "$directory/build"
+  cp "$here/python.sh" "$here/profile.py" "$directory/build"
+  mkdir "$directory/build/reassert"
+  cp -R "$here/../../hook" "$directory/build/reassert" # for the profile alone: a later change of it makes no new root
   # A pid namespace of its own ends every process of the build with it.
   unshare --mount --pid --fork --mount-proc="$directory/proc" \
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 PGO=$pgo CC=$cc \

@@ -97,7 +97,7 @@ class Asked:
 
 
 def _decoded_once(decode: Callable[[bytes], Object]) -> Callable[[list[bytes]], list[Object]]:
-    """Remember what the latest different objects decode to. Nobody changes such an object: containers share it."""
+    """Remember what the latest different objects decode to. No caller changes such an object: containers share it."""
     known = lru_cache(_KEPT)(decode)
 
     def each(objects: list[bytes]) -> list[Object]:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,12 @@ def pack(checkout: Path, output: Path, base: Path) -> dict[str, str]:
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_what_cpython_is_profiled_with_runs_without_other_packages() -> None:
+    command = [sys.executable, "-I", "-S", str(TOP / "packaging/release/profile.py"), str(TOP), "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture(scope="module")
