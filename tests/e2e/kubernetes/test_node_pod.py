@@ -148,13 +148,13 @@ def test_one_handler_alone(daemon: Any, node: BootedNode) -> None:
 
 def test_the_end_of_the_pod_does_not_interrupt_the_node(daemon: Any, node: BootedNode) -> None:
     """What is under way is the node's own service; the next pod waits for it."""
-    first = daemon()
+    first = daemon(runtimeClass="crun")
     wait_for(lambda: node.property(UNIT, "ActiveState") == "active", UNIT, first.said)
     first.container.remove()
-    second = daemon()
+    second = daemon(runtimeClass="crun")
     second.wait(True)
     assert "waiting for" in second.said() or "is wired already" in second.said()
-    assert hostile(node) == "/etc/ca.pem"
+    assert hostile(node, "crun") == "/etc/ca.pem"
 
 
 def test_a_failure_is_said_and_not_tried_again(daemon: Any, node: BootedNode) -> None:
