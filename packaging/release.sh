@@ -9,7 +9,8 @@
 #                                                      profile and link-time optimisation: slower than on arm64
 #   sudo packaging/release.sh --root DIR --output DIR  other places
 #
-# The same commit gives the same bytes, in any directory. On Debian: apt-get install debootstrap python3-pip git
+# The same commit gives the same bytes in the same root, in any directory (docs/verify-release.md).
+# On Debian: apt-get install debootstrap python3-pip git
 set -eu
 cd "$(dirname "$0")/.."
 
