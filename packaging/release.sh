@@ -9,7 +9,8 @@
 #                                                      profile and link-time optimisation: slower than on arm64
 #   sudo packaging/release.sh --root DIR --output DIR  other places
 #
-# The same commit gives the same bytes, in any directory. On Debian: apt-get install debootstrap python3-pip git
+# The same commit gives the same bytes in the same root, in any directory (docs/verify-release.md).
+# On Debian: apt-get install debootstrap python3-pip git
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -39,7 +40,8 @@ done
 
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' hook/__init__.py)
 : "${root:=build/release/root-$architecture}" "${output:=build/release/$version}"
-: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct)}"
+commit=$(git rev-parse HEAD) # others may come while it builds
+: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct "$commit")}"
 packaging/release/root.sh "$root" "$architecture"
 mkdir -p "$output"
 output=$(realpath "$output")
@@ -63,7 +65,7 @@ packaging/release/base.sh "$root/build/base.tar" "$architecture"
 echo "Freezing and packing …"
 rm -rf "$root/build/src"
 mkdir "$root/build/src"
-git archive HEAD | tar -x -C "$root/build/src"
+git archive "$commit" | tar -x -C "$root/build/src"
 unshare --mount --pid --fork --mount-proc="$root/proc" \
   env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/root SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" PYTHONHASHSEED=0 \
   PYTHON=/opt/python/bin/python3 PIP_NO_INDEX=1 PIP_FIND_LINKS=/build/wheels chroot "$root" sh -euc '

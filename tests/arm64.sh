@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tests of `tests/run.sh --fast` in a Debian 12 for arm64, emulated by qemu-user (about an hour on two cores):
+# The tests of `tests/run.sh --fast` in a Debian 12 for arm64, emulated by qemu-user (20 to 60 minutes on two cores):
 #
 #   sudo tests/arm64.sh [PYTEST-ARGUMENTS]
 #
