@@ -11,11 +11,11 @@ from e2e.cri.hostile import ENV, OVERRIDDEN, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.node.booted import NONE, PACKAGED, BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.engines import CONFIG, FORMATS
+from e2e.node.engines import CONFIG, SUITES
 from e2e.node.files import differences
 
 
-@pytest.fixture(scope="module", params=sorted(FORMATS))
+@pytest.fixture(scope="module", params=SUITES)
 def node(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
     return module_boot(request.param)
 

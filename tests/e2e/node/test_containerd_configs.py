@@ -28,7 +28,7 @@ from e2e.node.dumped import (
     version,
     write,
 )
-from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, Handler, containerd_config
+from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, SUITES, Handler, containerd_config
 from e2e.node.wired import FILES, KATA, PACKAGED, POLICY_FILE, Wirable, package
 
 
@@ -51,7 +51,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.path(CONFIG).write_text(containerd_config(FORMATS[booted.suite]))
 
 
-with_every_containerd = pytest.mark.parametrize("booted", ["bookworm", "forky", "trixie"], indirect=True)
+with_every_containerd = pytest.mark.parametrize("booted", SUITES, indirect=True)
 """1.6 edits what 1.7 edits, in the same format, but reads and dumps it by itself: the whole of a file of each kind."""
 
 with_one_containerd = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
