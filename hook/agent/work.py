@@ -126,9 +126,11 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
-        held, self._held = self._held, None
         try:
-            fd, status = held[1:] if held and held[0] == path else self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
+            if self._held and self._held[0] == path:
+                (_, fd, status), self._held = self._held, None
+            else:
+                fd, status = self._opened(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:  # the same, with the words of a cold start
             self.plain(path)
             return super().config(path)
@@ -242,10 +244,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         if len(os.fsencode(temporary)) >= _PATH_MAX:
             raise GoCold(PATH)
         try:
-            self._connection.send(
-                protocol.temporary(temporary), socket.MSG_DONTWAIT
-            )  # fails once front has stopped waiting
-        except OSError:
+            self._connection.send(protocol.temporary(temporary), socket.MSG_DONTWAIT)
+        except OSError:  # front has stopped waiting
             raise GoCold(LATE) from None
         if time.monotonic() > self._deadline:
             raise GoCold(LATE)
