@@ -42,6 +42,7 @@ def judged(*made: Made, system: tuple[Made, ...] = (), now: datetime = NOW) -> J
         (ca(begins=NOW + DAY), WARNING, f"not valid before {NOW + DAY:%Y-%m-%d %H:%M} UTC; kept, programs refuse it"),
         (INTERMEDIATE, WARNING, "not a root, and its issuer Root is not in the store; curl, Python and other programs"),
     ],
+    ids=["expired", "self-signed", "no constraints", "no keyCertSign", "of a server", "not yet valid", "intermediate"],
 )
 def test_a_doubtful_certificate_is_named_with_file_entry_and_reason(made: Made, severity: str, reason: str) -> None:
     result = judged(ROOT if made.key is not INTERMEDIATE.key else roots()[0], made)
