@@ -5,7 +5,7 @@ if TYPE_CHECKING:
     from typing import ClassVar, dataclass_transform
 else:
 
-    def dataclass_transform():  # noqa: D103
+    def dataclass_transform():  # noqa: D103  # typing's, which has its own
         return lambda cls: cls
 
 

@@ -148,7 +148,7 @@ def _compare(
         if origin and mount.source:
             from hook.reserve.allocated import as_engine_wrote
 
-            placed[path] = as_engine_wrote(path, mount, [*zip(paths, there)]) or placed[path]  # noqa: B905
+            placed[path] = as_engine_wrote(path, mount, [*zip(paths, there)]) or placed[path]  # noqa: B905  # one each
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
     if any(mount.allow_below for mount in rules_mounts):
@@ -195,7 +195,7 @@ def apply(outcome: Outcome, target: "Target") -> None:
     prefixes = tuple(name.rstrip("/") + "/" for name in names)
     stay: list[OciMount] = []
     on_top: dict[str, list[OciMount]] = {name: [] for name in names}
-    for path, mount in zip(cleaned([str(m["destination"]) for m in target.mounts]), target.mounts):  # noqa: B905
+    for path, mount in zip(cleaned([str(m["destination"]) for m in target.mounts]), target.mounts):  # noqa: B905  # one each
         if path in on_top:
             continue
         if not path.startswith(prefixes):

@@ -47,7 +47,7 @@ def system_roots(path: str | None) -> list[Certificate]:
 def added_cas(paths: list[str] | None) -> list[Certificate]:
     """The operator's CAs: of --add, else of SOURCES, which may be missing or empty. Raises TrustError, OSError.
 
-    SOURCES is read without anybody watching, so a file there that others than root can write is refused.
+    SOURCES is read with no operator to see a warning, so a file there that others than root can write is refused.
     """
     if paths:
         found = _read(paths, added=True)

@@ -1,4 +1,4 @@
-"""A plain reading of a policy for one case: what must be there, and whether anybody tried to prevent it.
+"""A plain reading of a policy for one case: what must be there, and whether the pod's author tried to prevent it.
 
 Written from docs/policy.md alone; it shares no code with the program.
 """
@@ -21,7 +21,7 @@ SPECIAL = ("/proc", "/dev", "/sys")
 class Reserved:
     """What a case's container must have. `env`: None for a name that must be absent. `patterns`: globs of such names.
 
-    `undecidable`: for a fault of the node nobody can say what must be there.
+    `undecidable`: for a fault of the node what must be there is unknown.
     `deny`: names and paths for which a conflict means no start.
     """
 
@@ -146,7 +146,7 @@ def _excluded(exclude: dict[str, Any], engine: dict[str, Any]) -> bool:
     named = engine["name"] in ("containerd", "cri-o")
     if named and _any(exclude.get("namespaces", []), engine.get("namespace", "team-a")):
         return True
-    # docker's pause cannot be told from a container that somebody put into a pod's cgroup: never certain
+    # docker's pause cannot be told from a container that a user put into a pod's cgroup: never certain
     return (
         engine.get("type") == "sandbox"
         and engine["name"] != "docker"
