@@ -59,7 +59,8 @@ def main() -> int:
             print(json.dumps(job.case or generated(job.seed, job.number), indent=1))
         return 0
     began = time.monotonic()
-    results = _share(jobs, min(options.workers, len(jobs)), began + options.hurry, began + options.seconds)
+    workers = min(options.workers, len(jobs))
+    results = _share(jobs, workers, began + options.hurry, began + options.seconds, options.agent)
     return _tell(results, here / options.finds if options.finds else None, len(jobs), time.monotonic() - began)
 
 
@@ -75,6 +76,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runtime", action="append", metavar="NAME", help="only this runtime; again for more")
     parser.add_argument(
         "--adapter", action="append", choices=ADAPTERS, help="only through this adapter; again for more"
+    )
+    parser.add_argument(
+        "--agent", action="store_true", help="start through the resident agent, and compare with the cold start"
     )
     parser.add_argument(
         "--workers", type=int, default=WORKERS, metavar="N", help=f"at the same time (default: {WORKERS})"
@@ -98,7 +102,7 @@ def _in_time(jobs: list[Job], hurry: float, until: float) -> Iterator[Job]:
         yield replace(job, one_adapter=True, shrink_seconds=0) if now > hurry else job
 
 
-def _share(jobs: list[Job], workers: int, hurry: float, until: float) -> list[dict[str, Any]]:
+def _share(jobs: list[Job], workers: int, hurry: float, until: float, agent: bool) -> list[dict[str, Any]]:
     """Results of all jobs, done by forked workers, each taking every so manieth job."""
     running = []
     for number in range(workers):
@@ -109,7 +113,7 @@ def _share(jobs: list[Job], workers: int, hurry: float, until: float) -> list[di
             status = 1
             try:
                 mine = _in_time(jobs[number::workers], hurry, until)
-                work(f"w{number}", mine, file)
+                work(f"w{number}", mine, file, agent)
                 file.flush()
                 status = 0
             finally:
@@ -162,6 +166,9 @@ def _tell(results: list[dict[str, Any]], directory: Path | None, jobs: int, seco
     print(f"\n{'adapter':<10} {'runtime':<14}" + "".join(f"{column:>17}" for column in columns))
     for (adapter, runtime), counts in sorted(table.items()):
         print(f"{adapter:<10} {runtime:<14}" + "".join(f"{counts[column]:>17}" for column in columns))
+    answers = sum((Counter(result["agent"]) for result in results), Counter[str]())
+    if answers:
+        print("\nagent: " + ", ".join(f"{count} {answer}" for answer, count in answers.most_common()))
     errors = [result for result in results if result["error"]]
     for result in errors[:5]:
         print(f"tests/reality: case {result['number']} could not be tried: {result['error']}", file=sys.stderr)

@@ -57,13 +57,16 @@ class Trial:
         compiled = self.node.use(self.case["policy"])
         if compiled.status:
             return "invalid policy", [Violation("policy refused", compiled.output)]
-        outcome = Start(self.node, self.case, self.runtime, adapter, name).run(self._paths())
+        start = Start(self.node, self.case, self.runtime, adapter, name)
+        outcome = start.run(self._paths())
         found = self._crashes(outcome)
         if outcome.leaked and self.reserved.mounts:
             found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
         changed = [name for name in self.node.changed() if not self._is_writable(name)]
         if changed:
             found.append(Violation("node changed", ", ".join(changed)))
+        if self.node.agents:
+            found += self._unlike_cold(start, adapter, name)
         if outcome.started:
             assert outcome.view
             found += self._wrong(outcome.view, "")
@@ -89,6 +92,16 @@ class Trial:
                 Violation("claims what never started", f"applied: true in the log; refused: {outcome.output[-300:]}")
             )
         return ("innocent refused" if self.innocent else "refused"), found
+
+    def _unlike_cold(self, start: Start, adapter: str, name: str) -> list[Violation]:
+        """What a cold start says or writes otherwise."""
+        if features(self.case, "flip") or fifo_in_image(self.case):  # timing decides about these
+            return []
+        cold = Start(self.node, self.case, self.runtime, adapter, name, warm=False)
+        cold.run([])
+        self.node.changed()
+        difference = start.record.difference(cold.record)
+        return [Violation("warm is not cold", difference)] if difference else []
 
     def _is_writable(self, name: str) -> bool:
         """Whether a file of the node is in what the policy lends the container for writing."""

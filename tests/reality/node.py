@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reality.warm import Agents
+
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert")).absolute()
 SCRATCH = Path(os.environ.get("REALITY_SCRATCH", "/run/reassert-reality"))
@@ -80,7 +82,7 @@ class Done:
 class Node:
     """A worker's node. Below `directory`: what policies name as NODE, reassert's store and log, bundles."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, agent: bool = False) -> None:
         self.directory = SCRATCH / name
         self.files = self.directory / "node"
         self.policy = self.directory / "etc/policy.yaml"
@@ -94,6 +96,7 @@ class Node:
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         self._make_files()
         self._files = self._listing()
+        self.agents = Agents(self, REASSERT) if agent else None
 
     def _listing(self) -> dict[str, tuple[int, int, int]]:
         """Inode, size and time of change of everything that policies name."""
@@ -182,7 +185,8 @@ class Node:
             path.chmod(0o755)
         return str(path)
 
-    def _inside(self, runtime: str) -> list[str]:
+    def inside(self, runtime: str) -> list[str]:
+        """What runs a command in the root file system of a runtime."""
         root = runtime.split("/", maxsplit=1)[0]
         if root == "host":
             return []
@@ -230,7 +234,7 @@ class Node:
         output = self.directory / "output"
         with output.open("w") as out, (stdin or self.directory / "empty").open() as given:
             process = subprocess.Popen(
-                [*self._inside(runtime), *command],
+                [*self.inside(runtime), *command],
                 stdin=given,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -247,6 +251,8 @@ class Node:
         return Done(status, output.read_text(errors="replace"))
 
     def close(self) -> None:
-        """End the namespaces of the other Debians."""
+        """End the agents, and the namespaces of the other Debians."""
+        if self.agents:
+            self.agents.close()
         for holder in self._holders.values():
             holder.communicate()

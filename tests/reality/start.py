@@ -18,6 +18,7 @@ from reality.bundle import SLEEP, Bundle, Case, Feature, features, fifo_in_image
 from reality.look import View, environ, look
 from reality.node import REASSERT, Done, Node
 from reality.reading import read
+from reality.warm import Record
 
 ADAPTERS = ("runtime", "hook", "both", "precreate")
 
@@ -63,9 +64,12 @@ class Outcome:
 
 
 class Start:
-    """Makes the bundle, starts the container, looks, and takes everything away again."""
+    """Makes the bundle, starts the container, looks, and takes everything away again.
 
-    def __init__(self, node: Node, case: Case, runtime: str, adapter: str, name: str) -> None:
+    `warm`: on a node with an agent, whether it is asked. `record`: what is compared there.
+    """
+
+    def __init__(self, node: Node, case: Case, runtime: str, adapter: str, name: str, warm: bool = True) -> None:
         self.node = node
         self.case = case
         self.runtime = runtime
@@ -76,7 +80,13 @@ class Start:
         file_name = other[0]["name"].replace("RUNTIME", runtime.split("/")[1]) if other else ""
         self.command = node.real(runtime, file_name)
         if adapter in ("runtime", "both"):
-            self.command = node.dispatcher(runtime, file_name)
+            self.command = (
+                node.agents.dispatcher(runtime, file_name, warm) if node.agents else node.dispatcher(runtime, file_name)
+            )
+        self.hook = [str(REASSERT), "hook", *node.options()]
+        if node.agents:
+            self.hook = [node.agents.hook(runtime, warm)]
+        self.record = Record(warm)
         self.env: dict[str, str] = {}
         self.options = ["--root", str(node.directory / "state" / runtime)]
         if features(case, "own-root"):
@@ -111,6 +121,7 @@ class Start:
             outcome.events = self._logged()
             return outcome
         finally:
+            self.record.add_file(self.node.events)
             self._end()
             if self.console:
                 self.console.close()
@@ -126,8 +137,8 @@ class Start:
         bundle.write(self._hook() if self.adapter in ("hook", "both") else None)
         if self.adapter == "precreate":
             in_bundle = ["sh", "-c", 'cd "$0" && exec "$@"', str(bundle.path)]  # nsenter goes to /
-            command = [*in_bundle, str(REASSERT), "hook", *self.node.options(), "precreate"]
-            done = self.node.run(command, self.runtime, stdin=bundle.config)
+            done = self.node.run([*in_bundle, *self.hook, "precreate"], self.runtime, stdin=bundle.config)
+            self.record.add(f"precreate, status {done.status}", done.output)
             if done.status:
                 return done
             bundle.config.write_text(done.output)
@@ -138,22 +149,32 @@ class Start:
             arguments += ["--console-socket", str(self.console.path)]
         with _Flip(bundle, features(self.case, "flip")):
             done = self._run(*arguments, self.id)
+        self.record.add_file(bundle.config)
         if pid_file.exists():
             self.pid = int(pid_file.read_text() or 0)
         return done
 
     def _hook(self) -> dict[str, Any]:
         return {
-            "path": str(REASSERT),
-            "args": ["reassert", "hook", *self.node.options(), "createRuntime"],
+            "path": self.hook[0],
+            "args": [*self.hook, "createRuntime"],
             "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
             "timeout": 30,
         }
 
     def _run(self, *arguments: str, fds: tuple[int, ...] = ()) -> Done:
         patience = 60 if not fifo_in_image(self.case) else 10
-        command = [self.command, *self.options, *arguments]
-        return self.node.run(command, self.runtime, self.env, fds=fds, timeout=patience)
+        options, log = list(self.options), self.node.directory / "log.json"
+        if self.node.agents:
+            options += ["--log", str(log)]
+            options += ["--log-format", "json"] if self.case["engine"]["name"] != "podman" else []
+            log.unlink(missing_ok=True)
+        done = self.node.run([self.command, *options, *arguments], self.runtime, self.env, fds=fds, timeout=patience)
+        if self.node.agents:
+            self.record.add(f"{arguments[0]}, status {done.status}", done.output)
+            self.record.add("arguments", self.node.agents.given())
+            self.record.add_file(log)
+        return done
 
     def _alive(self) -> bool:
         """Whether the container's program runs: the runtime's init has become it."""
@@ -215,6 +236,8 @@ class Start:
         finally:
             for fd in fds:
                 os.close(fd)
+        if feature["how"] == "file":
+            self.record.add_file(path)
         result = Exec(feature, done.status, done.output)
         if done.status == 0 and pid_file.exists():
             pid = int(pid_file.read_text())

@@ -44,6 +44,16 @@ def test_containers_have_what_the_policy_says(seed: int, tmp_path: Path) -> None
     assert "\n50 of 50 cases" in done.stdout
 
 
+def test_warm_starts_are_as_cold_ones(tmp_path: Path) -> None:
+    done = reality("--agent", "--runs", "18", "--hurry", "0", "--seconds", "600", "--finds", str(tmp_path))
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answers = dict(
+        reversed(one.split(" ", 1)) for one in done.stdout.rpartition("agent: ")[2].split("\n")[0].split(", ")
+    )
+    assert int(answers["warm"]) > 18, answers
+
+
 def test_cases_that_were_not_tried_are_no_success() -> None:
     done = reality("--runs", "4", "--seed", "1", "--seconds", "0")
     assert (done.returncode, done.stderr) == (2, "tests/reality: 4 cases were not tried\n")

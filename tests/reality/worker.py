@@ -39,21 +39,22 @@ class Job:
 
 @dataclass
 class Result:
-    """What came of a job: per adapter how it went, and the finds as they are saved."""
+    """What came of a job: per adapter how it went, the finds as they are saved, the agent's answers."""
 
     number: int
     runtime: str
     outcomes: dict[str, str] = field(default_factory=dict)
     finds: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
+    agent: dict[str, int] = field(default_factory=dict)
 
 
 class Worker:
     """Does jobs. Finds that are of a shape already known for their kind are not made smaller again."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, agent: bool) -> None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.node = Node(name)
+        self.node = Node(name, agent)
         self._name = name
         self._count = 0
         self._known: dict[str, list[Case]] = {}
@@ -71,6 +72,8 @@ class Worker:
             for kind in dict.fromkeys(violation.kind for violation in found):
                 detail = next(violation.detail for violation in found if violation.kind == kind)
                 result.finds.append(self._find(job, case, adapter, Violation(kind, detail)))
+        if self.node.agents:
+            result.agent = self.node.agents.counts()
         return result
 
     def _try(self, trial: Trial, adapter: str) -> tuple[str, list[Violation]]:
@@ -95,7 +98,8 @@ class Worker:
         return {
             "kind": violation.kind, "adapter": adapter, "runtime": job.runtime, "shape": shape(small), "detail": detail,
             "seed": job.seed, "number": job.number, "case": small,
-            "replay": f"tests/reality/run.sh --case FILE --adapter {adapter} --runtime {job.runtime}",
+            "replay": f"tests/reality/run.sh --case FILE --adapter {adapter} --runtime {job.runtime}"
+            + (" --agent" if self.node.agents else ""),
         }  # fmt: skip
 
     def _budget(self) -> float:
@@ -107,10 +111,10 @@ class Worker:
         self.node.close()
 
 
-def work(name: str, jobs: Iterator[Job], results: Any) -> None:
+def work(name: str, jobs: Iterator[Job], results: Any, agent: bool) -> None:
     """A worker's whole life: do the jobs and write each result as a line of JSON."""
     os.setpgid(0, 0)
-    worker = Worker(name)
+    worker = Worker(name, agent)
     try:
         for job in jobs:
             began = time.monotonic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reality.warm import TIMES
 from unit.support import FIXTURES
 
 from e2e.agent.support import PRINTER, WENT_COLD, Agent
@@ -46,10 +46,6 @@ POLICIES = {
     mounts: [{hostPath: /usr, mountPath: /etc/ssl, readOnly: false}, {hostPath: /usr, mountPath: /mnt}]
 """,
 }
-TIMES = re.compile(
-    r'"(timestamp|durationMs|time)":("[^"]*"|[0-9.]+)|time="[^"]*"|(\\"(timestamp|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
-    r'|,(\\?)"(start|cold)\6":\6"[a-z]+\6"'
-)
 
 
 class Both:

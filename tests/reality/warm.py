@@ -1,0 +1,150 @@
+"""The resident agent of a scratch node, and what a start through it is compared with: the same start, cold."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reality.node import Node
+
+TIMES = re.compile(
+    r'"(timestamp|durationMs|time)": ?("[^"]*"|[0-9.]+)|time="[^"]*"'
+    r'|(\\"(timestamp|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
+    r'|,(\\?)"(start|cold)\6":\6"[a-z]+\6"'
+)
+"""Where a warm start and a cold one may differ: times, and which of them it was."""
+
+_RECORDER = """#!/bin/sh
+printf '%s\\0' "$@" >> {given}
+exec {real} "$@"
+"""
+"""In front of the real runtime: writes down its arguments."""
+
+_STATUS = b"reassert-status/1\0"
+_SOCKETS = {True: "agent.here", False: "agent.gone"}
+_SECONDS = 20
+
+
+class Agents:
+    """An agent in each root file system, and the files that ask it, or (`warm` is False) ask a socket that is gone."""
+
+    def __init__(self, node: Node, reassert: Path) -> None:
+        self._node = node
+        self._reassert = str(reassert)
+        self._directory = node.directory / "agent"
+        self._directory.mkdir(mode=0o700)
+        self._given = node.directory / "given"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._counted: Counter[str] = Counter()
+
+    def dispatcher(self, runtime: str, other_name: str, warm: bool) -> str:
+        """Path of the wrapper in front of a real runtime."""
+        name = other_name or runtime.split("/")[1]
+        recorder = self._directory / runtime / name
+        if not recorder.exists():
+            recorder.parent.mkdir(parents=True, exist_ok=True)
+            recorder.write_text(_RECORDER.format(given=self._given, real=self._node.real(runtime, other_name)))
+            recorder.chmod(0o755)
+        return self._file(runtime, f"reassert-{name}", warm, ["--real", str(recorder)])
+
+    def hook(self, runtime: str, warm: bool) -> str:
+        """Path of the file that hook entries execute."""
+        return self._file(runtime, "hook", warm, ["--hook"])
+
+    def given(self) -> str:
+        """The arguments that the real runtime was given since the last call."""
+        with suppress(FileNotFoundError):
+            text = self._given.read_text(errors="surrogateescape")
+            self._given.unlink()
+            return text
+        return ""
+
+    def counts(self) -> dict[str, int]:
+        """How many requests were answered since the last call: `warm`, and `cold: REASON`."""
+        now: Counter[str] = Counter()
+        for root in self._running:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(_SECONDS)
+                connection.connect(self._socket(root, True))
+                connection.send(_STATUS)
+                status = json.loads(connection.recv(1 << 17))
+            now["warm"] += sum(status["warm"].values())
+            now.update({f"cold: {reason}": count for reason, count in status["cold"].items()})
+        since, self._counted = now - self._counted, now
+        return dict(since)
+
+    def close(self) -> None:
+        """End the agents."""
+        for process in self._running.values():
+            process.terminate()
+            process.wait(_SECONDS)
+
+    def _socket(self, root: str, warm: bool) -> str:
+        return str(self._directory / f"{root}-{_SOCKETS[warm]}")
+
+    def _file(self, runtime: str, name: str, warm: bool, what: list[str]) -> str:
+        root = runtime.split("/", maxsplit=1)[0]
+        self._start(root)
+        # both paths have the same length: a limit of reassert's cannot be reached by one of them alone
+        path = self._directory / runtime / _SOCKETS[warm] / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if what != ["--hook"]:
+                what = [*what, "--hook-file", self.hook(runtime, warm)]
+            command = [self._reassert, "dispatcher", *what, "--socket", self._socket(root, warm)]
+            made = self._node.run([*command, *self._node.options()], runtime)
+            if made.status:
+                raise RuntimeError(made.output)
+            path.write_text(made.output)
+            path.chmod(0o755)
+        return str(path)
+
+    def _start(self, root: str) -> None:
+        if root in self._running:
+            return
+        command = [self._reassert, "agent", "--socket", self._socket(root, True), *self._node.options()]
+        with (self._node.directory / f"agent-{root}.stderr").open("wb") as errors:
+            self._running[root] = subprocess.Popen(
+                [*self._node.inside(root), *command], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            )
+        until = time.monotonic() + _SECONDS
+        while not Path(self._socket(root, True)).exists():
+            if time.monotonic() > until or self._running[root].poll() is not None:
+                raise RuntimeError(f"no agent: {Path(errors.name).read_text()}")
+            time.sleep(0.01)
+
+
+class Record:
+    """What a start's calls of the runtime were given and said, and which files they left."""
+
+    def __init__(self, warm: bool) -> None:
+        self.parts: list[tuple[str, str]] = []
+        self._socket = _SOCKETS[warm]
+
+    def add(self, what: str, text: str) -> None:
+        """One of them, without times."""
+        self.parts.append((what, TIMES.sub("", text).replace(self._socket, "agent")))
+
+    def add_file(self, path: Path) -> None:
+        """A file, which may be missing."""
+        text = path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else "missing"
+        self.add(path.name, text)
+
+    def difference(self, other: Record) -> str:
+        """The first one that differs, and how; "" if all are the same."""
+        for (what, text), (name, otherwise) in zip(self.parts, other.parts, strict=False):
+            if (what, text) != (name, otherwise):
+                at = next((at for at, pair in enumerate(zip(text, otherwise)) if pair[0] != pair[1]), 0)  # noqa: B905
+                shown = slice(max(0, at - 200), at + 300)
+                return f"{what}: warm {text[shown]!r}, cold ({name}) {otherwise[shown]!r}"
+        if len(self.parts) != len(other.parts):
+            return f"warm ends with {self.parts[-1][0]}, cold with {other.parts[-1][0]}"
+        return ""
