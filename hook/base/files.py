@@ -1,9 +1,15 @@
 """Operations on files and descriptors that few container starts need. Part of the start path: builtins only."""
 
+import errno
 import posix
 
 from hook.base.system import write_all
 from hook.base.text import message
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether an error is about this process, and says nothing about the path that was looked at."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def make_directory(path: str, mode: int) -> None:

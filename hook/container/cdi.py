@@ -81,11 +81,13 @@ def items(edits: "dict[str, object]", key: str, kind: "type[T]") -> "list[T]":
 
 
 def spec_files(directory: str) -> "list[str]":
-    """The paths of the spec files of a directory."""
+    """The paths of the spec files of a directory. Raises Undecided."""
     try:
         names = sorted(posix.listdir(directory))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise Undecided(describe(error)) from None
     return [f"{directory}/{name}" for name in names if name.endswith((".json", ".yaml", ".yml"))]
 
 

@@ -7,6 +7,7 @@ import posix
 
 from hook.base.compare import glob_match, literal_start
 from hook.base.errors import Undecided
+from hook.base.files import is_shortage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,14 +99,22 @@ def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, posix.D
 def _is_on(device: int, entry: "posix.DirEntry[str]") -> bool:
     try:
         return entry.stat(follow_symlinks=False).st_dev == device
-    except OSError:  # removed meanwhile
+    except OSError as error:  # removed meanwhile
+        _raise_shortage(error)
         return False
+
+
+def _raise_shortage(error: OSError) -> None:
+    """What cannot be looked at is not missing: a container could have it."""
+    if is_shortage(error):
+        raise error
 
 
 def _add(found: "dict[Number, str]", path: str) -> None:
     try:
         number = number_of(posix.stat(path))
-    except OSError:  # removed meanwhile, or a dangling link
+    except OSError as error:  # removed meanwhile, or a dangling link
+        _raise_shortage(error)
         return
     if number:
         found.setdefault(number, path)
@@ -115,7 +124,8 @@ def within(path: str) -> "dict[Number, str]":
     """The device node at a path, or the nodes below it: of what a device plugin named. Raises Undecided, OSError."""
     try:
         status = posix.stat(path)
-    except OSError:
+    except OSError as error:
+        _raise_shortage(error)
         return {}
     number = number_of(status)
     if number:
@@ -129,10 +139,14 @@ def inode(status: posix.stat_result) -> "Inode":
 
 
 def directories_above(path: str) -> "list[Inode]":
-    """The directory that holds a path's file, and those above it, up to `/`, as the node has them mounted."""
+    """The directory that holds a path's file, and those above it, up to `/`, as the node has them mounted.
+
+    Raises OSError.
+    """
     try:
         fd = posix.open(path.rpartition("/")[0] or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        _raise_shortage(error)
         return []
     above: list[Inode] = []
     try:

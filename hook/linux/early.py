@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from hook.base.compare import clean, is_below, parents
 from hook.base.errors import Unacceptable, named
+from hook.base.files import is_shortage
 from hook.base.system import is_link
 from hook.container.spec import Spec
-from hook.linux.walk import DIRECTORIES, Misled, is_shortage, walk
+from hook.linux.walk import DIRECTORIES, Misled, walk
 from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
 

@@ -9,9 +9,10 @@ import errno
 import posix
 
 from hook.base.errors import Unacceptable, named
+from hook.base.files import is_shortage
 from hook.container.nodes import inode, number_of, words
 from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
-from hook.linux.walk import is_shortage, mount_table
+from hook.linux.walk import mount_table
 from hook.reserve import Reason
 from hook.reserve.devices import KIND
 

@@ -27,11 +27,6 @@ class Misled(Exception):
     """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
 
 
-def is_shortage(error: OSError) -> bool:
-    """Whether an error is about this process, and says nothing about the path that was looked at."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
 class NotSo(Exception):
     """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
 

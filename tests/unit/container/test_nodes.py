@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.compare import glob_match
+from hook.base.compare import glob_match, is_pattern
 from hook.base.errors import Undecided
 from hook.container import nodes
+from hook.container.cdi import spec_files
 from hook.container.nodes import directories_above, inode, matching, number_in, within
 from unit.support import examples
 
@@ -73,6 +76,8 @@ def test_every_node_that_matches_is_found_and_no_other(dev: Path, pattern: str) 
     wanted = {n for n in TREE if glob_match(full, f"{dev}/{n}") and not (dev / n).is_symlink()}
     linked = {os.readlink(dev / n) for n in ("gpu-link",) if glob_match(full, f"{dev}/{n}")}
     linked |= {"dri/card0"} if glob_match(full, f"{dev}/dri/by-path/pci") else set()
+    if not is_pattern(full) and os.path.exists(full):  # `//` in a path is `/`
+        wanted, linked = {n for n in TREE if os.path.samefile(full, dev / n)}, set()
     found = {TREE[minor] for _, _, minor in matching(full)}
     assert found == wanted | linked
 
@@ -101,6 +106,21 @@ def test_directories_above_are_known_by_what_they_are(dev: Path) -> None:
     assert above[:2] == [inode(os.stat(dev / "dri")), inode(os.stat(dev))]
     assert above[-1] == inode(os.stat("/"))
     assert directories_above(f"{dev}/nowhere/x") == []
+
+
+@pytest.mark.parametrize("look", [directories_above, within, matching, lambda path: spec_files(os.path.dirname(path))])
+def test_what_no_descriptor_is_free_for_is_not_taken_for_missing(dev: Path, look: Callable[[str], object]) -> None:
+    """It would not be closed to a container."""
+    path = f"{dev}/dri" if look is within else f"{dev}/dri/*"
+    free = os.dup(0)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises((OSError, Undecided), match="Too many open files"):
+            look(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
