@@ -18,6 +18,10 @@ from hook.base.system import is_file
 SETTLED_NS = 100_000_000
 """Age in nanoseconds from which a file is cached; the clock of Linux file times ticks every 1 to 10 ms."""
 
+_SECOND_NS = 1_000_000_000
+_COARSE_NS = 2 * _SECOND_NS + SETTLED_NS
+"""The same where times are whole seconds, as on ext4 with inodes of 128 bytes, or even ones (FAT)."""
+
 T = TypeVar("T")
 
 
@@ -38,12 +42,17 @@ class Kept(Generic[T]):
                 self._values.move_to_end(path)
                 return found[1]
         value = make()
-        if key and key == _key(path) and time.time_ns() - max(key[3:]) > SETTLED_NS:
+        if key and key == _key(path) and is_settled(max(key[3:])):
             with self._lock:
                 self._values[path] = (key, value)
                 while len(self._values) > self._count:
                     self._values.popitem(last=False)
         return value
+
+
+def is_settled(changed: int) -> bool:
+    """Whether a file that was last changed at this time, in nanoseconds, gets another time by any further change."""
+    return time.time_ns() - changed > (SETTLED_NS if changed % _SECOND_NS else _COARSE_NS)
 
 
 def _key(path: str) -> tuple[int, ...]:

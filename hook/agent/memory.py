@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Sequence
 
 from hook.adapters.caller import Options
 from hook.adapters.nri.metrics import NoMetrics
 from hook.agent.cold import POLICY, GoCold
-from hook.agent.kept import SETTLED_NS, Kept
+from hook.agent.kept import Kept, is_settled
 from hook.base.compare import parents
 from hook.base.system import Untrusted, trusted
 from hook.policy import store
@@ -87,5 +86,4 @@ def _lasts(directories: _Keys, files: _Keys) -> bool:
     """Whether any later change is seen in the keys: there is no link, and no file that has just changed."""
     if not files or not all(stat.S_ISDIR(key[0]) for key in directories):
         return False
-    now = time.time_ns()
-    return all(stat.S_ISREG(key[0]) and now - max(key[-2:]) > SETTLED_NS for key in files)
+    return all(stat.S_ISREG(key[0]) and is_settled(max(key[-2:])) for key in files)

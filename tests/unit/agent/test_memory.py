@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from hook.agent.cold import GoCold
 from hook.agent.kept import SETTLED_NS
-from hook.agent.memory import Memory
+from hook.agent.memory import Memory, _lasts
 from hook.policy.compiler import refresh
 from unit.support import document
 
@@ -48,6 +49,13 @@ def test_a_policy_is_kept_until_its_files_or_their_directories_change(memory: Me
         memory.policy()
     refresh(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store")
     assert memory.policy().fingerprint != first.fingerprint
+
+
+def test_a_policy_with_times_in_whole_seconds_is_kept_after_its_second() -> None:
+    now = time.time_ns() // 10**9 * 10**9
+    directories = [(stat.S_IFDIR, 1)]
+    for ago, lasts in ((1, False), (3, True)):
+        assert _lasts(directories, [(stat.S_IFREG, 1, now - ago * 10**9, now - ago * 10**9)]) == lasts
 
 
 def test_a_directory_that_was_replaced_is_looked_at(memory: Memory, root_dir: Path) -> None:
