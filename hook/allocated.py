@@ -3,6 +3,7 @@
 import posix
 
 from hook.base.errors import Unacceptable, Undecided, describe
+from hook.base.files import is_shortage
 from hook.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.container.identity import DOCKER, SANDBOX, Identity
 from hook.decide import check_source
@@ -38,7 +39,7 @@ def gather_allocated(
         try:
             facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
         except (OSError, Undecided) as error:
-            facts.allocation_problem = describe(error)
+            facts.allocation_problem = _problem(error)
     patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
         _read_devices(facts, patterns)
@@ -80,7 +81,7 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
         pass
     except (OSError, Undecided) as error:
         facts.allocations = []
-        facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
+        facts.allocation_problem = _problem(error, path)
 
 
 def _uses_claims(rule: Rule) -> bool:
@@ -102,7 +103,7 @@ def _read_claims(
     except FileNotFoundError:  # no driver of resource claims on this node
         return
     except (OSError, Undecided) as error:
-        facts.allocation_problem = describe(error) if isinstance(error, Undecided) else f"{path}: {error.strerror}"
+        facts.allocation_problem = _problem(error, path)
         return
     from hook.container.cdi import env_of_devices  # only a node with claims loads them
     from hook.container.claims import claims
@@ -113,7 +114,7 @@ def _read_claims(
             for name, values in env_of_devices(claim.cdi, claim=str(claim)).items():
                 facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
     except Undecided as error:
-        facts.allocation_problem = describe(error)
+        facts.allocation_problem = _problem(error)
 
 
 def _read_devices(facts: Facts, patterns: "list[str]") -> None:
@@ -122,7 +123,14 @@ def _read_devices(facts: Facts, patterns: "list[str]") -> None:
     try:
         facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
     except (OSError, Undecided) as error:
-        facts.allocation_problem = describe(error)
+        facts.allocation_problem = _problem(error)
+
+
+def _problem(error: Exception, path: str = "") -> str:
+    """Why the allocations are unknown. `path`: of the file that could not be read. Raises OSError for a shortage."""
+    if is_shortage(error):
+        raise error
+    return f"{path}: {error.strerror}" if path and isinstance(error, OSError) else describe(error)
 
 
 def _read_device(facts: Facts, path: str) -> None:

@@ -1,6 +1,7 @@
 """What becomes of a container about which reassert could not decide or act. Part of the start path: builtins only."""
 
 from hook.base.errors import TooLarge, Unacceptable, describe
+from hook.base.files import is_shortage
 from hook.decide import Case, Verdict
 from hook.events import DENIED, ERROR, WOULD_DENY, container_event
 from hook.policy.model import AUDIT, IGNORE
@@ -13,20 +14,24 @@ def verdict(case: Case, error: Exception) -> Verdict:
     """`failurePolicy` says whether the container starts.
 
     An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce mode:
-    no `failurePolicy` lets it through.
+    no `failurePolicy` lets it through. Nor a shortage of descriptors or memory, which other containers can cause.
+    Raises `error` for one of the agent: it answers "start cold", and that process has its own.
     """
+    short = is_shortage(error)
+    if short and case.start.get("start") == "warm":
+        raise error
     text = describe(error)
     if isinstance(error, OSError) and case.where not in text:
         text = f"{case.where}: {text}"
     if case.policy is None:  # it failed before the policy was loaded
         case.policy = case.load()
     audit = case.policy.mode == AUDIT
-    if isinstance(error, CAUSED_BY_THE_CONTAINER):
+    if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
         event = denial_event(container_event(case), text, audit)
         return Verdict("" if audit else case.refused(text), event)
-    starts = audit or case.policy.failure_policy == IGNORE
-    would_deny = audit and case.policy.failure_policy != IGNORE
-    event = error_event(container_event(case), text, starts, would_deny)
+    ignored = case.policy.failure_policy == IGNORE and not short
+    starts = audit or ignored
+    event = error_event(container_event(case), text, starts, audit and not ignored)
     return Verdict("" if starts else case.refused(text), event)
 
 

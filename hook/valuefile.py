@@ -3,6 +3,7 @@
 import posix
 
 from hook.base.errors import Undecided, describe
+from hook.base.files import is_shortage
 from hook.base.jsontext import Malformed, decode
 from hook.base.system import Untrusted, is_file, read_fd, trusted
 from hook.plan import Facts
@@ -12,10 +13,12 @@ VALUE_LIMIT = 128 * 1024
 
 
 def read_value(facts: Facts, path: str) -> None:
-    """Note the first line of a file, or why it cannot be read."""
+    """Note the first line of a file, or why it cannot be read. Raises OSError for a shortage."""
     try:
         facts.files[path] = first_line(path)
     except (Untrusted, Undecided, OSError) as error:
+        if is_shortage(error):
+            raise
         facts.unreadable[path] = describe(error)
 
 

@@ -70,7 +70,7 @@ def correct_exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list
         _replace_reserved(invocation, arguments, reserved)
         return arguments
     except Exception as error:  # an exec without the env that was decided at create is refused
-        raise Unacceptable(f"exec: {describe(error)}") from None
+        raise Unacceptable(f"exec: {describe(error)}") from error
 
 
 def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: Reserved, caller: ExecCaller) -> None:

@@ -7,9 +7,11 @@ from hook.base.system import write_all
 from hook.base.text import message
 
 
-def is_shortage(error: OSError) -> bool:
-    """Whether an error is about this process, and says nothing about the path that was looked at."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+def is_shortage(error: "BaseException | None") -> bool:
+    """Whether an error, or its cause, is about this process, and says nothing about the path that was looked at."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    return error is not None and is_shortage(error.__cause__)
 
 
 def make_directory(path: str, mode: int) -> None:

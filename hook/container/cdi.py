@@ -87,7 +87,7 @@ def spec_files(directory: str) -> "list[str]":
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise Undecided(describe(error)) from None
+        raise Undecided(describe(error)) from error
     return [f"{directory}/{name}" for name in names if name.endswith((".json", ".yaml", ".yml"))]
 
 
@@ -106,7 +106,7 @@ def read_spec(path: str, kinds: "list[str]") -> object:
         return parse(text)
     except (OSError, ReassertError, Malformed) as error:
         reason = describe(error) if isinstance(error, OSError) else error
-        raise Undecided(f"CDI spec {path}: {reason}; correct or remove the file") from None
+        raise Undecided(f"CDI spec {path}: {reason}; correct or remove the file") from error
 
 
 def _edits(spec: object, name: str) -> "list[dict[str, object]] | None":

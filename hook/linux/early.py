@@ -66,7 +66,7 @@ def _walked(root: int, path: str) -> tuple[str, set[str]]:
         place = walk(root, path, everywhere=True)
     except (Misled, OSError) as error:
         if isinstance(error, OSError) and (is_shortage(error) or error.errno == errno.ELOOP):  # runc follows 255 links
-            raise Unacceptable(f"{named(path)} of the container cannot be followed: {error.strerror}") from None
+            raise Unacceptable(f"{named(path)} of the container cannot be followed: {error.strerror}") from error
         return path, set()  # the runtime has no way there either
     place.close()
     return place.path, {way for _, way in place.crossed}.union(parents(place.path))

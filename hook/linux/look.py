@@ -9,6 +9,7 @@ import posix
 
 from hook.base.compare import directories, is_below
 from hook.base.errors import named
+from hook.base.files import is_shortage
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     clone_source,
@@ -277,7 +278,8 @@ class View:
             if other.mount and is_below(other.name, edit.name):
                 try:
                     place = walk(self.root, other.name)
-                except (Misled, OSError):
+                except (Misled, OSError) as error:
+                    _cannot(error)
                     continue
                 place.close()
                 if all(number == self.own or number in self.ours for number, _ in place.crossed):
@@ -354,6 +356,9 @@ def tree_of(source: str) -> tuple[int, str]:
 
 
 def _cannot(error: Exception) -> str:
+    """Why a path cannot be reached. Raises OSError for a shortage, which is not the path's."""
+    if is_shortage(error):
+        raise error
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return reason if reason and reason.startswith("leads") else f"cannot be reached: {reason}"
 

@@ -82,7 +82,7 @@ def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Rea
 def _say_if_unseen(error: OSError, path: str) -> None:
     """Raises Unacceptable if something may be there: a path of more than 4 KiB, or no descriptor is free."""
     if is_shortage(error) or error.errno == errno.ENAMETOOLONG:
-        raise Unacceptable(f"{named(path)} of the container cannot be looked at: {error.strerror}") from None
+        raise Unacceptable(f"{named(path)} of the container cannot be looked at: {error.strerror}") from error
 
 
 def _check(status: posix.stat_result, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:

@@ -302,6 +302,8 @@ class Trial:
         return found[:1]
 
     def _needless_refusal(self, outcome: Outcome) -> list[Violation]:
+        if features(self.case, "flip") and not outcome.ours:
+            return []  # the runtime's own affair, at this moment
         said = outcome.output[-400:] or str(outcome.events[-1:])[-400:]
         spec = self.case["policy"]["spec"]
         if spec.get("mode") == "Audit":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,28 @@ def test_failure_that_a_containers_own_text_can_cause_is_refused_too(root_dir: P
     verdict = Node(root_dir, CA, failurePolicy="Ignore").failing(error)
     assert verdict.refusal
     assert said(verdict)["event"] == "container.denied"
+
+
+def caused_by(error: OSError) -> Exception:
+    try:
+        raise Unacceptable("/x of the container cannot be followed") from error
+    except Unacceptable as found:
+        return found
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("made", [lambda error: error, caused_by])
+def test_a_shortage_starts_no_container_that_was_not_decided_about(
+    root_dir: Path, code: int, made: Callable[[OSError], Exception]
+) -> None:
+    """Another container may keep the descriptors of the agent. It is an error of reassert: a cold start is tried."""
+    for mode in ("Enforce", "Audit"):
+        verdict = Node(root_dir / mode, CA, failurePolicy="Ignore", mode=mode).failing(made(OSError(code, "short")))
+        assert bool(verdict.refusal) == (mode == "Enforce")
+        assert said(verdict)["event"] == {"Enforce": "container.error", "Audit": "container.would-deny"}[mode]
+    case = Case("runtime", "0a1b", lambda: pytest.fail("a policy is not asked for"), start={"start": "warm"})
+    with pytest.raises((OSError, Unacceptable)):
+        case.failed(made(OSError(code, "short")))
 
 
 def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:

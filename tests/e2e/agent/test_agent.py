@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
 import signal
 import threading
@@ -75,6 +77,24 @@ def test_a_mount_that_a_hook_took_away_is_put_back(agent: Agent, bundle: Bundle)
     bundle.config.write_text(json.dumps(config))
     with Running(agent.dispatcher(RUNC), bundle) as running:
         assert running.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+
+
+def test_a_look_for_which_no_descriptor_is_free_is_made_by_a_cold_start(agent: Agent, bundle: Bundle) -> None:
+    """What keeps the agent's descriptors can be another container's doing: it must not be failurePolicy's affair."""
+    agent.node.compile(POLICY.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
+    config, script = bundle.saved(), bundle.directory / "umount.sh"
+    config["hooks"] = {"createRuntime": [{"path": str(script), "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}]}
+    file = agent.dispatcher(RUNC)
+    before, limits = len(os.listdir(f"/proc/{agent.pid}/fd")), resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+    for free in range(1, 14):
+        script.write_text("#!/bin/sh\npid=$(sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')\n"
+                          f'nsenter -t "$pid" -m umount -l {bundle.rootfs}/etc/ssl\n'
+                          f"exec prlimit --pid {agent.pid} --nofile={before + free}:\n")  # fmt: skip
+        script.chmod(0o755)
+        bundle.config.write_text(json.dumps(config))
+        with Running(file, bundle) as running:
+            assert running.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n", f"{free} free"
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
 
 
 def edited_after_create(agent: Agent, policy: str, real: str = RUNC) -> str:
