@@ -72,10 +72,14 @@ class Validator(Decider):
         self._held: dict[str, Held] = {}
 
     def validate(self, request: Any) -> Reply:
-        """The decision about what all plugins together ask for. It refuses what leaves the reserved state."""
-        held = self._held.pop(request.container.id, None)
+        """The decision about what all plugins together ask for. It refuses what leaves the reserved state.
+
+        The event that is held stays until there is a decision: where that takes too long, `too_late` writes it.
+        """
+        held = self._held.get(request.container.id)
         first = held.reply.verdict if held else None
         if held and first and first.plan is None:  # `failurePolicy` let it start undecided
+            self.forget(request.container.id)
             return Reply(b"", "", held.reply.tell)
         case = self._case(request.container.id)
         case.tries = False  # the first event has it
@@ -103,6 +107,7 @@ class Validator(Decider):
 
         verdict = self._settle(case, read, act)
         again = self._reply(case, verdict)
+        held = self._held.pop(request.container.id, None)
         if again.refusal or is_new:
             return again
         if held:

@@ -311,6 +311,29 @@ def test_late_answer_refuses(root_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert events_of(plugin)[0]["event"] == "container.denied"
 
 
+@pytest.mark.parametrize("another", [False, True])
+def test_an_adjusted_container_that_starts_after_a_late_answer_has_its_event_once(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, another: bool
+) -> None:
+    """`another`: a further container is created while the directory of CDI specs hangs."""
+    go = threading.Event()
+    monkeypatch.setattr("hook.adapters.nri.validation.edits_of_devices", lambda _: go.wait(20) and [])
+    with running(root_dir, document(GPU, failurePolicy="Ignore"), version=KNOWN) as plugin:
+        plugin.create(["GPU=all"])
+        create = create_request(["GPU=all"])
+        request = VALIDATE(pod=create.pod, container=create.container, adjust={"CDI_devices": [{"name": "a/b=0"}]})
+        streams = [plugin.peer.send("ValidateContainerAdjustment", request, timeout=4)]
+        if another:
+            streams.append(plugin.peer.send("CreateContainer", create_request(["GPU=void"], id="c1")))
+        answers = dict(plugin.peer.response() for _ in streams)
+        assert not messages.get("ValidateContainerAdjustmentResponse").FromString(answers[streams[0]].payload).reject
+        go.set()
+        wait_until(lambda: len(events_of(plugin)) == 2)
+        plugin.peer.call("StateChange", messages.get("Empty")())
+        assert [event["event"] for event in events_of(plugin)] == ["container.edited", "container.error"]
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") == 1
+
+
 # -- generated: what the plugin asks for itself is never refused afterwards
 
 _NAMES = st.sampled_from(["GPU", "CA", "NVIDIA_X", "PATH", "A"])
