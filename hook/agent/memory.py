@@ -29,7 +29,7 @@ class Memory:
         self.source = source
         self.directory = directory
         self.events = event_log
-        self.stores: Kept[store.Stored | None] = Kept(1)
+        self.stores: Kept[store.Stored] = Kept(1)
         self.checkpoints: Kept[bytes] = Kept(2)
         self.bundles: Kept[str] = Kept(_DECISIONS)
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
@@ -70,8 +70,8 @@ class Memory:
             trusted(path)
         except (Untrusted, OSError):
             raise GoCold(POLICY) from None
-        stored = self.stores.get(path, lambda: store.read_store(self.source, self.directory))
-        if stored is None or (not problem and not stored.has_compiled(key)):
+        stored = self.stores.get(path, self._read)
+        if not problem and not stored.has_compiled(key):
             raise GoCold(POLICY)
         state = (stored, problem, tuple(key))
         last = self._policy
@@ -80,6 +80,13 @@ class Memory:
         policy = stored.policy(self.source, key, problem)
         self._policy = (state, policy)
         return policy, problem
+
+    def _read(self) -> store.Stored:
+        """Reads the store. Raises GoCold, so that a failure is not kept."""
+        stored = store.read_store(self.source, self.directory)
+        if stored is None:
+            raise GoCold(POLICY)
+        return stored
 
 
 def _lasts(directories: _Keys, files: _Keys) -> bool:

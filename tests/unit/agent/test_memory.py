@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import time
 from pathlib import Path
@@ -56,6 +57,15 @@ def test_a_policy_with_times_in_whole_seconds_is_kept_after_its_second() -> None
     directories = [(stat.S_IFDIR, 1)]
     for ago, lasts in ((1, False), (3, True)):
         assert _lasts(directories, [(stat.S_IFREG, 1, now - ago * 10**9, now - ago * 10**9)]) == lasts
+
+
+def test_a_store_that_could_not_be_read_once_is_read_again(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example while no descriptor was free. Else every later start would be cold."""
+    with monkeypatch.context() as patch:
+        patch.setattr("hook.policy.store.read_file", lambda *_: os.open("/proc/self/fd/-1", 0))
+        with pytest.raises(GoCold):
+            memory.policy()
+    assert not memory.policy().missing
 
 
 def test_a_directory_that_was_replaced_is_looked_at(memory: Memory, root_dir: Path) -> None:
