@@ -155,6 +155,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                     self.plain(path)
             return
         config = runtime.config_path(invocation)
+        if invocation.value("config"):  # crun's: the bundle, with a relative root.path, may be elsewhere
+            self.plain(invocation.value("bundle") or ".")
         try:
             self._held = (config, *self._opened(config, os.O_RDONLY | os.O_NONBLOCK))
         except OSError:
@@ -293,6 +295,8 @@ def _of_hook(request: Request, caller: Asking) -> bytes:
         raise GoCold(OPTIONS) from None
     if options.operands[0] not in _WARM_STAGES:
         raise GoCold(STAGE)
+    if options.config.rpartition("/")[0] != options.bundle:
+        caller.plain(options.bundle)
     status = hooks.run(options, caller)
     return _ended(caller, status) if status else protocol.go()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.agent.support import Cold
+from e2e.agent.support import WENT_COLD, Cold
 from e2e.support import POLICY, run
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -87,11 +87,22 @@ def test_cold_for_paths_that_mean_something_else_to_the_agent(start: Cold) -> No
     for arguments in (
         ("create", "--bundle", "/proc/self/cwd", "0a"),
         ("create", "--bundle", "/proc/thread-self/root" + str(start.bundle), "0a"),
+        ("create", "--bundle", "/proc/self/cwd", "--config", str(start.bundle / "config.json"), "0a"),
         ("exec", "--process", "/dev/stdin", "0a"),
     ):
         assert start.is_cold(*arguments), arguments
     (start.bundle / "link").symlink_to("/proc/self/cwd")
     assert start.is_cold("create", "--bundle", "link", "0a")
+
+
+def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:
+    """crun takes --config apart from the bundle, in which a relative root.path is."""
+    hook = start.agent.only_warm(start.agent.hook_file())
+    state = json.dumps({"id": "0a", "bundle": "/proc/self/cwd", "pid": 1})
+    for bundle, status in ((str(start.bundle), 1), ("/proc/self/cwd", WENT_COLD)):
+        command = [hook, "--bundle", bundle, "--config", str(start.bundle / "config.json"), "createRuntime"]
+        done = subprocess.run(command, cwd=start.bundle, input=state, text=True, capture_output=True, timeout=60)
+        assert done.returncode == status, done.stderr
 
 
 def test_a_refusal_is_cold_with_a_log_that_means_something_else_to_the_agent(start: Cold) -> None:
