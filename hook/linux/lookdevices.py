@@ -121,7 +121,10 @@ def _look_into(root: int, top: str, closed: "Closed", found: "dict[str, Reason]"
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(at)
                 elif not (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
-                    _check(entry.stat(follow_symlinks=False), at, closed, found)
+                    try:
+                        _check(entry.stat(follow_symlinks=False), at, closed, found)
+                    except FileNotFoundError:  # another container removed it from a volume
+                        continue
         finally:
             posix.close(fd)
 

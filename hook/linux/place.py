@@ -5,6 +5,7 @@ import posix
 
 from hook.base.compare import clean, is_below
 from hook.base.errors import named
+from hook.base.files import is_shortage
 from hook.container.spec import Spec
 from hook.linux.mountns import (
     PRIVATE,
@@ -63,14 +64,20 @@ def _place(root: int, edit: PlaceMount, tree: int, spec: Spec, shared: set[int])
 
 
 def _clone(root: int, path: str) -> int:
+    """A copy of the mount at a path, -1 if nothing is there. Raises NotSo: image and pod choose what is there."""
     try:
         fd = open_in_root(root, path)
+        try:
+            return clone_tree(fd, path)
+        finally:
+            posix.close(fd)
     except FileNotFoundError:
         return -1
-    try:
-        return clone_tree(fd, path)
-    finally:
-        posix.close(fd)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        what = f"{named(path)}, which allowBelow lets through, cannot be reached"
+        raise NotSo(f"{what}: {posix.strerror(error.errno or 0)}") from None
 
 
 def _mount(root: int, path: str, tree: int, complaint: str, shared: set[int], make: bool = True) -> None:

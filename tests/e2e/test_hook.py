@@ -216,6 +216,27 @@ def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node,
     )
 
 
+def test_nor_for_a_link_on_the_way_to_what_is_allowed_below(real: str, node: Node, bundle: Bundle) -> None:
+    """runc follows 255 links, the kernel 40."""
+    policy = POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}")
+    node.compile(policy.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
+    (node.ca / "private").mkdir(exist_ok=True)
+    for number in range(45):
+        (bundle.rootfs / f"link{number}").symlink_to(f"/link{number + 1}" if number < 44 else "/srv")
+    (bundle.rootfs / "srv").mkdir(exist_ok=True)
+    (bundle.rootfs / "etc/ssl/private").symlink_to("/link0")
+    (bundle.directory / "private").mkdir()
+    bundle.bind(bundle.directory / "private", "/etc/ssl/private", "ro")
+    add_hook(bundle, node, "createRuntime", "--mount-ca")
+    container = Running(real, bundle)
+    if "crun" in real and container.create():
+        assert "reassert" not in container.output(), "crun follows 40 links"
+        return
+    assert "/etc/ssl/private, which allowBelow lets through, cannot be reached: Too many levels" in reason(
+        node, container
+    )
+
+
 def allow_below(node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
     for name in ("private", "certs"):
