@@ -59,7 +59,7 @@ class Trial:
             return "invalid policy", [Violation("policy refused", compiled.output)]
         start = Start(self.node, self.case, self.runtime, adapter, name)
         outcome = start.run(self._paths())
-        found = self._crashes(outcome)
+        found = self._crashes(outcome) + self._errors(outcome)
         if outcome.leaked and self.reserved.mounts:
             found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
         changed = [name for name in self.node.changed() if not self._is_writable(name)]
@@ -141,6 +141,11 @@ class Trial:
                     return [Violation("crash", text[-600:])]
         is_ours = outcome.timed_out and not fifo_in_image(self.case)
         return [Violation("hangs", outcome.output[-300:])] if is_ours else []
+
+    def _errors(self, outcome: Outcome) -> list[Violation]:
+        """What `failurePolicy` would decide about, though the node has all that the policy names."""
+        said = [event["errors"] for event in outcome.events if event.get("event") == "container.error"]
+        return [Violation("error", str(said[0])[:600])] if said and not self.reserved.undecidable else []
 
     def _must(self) -> bool:
         """Whether what is reserved has to be there in a container that runs."""
