@@ -86,7 +86,7 @@ def test_a_look_for_which_no_descriptor_is_free_is_made_by_a_cold_start(agent: A
     config["hooks"] = {"createRuntime": [{"path": str(script), "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}]}
     file = agent.dispatcher(RUNC)
     before, limits = len(os.listdir(f"/proc/{agent.pid}/fd")), resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
-    for free in range(1, 14):
+    for free in range(2, 10):
         script.write_text("#!/bin/sh\npid=$(sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')\n"
                           f'nsenter -t "$pid" -m umount -l {bundle.rootfs}/etc/ssl\n'
                           f"exec prlimit --pid {agent.pid} --nofile={before + free}:\n")  # fmt: skip
@@ -94,6 +94,7 @@ def test_a_look_for_which_no_descriptor_is_free_is_made_by_a_cold_start(agent: A
         bundle.config.write_text(json.dumps(config))
         with Running(file, bundle) as running:
             assert running.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n", f"{free} free"
+            assert WANTED in running.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=y")).splitlines()
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
 
 
