@@ -64,11 +64,22 @@ class PlaceMount(Edit):
     """
 
     kind = KIND
-    mount: "OciMount | None"
-    companions: "frozenset[str]"
-    before: "list[OciMount]"
-    origin: str = ""
-    volumes_above: bool = False
+
+    def __init__(
+        self,
+        rule: str,
+        name: str,
+        mount: "OciMount | None",
+        companions: "frozenset[str]",
+        before: "list[OciMount]",
+        origin: str = "",
+        volumes_above: bool = False,
+    ) -> None:
+        super().__init__(rule, name, origin)
+        self.mount = mount
+        self.companions = companions
+        self.before = before
+        self.volumes_above = volumes_above
 
     def source(self) -> str:
         """The path on the node, "" if nothing may be mounted."""
