@@ -156,13 +156,14 @@ class Case:
         event = None if done.handed_on else self.event(decided, done)
         return Verdict("", event, decided, reasons, None if event or done.handed_on else self)
 
-    def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
+    def event(self, decided: Plan, done: Done, is_draft: bool = False) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
         other = done.draft or done.denials or self.trial or decided.policy.warning
         if not (made or decided.denials or decided.errors or other):
             return None
-        event = events.plan_event(events.container_event(self), decided, done, made)
+        event = events.draft_event(self) if is_draft else events.container_event(self)
+        events.plan_event(event, decided, done, made)
         if self.trial or "tried" in (done.draft or ()):
             from hook.trial import tell
 
