@@ -194,12 +194,12 @@ def gather(
     """
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]
-    if any(rule.uses_allocations() for rule in rules):
+    if True in [rule.uses_allocations for rule in rules]:
         from hook.allocated import gather_allocated
 
         gather_allocated(facts, policy, identity, rules, read)
     skipped: dict[str, str] = {}
-    if policy.mode == AUDIT or any(rule.tried for rule in rules):
+    if policy.mode == AUDIT or True in [rule.tried for rule in rules]:
         from hook.remote import untouched
 
         skipped = untouched(rules, facts)

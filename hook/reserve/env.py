@@ -89,6 +89,11 @@ class Reserved:
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
         self.values = values
         self.absent = absent
+        self._starts: tuple[str, ...] = ()
+        self._ends: tuple[str, ...] = ()
+        self._rest: list[str] = []
+        if not absent:
+            return
         # One call rules a name out for all patterns: by their literal starts, or their ends where they have no start.
         # Almost no name matches. A pattern without both (`*x*`) has to be tried on every name.
         ends = [(p, p.rpartition("*")[2].rpartition("?")[2]) for p in absent if not literal_start(p)]
