@@ -7,7 +7,6 @@ import posix
 import time
 
 from hook import events
-from hook.base import Record
 from hook.base.system import is_directory, read_file
 from hook.container.identity import Identity
 from hook.plan import ALL, Container, Facts, Plan, plan
@@ -31,7 +30,7 @@ CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
 or nowhere, because the adapter only asked another program for the edits."""
 
 
-class Done(Record):
+class Done:
     """The result of an adapter's attempt to carry out a plan.
 
     `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
@@ -40,25 +39,41 @@ class Done(Record):
     `draft`: the event that an earlier adapter left for this one to complete.
     """
 
-    verified: str = NOWHERE
-    denials: "Sequence[Reason]" = ()
-    edits: "Sequence[Edit] | None" = None
-    handed_on: bool = False
-    draft: "dict[str, object] | None" = None
+    def __init__(
+        self,
+        verified: str = NOWHERE,
+        denials: "Sequence[Reason]" = (),
+        edits: "Sequence[Edit] | None" = None,
+        handed_on: bool = False,
+        draft: "dict[str, object] | None" = None,
+    ) -> None:
+        self.verified = verified
+        self.denials = denials
+        self.edits = edits
+        self.handed_on = handed_on
+        self.draft = draft
 
 
-class Verdict(Record):
+class Verdict:
     """The result for one container.
 
     `refusal`: one line for the engine, or "". `event`: the event for the log, or None. `plan`: None if no decision was
     reached. `reasons`: why Enforce mode would refuse the container. `unchanged`: the case, if there was nothing to do.
     """
 
-    refusal: str
-    event: "dict[str, object] | None"
-    plan: "Plan | None" = None
-    reasons: "Sequence[Reason]" = ()
-    unchanged: "Case | None" = None
+    def __init__(
+        self,
+        refusal: str,
+        event: "dict[str, object] | None",
+        plan: "Plan | None" = None,
+        reasons: "Sequence[Reason]" = (),
+        unchanged: "Case | None" = None,
+    ) -> None:
+        self.refusal = refusal
+        self.event = event
+        self.plan = plan
+        self.reasons = reasons
+        self.unchanged = unchanged
 
 
 class Case:
@@ -141,13 +156,14 @@ class Case:
         event = None if done.handed_on else self.event(decided, done)
         return Verdict("", event, decided, reasons, None if event or done.handed_on else self)
 
-    def event(self, decided: Plan, done: Done) -> "dict[str, object] | None":
+    def event(self, decided: Plan, done: Done, is_draft: bool = False) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
         other = done.draft or done.denials or self.trial or decided.policy.warning
         if not (made or decided.denials or decided.errors or other):
             return None
-        event = events.plan_event(events.container_event(self), decided, done, made)
+        event = events.draft_event(self) if is_draft else events.container_event(self)
+        events.plan_event(event, decided, done, made)
         if self.trial or "tried" in (done.draft or ()):
             from hook.trial import tell
 
@@ -178,12 +194,12 @@ def gather(
     """
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]
-    if any(rule.uses_allocations() for rule in rules):
+    if True in [rule.uses_allocations for rule in rules]:
         from hook.allocated import gather_allocated
 
         gather_allocated(facts, policy, identity, rules, read)
     skipped: dict[str, str] = {}
-    if policy.mode == AUDIT or any(rule.tried for rule in rules):
+    if policy.mode == AUDIT or True in [rule.tried for rule in rules]:
         from hook.remote import untouched
 
         skipped = untouched(rules, facts)

@@ -68,6 +68,11 @@ def container_event(case: "Case") -> "dict[str, object]":
     return event
 
 
+def draft_event(case: "Case") -> "dict[str, object]":
+    """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
+    return {"timestamp": timestamp(case.began[0]), "adapter": case.adapter, **case.start}
+
+
 def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bool:
     """Whether the container is a probe, which `node verify` or `node install` started as root."""
     try:

@@ -164,7 +164,7 @@ def plan(
     rules = [match.rule for match in matches if match.applies]
     problem = container.facts.allocation_problem
     for rule in rules:
-        if problem and rule.uses_allocations():
+        if problem and rule.uses_allocations:
             outcome.cannot_tell(rule.name, "", problem)
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:

@@ -12,12 +12,18 @@ if TYPE_CHECKING:
 
 
 class Decision:
-    """What `create` decided for a container: the policy's fingerprint, the reserved env, paths of reserved mounts."""
+    """What `create` decided for a container: the policy's fingerprint, the reserved env, paths of reserved mounts.
 
-    def __init__(self, policy: object, env: Reserved, mounts: "list[object]") -> None:
+    `draft`: the event to complete, None if the annotation holds none.
+    """
+
+    def __init__(
+        self, policy: object, env: Reserved, mounts: "list[object]", draft: "dict[str, object] | None"
+    ) -> None:
         self.policy = policy
         self.env = env
         self.mounts = mounts
+        self.draft = draft
 
 
 def read(annotations: "dict[str, str]") -> "Decision | None":
@@ -27,15 +33,11 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         return None
     try:
         env = Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
-        return Decision(value.get("policy"), env, list(value.get("mounts", [])))  # type: ignore[call-overload]  # or it raises
+        event = value.get("event")
+        draft = event if isinstance(event, dict) else None
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft)  # type: ignore[call-overload]  # or it raises
     except (KeyError, TypeError, ValueError) as error:
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
-
-
-def read_draft(annotations: "dict[str, str]") -> "dict[str, object] | None":
-    """The event to complete, None if the annotation holds none. Raises Undecided if it cannot be read."""
-    draft = (_parsed(annotations) or {}).get("event")
-    return draft if isinstance(draft, dict) else None
 
 
 def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":

@@ -82,13 +82,12 @@ def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: R
     content, is_regular = caller.process_file(path)
     target = process.ProcessFile(content, path)
     target.env = reserved.correct(target.env)
-    data = target.render()
     if not is_regular:
         last = arguments[option.end - 1]
         preserved = _number(invocation.value("preserve-fds")) + _number(caller.environment.get(b"LISTEN_FDS"))
-        arguments[option.end - 1] = last[: len(last) - len(path)] + _memory_file(data, 3 + preserved)
+        arguments[option.end - 1] = last[: len(last) - len(path)] + _memory_file(target.render(), 3 + preserved)
     elif target.changed():
-        caller.replace(path, data)
+        caller.replace(path, target.render())
 
 
 def _number(text: "str | bytes | None") -> int:

@@ -53,7 +53,7 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     decided.apply(spec)
     draft = ""
     if decided.is_seen_in_the_container():
-        event = case.event(decided, Done(CONTAINER))
+        event = case.event(decided, Done(CONTAINER), is_draft=True)
         draft = line(event) if event else ""  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
         entries: Any = spec.hooks.get(STAGE) or []

@@ -135,10 +135,11 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        late = _late(decided, spec, _earlier(decided, spec) if HANDED_ON in options.flags else None)
+        created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
+        late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
-        draft = decision.read_draft(spec.annotations) if HANDED_ON in options.flags else None
+        draft = created.draft if created else None
         if case.trial and HANDED_ON not in options.flags:
             wrong = [e for e in case.trial.edits if not _can_mount(e) and not _takes_effect(e)]
             case.trial.would_refuse([_too_late(edit) for edit in wrong])
@@ -162,12 +163,6 @@ def _bundle_of_crun(state: State, caller: HookCaller) -> str:
     invocation = Invocation(caller.parents_arguments())
     bundle = invocation.value("bundle") or ""
     return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
-
-
-def _earlier(decided: Plan, spec: Spec) -> "decision.Decision | None":
-    """What create decided, if that was by another policy than the one in force now. Raises Undecided."""
-    created = decision.read(spec.annotations)
-    return created if created and created.policy != decided.policy.fingerprint else None
 
 
 def _late(decided: Plan, spec: Spec, created: "decision.Decision | None") -> "list[Reason]":

@@ -12,7 +12,7 @@ from hook.adapters.cmdline import Invocation
 from hook.adapters.handover import correct
 from hook.base.errors import Refused, Undecided, Usage, describe
 from hook.container.identity import Identity, identify
-from hook.container.spec import Spec, env_of
+from hook.container.spec import Spec
 from hook.decide import Case, Done
 from hook.plan import Plan
 
@@ -81,7 +81,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
             data = spec.render()
             caller.replace(config, data)
             there = caller.config(config)
-            if there != data or (done.verified and decided.env.differences(env_of(there))):
+            if there != data or (done.verified and decided.env.differences(spec.env_in(there))):
                 raise Undecided(f"{config} does not contain what was written to it")
         return done
 

@@ -59,7 +59,7 @@ _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 class Asking(hooks.HookCaller, execs.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_said")
+    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_replaced", "_said")
 
     def __init__(self, memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
@@ -70,6 +70,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._said: list[str] = []
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
+        self._replaced = ""  # a file that was opened at this path as `plain` demands, and then replaced
         self.start = {"start": "warm"}
 
     def said(self) -> str:
@@ -126,6 +127,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
+        if path == self._replaced:
+            return super().config(path)
         try:
             if self._held and self._held[0] == path:
                 (_, fd, status), self._held = self._held, None
@@ -238,6 +241,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Replaces a file while front waits. front gets the temporary name first and removes it before a cold start."""
         try:
             replace_file(path, data, before_rename=self._announce)
+            self._replaced = path
         except FileNotFoundError:
             self.still_waits()
             raise

@@ -91,8 +91,10 @@ def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
     size = 0
     while True:
         chunk = posix.read(fd, max(_CHUNK, min(expected, limit) + 1 - size))
+        if expected and not chunks and len(chunk) == expected <= limit:
+            return chunk  # fewer bytes than were asked for: the end of a regular file
         if not chunk:
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            return b"".join(chunks)
         size += len(chunk)
         if size > limit:
             raise TooLarge(f"{what} is larger than the limit of {limit} bytes")

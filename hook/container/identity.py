@@ -16,7 +16,6 @@ Without proof, annotations that claim a pod make every field unknown: each rule 
 With proof, annotations of other engines are ignored.
 """
 
-from hook.base import Record
 from hook.container.spec import Spec
 
 SANDBOX, INIT, CONTAINER, EPHEMERAL = "sandbox", "init", "container", "ephemeral"
@@ -33,7 +32,7 @@ _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
 
 
-class Identity(Record):
+class Identity:
     """A container's names. None means unknown to this adapter.
 
     `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
@@ -41,16 +40,29 @@ class Identity(Record):
     `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them.
     """
 
-    engine: str
-    kubernetes: "bool | None"
-    namespace: "str | None" = None
-    pod: "str | None" = None
-    uid: "str | None" = None
-    container: "str | None" = None
-    types: "tuple[str, ...]" = TYPES
-    image: "str | None" = None
-    labels: "dict[str, str] | None" = None
-    cdi: "list[str] | None" = None
+    def __init__(
+        self,
+        engine: str,
+        kubernetes: "bool | None",
+        namespace: "str | None" = None,
+        pod: "str | None" = None,
+        uid: "str | None" = None,
+        container: "str | None" = None,
+        types: "tuple[str, ...]" = TYPES,
+        image: "str | None" = None,
+        labels: "dict[str, str] | None" = None,
+        cdi: "list[str] | None" = None,
+    ) -> None:
+        self.engine = engine
+        self.kubernetes = kubernetes
+        self.namespace = namespace
+        self.pod = pod
+        self.uid = uid
+        self.container = container
+        self.types = types
+        self.image = image
+        self.labels = labels
+        self.cdi = cdi
 
     def as_dict(self) -> "dict[str, str]":
         """The known fields, for an event or a table."""

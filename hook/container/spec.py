@@ -4,7 +4,7 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.base.errors import Unacceptable, named
-from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, members, parse
+from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, members, parse, value_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,7 +142,19 @@ class Spec:
         splices = [splice(self._members, start, name, encode(value)) for name, value in values]
         if self.env != env:
             splices.append(splice(self._process, self._members["process"][1], "env", encode_strings(self.env)))
+        self._splices = splices
         return apply(self._text, splices)
+
+    def env_in(self, data: bytes) -> "list[str]":
+        """process.env of what `render` returned last, parsed again. Raises Malformed."""
+        text = decode(data)
+        was = self._process.get("env")
+        if was is None:
+            env: Any = parse(text)["process"].get("env")
+        else:
+            at = was[1] + sum(len(new) - (end - begin) for begin, end, new in self._splices if begin < was[1])
+            env, _ = value_at(text, at)
+        return env or []
 
 
 def splice(members_of: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
@@ -162,12 +174,6 @@ def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
         at = end
     pieces.append(text[at:].encode())
     return b"".join(pieces)
-
-
-def env_of(data: bytes) -> "list[str]":
-    """process.env of a config.json that `render` returned, parsed again. Raises Malformed."""
-    env: list[str] = parse(decode(data))["process"]["env"]
-    return env
 
 
 def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":

@@ -175,7 +175,7 @@ def _containers(seen: Seen) -> Iterator[Check]:
 
 def _checkpoint(seen: Seen) -> Iterator[Check]:
     policy = seen.known.policy
-    if policy.missing or not any(rule.uses_allocations() for rule in policy.candidates(None)):
+    if policy.missing or not any(rule.uses_allocations for rule in policy.candidates(None)):
         yield Check("checkpoint", OK, "no rule needs kubelet's device checkpoint")
         return
     path = checkpoint_path(policy.kubelet_root)

@@ -298,19 +298,21 @@ class View:
             problem = f"devices are in more than {DIRECTORIES} directories of the container"
             return [(edit, NotSo(problem)) for edit in reserved if edit.mount][:1]
         walks = Walks(self.root)
+        places = [
+            (e, self.places[e.name].path, {way for _, way in self.places[e.name].crossed}) for e in reserved if e.mount
+        ]
+        seen: list[tuple[int, str]] | None = None  # one list for all paths in one directory
+        changeable = ""
         try:
             for what, path in [*_made_late(self.spec), *devices]:
                 try:
                     at, crossed, links = walks.to(path)
-                    changeable = self._changeable(crossed, links)
+                    if crossed is not seen:
+                        changeable, seen = self._changeable(crossed, links), crossed
                 except (Misled, OSError) as error:
-                    at, changeable = "", _cannot(error)
-                for edit in reserved:
-                    if not edit.mount:
-                        continue
-                    own = self.places[edit.name]
-                    above = {way for _, way in own.crossed} if what != _DEVICES else ()
-                    if at and (at == own.path or is_below(at, own.path) or at in above):
+                    at, changeable, seen = "", _cannot(error), None
+                for edit, own, above in places:
+                    if at and (at == own or is_below(at, own) or (at in above and what != _DEVICES)):
                         problem = f"leads to the reserved mount {named(edit.name)}"
                     elif changeable and not (at and edit.volumes_above):
                         problem = changeable

@@ -37,6 +37,7 @@ class Rule:
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
     `deny`: `onConflict: Deny`. `plain`: by field of the policy file, the lists that need no compiled form.
     `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
+    `uses_allocations`: whether the rule needs kubelet's device checkpoint.
     """
 
     def __init__(
@@ -60,11 +61,8 @@ class Rule:
         self.plain = plain
         self.allocations = allocations
         self.tried = tried
-
-    def uses_allocations(self) -> bool:
-        """Whether the rule needs kubelet's device checkpoint."""
-        listed = self.allocations or self.plain.get("annotations") or self.plain.get("exclusive")
-        return bool(listed) or ALLOCATED in [env.source for env in self.env]
+        listed = allocations or plain.get("annotations") or plain.get("exclusive")
+        self.uses_allocations = bool(listed) or ALLOCATED in [entry.source for entry in env]
 
 
 class Policy:

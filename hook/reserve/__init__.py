@@ -3,11 +3,9 @@
 Here is what each kind gives to plan(): edits, and reasons to refuse the container. Start path: builtins only.
 """
 
-from hook.base import Record
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.reserve.env import Reserved
+    from hook.reserve.env import Places, Reserved
     from hook.reserve.exclusive import Closed
     from hook.reserve.mounts import PlaceMount
 
@@ -18,15 +16,16 @@ EDITS = 1000
 """How many edits of one kind a container may need: each costs time and memory, and no honest pod needs so many."""
 
 
-class Reason(Record):
+class Reason:
     """Why a container must not start, or why reassert cannot tell.
 
     `rule`: name of the rule, "" if no rule is the reason. `kind`: the reserved kind, "" for all.
     """
 
-    rule: str
-    kind: str
-    message: str
+    def __init__(self, rule: str, kind: str, message: str) -> None:
+        self.rule = rule
+        self.kind = kind
+        self.message = message
 
     def __str__(self) -> str:
         return f"rule {self.rule}: {self.message}" if self.rule else self.message
@@ -36,7 +35,7 @@ class Reason(Record):
         return {"rule": self.rule, "message": self.message}
 
 
-class Edit(Record):
+class Edit:
     """One difference between what a container would start with and what the policy wants.
 
     `rule`: name of the rule that wants the edit. `name`: env name, mount path, device path or annotation key. `before`:
@@ -45,9 +44,11 @@ class Edit(Record):
     """
 
     kind = ""
-    rule: str
-    name: str
-    origin = ""
+
+    def __init__(self, rule: str, name: str, origin: str = "") -> None:
+        self.rule = rule
+        self.name = name
+        self.origin = origin
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides, or "". It never includes an env value."""
@@ -77,6 +78,7 @@ class Outcome:
         self.denials: list[Reason] = []
         self.errors: list[Reason] = []
         self.env = env
+        self.places: tuple[list[str], Places] = ([], [])  # of reserved names in the container's env
         self.mounts: list[PlaceMount] = []
         self.closed: Closed | None = None
 

@@ -24,7 +24,10 @@ class DropAnnotation(Edit):
     """Removes an annotation that only a device plugin may set. `before`: its value."""
 
     kind = KIND
-    before: str
+
+    def __init__(self, rule: str, name: str, before: str) -> None:
+        super().__init__(rule, name)
+        self.before = before
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides."""

@@ -28,10 +28,14 @@ class PlaceDevice(Edit):
     """
 
     kind = KIND
-    device: "Device"
-    access: str
-    before: "list[Device]"
-    origin: str
+
+    def __init__(
+        self, rule: str, name: str, device: "Device", access: str, before: "list[Device]", origin: str
+    ) -> None:
+        super().__init__(rule, name, origin)
+        self.device = device
+        self.access = access
+        self.before = before
 
     def is_same_node(self, device: "Device") -> bool:
         """Whether a device of the container is the allocated one."""

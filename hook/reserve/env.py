@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hook.policy.model import Rule
     from hook.reserve.target import Target
 
+    Places = list[tuple[int, str]]
+
 KIND = "env"
 
 VALUE, FILE, ALLOCATED, ABSENT = "value", "file", "allocated", "absent"
@@ -56,8 +58,7 @@ class SetEnv(Edit):
     kind = KIND
 
     def __init__(self, rule: str, name: str, value: "str | None", before: "list[str | None]") -> None:
-        self.rule = rule
-        self.name = name
+        super().__init__(rule, name)
         self.value = value
         self.before = before
 
@@ -88,6 +89,11 @@ class Reserved:
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
         self.values = values
         self.absent = absent
+        self._starts: tuple[str, ...] = ()
+        self._ends: tuple[str, ...] = ()
+        self._rest: list[str] = []
+        if not absent:
+            return
         # One call rules a name out for all patterns: by their literal starts, or their ends where they have no start.
         # Almost no name matches. A pattern without both (`*x*`) has to be tried on every name.
         ends = [(p, p.rpartition("*")[2].rpartition("?")[2]) for p in absent if not literal_start(p)]
@@ -105,14 +111,14 @@ class Reserved:
         likely = self.absent if name.startswith(self._starts) or name.endswith(self._ends) else self._rest
         return next((pattern for pattern in likely if glob_match(pattern, name)), "") if likely else ""
 
-    def differences(self, env: "list[str]") -> "list[SetEnv]":
-        """The edits that a process's env needs, exact names first.
+    def differences(self, env: "list[str]", places: "Places | None" = None) -> "list[SetEnv]":
+        """The edits that a process's env needs, exact names first. `places`: those of this env, if they are known.
 
         Soon after more than EDITS names matched patterns, it looks for no further names.
         """
         before: dict[str, list[str | None]] = {name: [] for name in self.values}
         by_pattern: dict[str, list[str | None]] = {}
-        for at, name in self._places(env):
+        for at, name in self.places(env) if places is None else places:
             values = before.get(name)
             if values is None and len(by_pattern) <= EDITS:
                 values = by_pattern.setdefault(name, [])
@@ -125,18 +131,23 @@ class Reserved:
         ]
         return wrong + [SetEnv("", name, None, values) for name, values in by_pattern.items()]
 
-    def correct(self, env: "list[str]") -> "list[str]":
+    def correct(self, env: "list[str]", places: "Places | None" = None) -> "list[str]":
         """The corrected env: each reserved value replaces the first entry of its name, or is appended."""
-        corrected: list[str | None] = [*env]
+        corrected = [*env]
         placed: set[str] = set()
-        for at, name in self._places(env):
+        dropped: set[int] = set()
+        for at, name in self.places(env) if places is None else places:
             value = None if name in placed else self.values.get(name)
-            corrected[at] = None if value is None else f"{name}={value}"
+            if value is None:
+                dropped.add(at)
+            else:
+                corrected[at] = f"{name}={value}"
             placed.add(name)
-        corrected += [f"{n}={value}" for n, value in self.values.items() if value is not None and n not in placed]
-        return [entry for entry in corrected if entry is not None]
+        if dropped:
+            corrected = [entry for at, entry in enumerate(corrected) if at not in dropped]
+        return corrected + [f"{n}={v}" for n, v in self.values.items() if v is not None and n not in placed]
 
-    def _places(self, env: "list[str]") -> "list[tuple[int, str]]":
+    def places(self, env: "list[str]") -> "Places":
         """The position and name of each entry whose name is reserved."""
         if len(self.values) <= _FEW and not self.absent:
             try:
@@ -189,7 +200,8 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                     outcome.deny(rule.name, KIND, message)
             owners.setdefault(env.name, rule.name)
     reserved = outcome.env = Reserved(values, list(absent))
-    for edit in reserved.differences(container.env):
+    outcome.places = container.env, reserved.places(container.env)
+    for edit in reserved.differences(*outcome.places):
         exact = edit.name in reserved.values
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
         edit.origin = origins.get(edit.name, "") if edit.value is not None else ""
@@ -204,4 +216,5 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
 def apply(outcome: Outcome, target: "Target") -> None:
     """Correct the env of `target`."""
     if any(edit.kind == KIND for edit in outcome.edits):
-        target.env = outcome.env.correct(target.env)
+        env, places = outcome.places
+        target.env = outcome.env.correct(target.env, places if target.env is env else None)

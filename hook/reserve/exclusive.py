@@ -160,8 +160,11 @@ class Drop(Edit):
     """
 
     kind = KIND
-    what: str
-    before: "list[Json]"
+
+    def __init__(self, rule: str, name: str, what: str, before: "list[Json]") -> None:
+        super().__init__(rule, name)
+        self.what = what
+        self.before = before
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides."""

@@ -22,7 +22,8 @@ class Mount:
 
     `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
     may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
-    `volumes_above`: the container may have a mount above the destination.
+    `volumes_above`: the container may have a mount above the destination. `around`: the destination and the paths
+    above it. `below`: what paths below it begin with.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Mount:
         self.allow_below = allow_below
         self.skip_missing = skip_missing
         self.volumes_above = volumes_above
+        self.around = {destination, *parents(destination)}
+        self.below = destination.rstrip("/") + "/"
 
     def wanted(self) -> "tuple[str, frozenset[str]]":
         """What the rule wants at the destination, to be compared with what other rules want."""
@@ -64,11 +67,22 @@ class PlaceMount(Edit):
     """
 
     kind = KIND
-    mount: "OciMount | None"
-    companions: "frozenset[str]"
-    before: "list[OciMount]"
-    origin: str = ""
-    volumes_above: bool = False
+
+    def __init__(
+        self,
+        rule: str,
+        name: str,
+        mount: "OciMount | None",
+        companions: "frozenset[str]",
+        before: "list[OciMount]",
+        origin: str = "",
+        volumes_above: bool = False,
+    ) -> None:
+        super().__init__(rule, name, origin)
+        self.mount = mount
+        self.companions = companions
+        self.before = before
+        self.volumes_above = volumes_above
 
     def source(self) -> str:
         """The path on the node, "" if nothing may be mounted."""
@@ -151,16 +165,13 @@ def _compare(
             placed[path] = as_engine_wrote(path, mount, [*zip(paths, there)]) or placed[path]  # noqa: B905  # one each
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
-    if any(mount.allow_below for mount in rules_mounts):
+    if True in [bool(mount.allow_below) for mount in rules_mounts]:
         from hook.reserve.places import is_let_through  # few policies have it
 
         companions = companions.union(path for path in paths if is_let_through(path, rules_mounts))
-    around = set(wanted).union(*map(parents, wanted))
-    below = tuple(path.rstrip("/") + "/" for path in wanted)
-    likely = enumerate(paths if not around.isdisjoint(paths) or any(map("".join(paths).__contains__, below)) else ())
-    near = [(n, at) for n, at in likely if at in around or at.startswith(below)]
-    devices = cleaned([str(device.get("path", "")) for device in container.devices])
-    for path in sorted(wanted, key=lambda path: (path.count("/"), path)):
+    near = _near(rules_mounts, paths)
+    devices = cleaned([str(device.get("path", "")) for device in container.devices]) if container.devices else []
+    for path in sorted(wanted, key=_depth) if len(wanted) > 1 else wanted:
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
         edit.volumes_above = mount.volumes_above and all(m.volumes_above for m in rules_mounts if m.destination == path)
@@ -174,14 +185,27 @@ def _compare(
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
         edit.before = [there[n] for n in sorted({*above, *displaced}) if there[n] not in ours]
-        device = next((at for at in devices if mount.source and (at == path or is_below(at, path))), "")
-        if device:
+        for device in [at for at in devices if mount.source and (at == path or is_below(at, path))][:1]:
             outcome.deny(rule.name, KIND, f"device {named(device)} would be made in the reserved mount {named(path)}")
         if path in denying and edit.conflict():
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
         if not edit.in_place(paths, there, displaced):
             outcome.edits.append(edit)
+
+
+def _near(mounts: "list[Mount]", paths: "list[str]") -> "list[tuple[int, str]]":
+    """The paths at a reserved mount, above it or below it, each with its position. Few containers have one."""
+    text = "".join(paths)
+    if True not in [mount.below in text or not mount.around.isdisjoint(paths) for mount in mounts]:
+        return []
+    below = tuple([mount.below for mount in mounts])
+    around: set[str] = set().union(*[mount.around for mount in mounts])
+    return [(at, path) for at, path in enumerate(paths) if path in around or path.startswith(below)]
+
+
+def _depth(path: str) -> "tuple[int, str]":
+    return path.count("/"), path
 
 
 def apply(outcome: Outcome, target: "Target") -> None:

@@ -78,13 +78,12 @@ def request(number: int) -> bytes:
     env = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(25)]
     env += ["REQUESTS_CA_BUNDLE=" + ("/tmp/evil" if override else CA_BUNDLE)]
     env += ["NVIDIA_VISIBLE_DEVICES=" + ("all" if override else "void")]
-    mount, place = messages.get("Mount"), messages.get("MountPlace")
+    mount = messages.get("Mount")
     options = ["rbind", "rprivate", "rw"]
     places = [(path, f"/var/lib/kubelet{path}") for path in RUNTIMES]
     places += [(path, f"/var/lib/kubelet/pods/{pod['uid']}{path}") for path in PODS]
     mounts = [
-        place.FromString(mount(destination=at, type="bind", source=source, options=options).SerializeToString())
-        for at, source in places
+        mount(destination=at, type="bind", source=source, options=options).SerializeToString() for at, source in places
     ]
     container = {
         "id": f"{number:064x}",

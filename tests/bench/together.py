@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from bench.container import Container
 from bench.measure import ENVIRONMENT, Action, Failed, Sample, finish, spawn
+from bench.node import Contender
 
 if TYPE_CHECKING:
     from bench.cases import Bench
-    from bench.node import Bundle, Contender
+    from bench.node import Bundle
 
 COUNT, RULES = 64, 30
 CREATIONS = f"{COUNT} creations at once"
+EMPTY = "runc, and a hook that does nothing"
+"""What any hook costs: runc starts a process for it in each creation. reassert's look at the mounts needs one."""
 WRAPPERS = f"{COUNT} creations at once, before a runtime that does nothing"
 
 
@@ -32,6 +35,11 @@ def together(bench: Bench, size: int) -> None:
             name = f"{'wrappers' if real else 'together'} {contender.name}".replace(" ", "-")
             bundles = [bench.node.bundle(f"{name}/{number}", size, None, device) for number in range(COUNT)]
             actions[contender.name] = _action(bench, contender, bundles, removed=not real)
+        if not real:
+            bundles = [bench.node.bundle(f"empty-hook/{number}", size) for number in range(COUNT)]
+            for bundle in bundles:
+                bundle.with_hook("/bin/true")
+            actions[EMPTY] = _action(bench, Contender(EMPTY, (bench.node.runc,)), bundles, removed=True)
         policy = bench.node.policy(RULES)
         before = bench.node.answered(policy)
         bench.measure(case, actions, rounds)

@@ -219,7 +219,22 @@ class Running:
     def __enter__(self) -> Running:
         assert self.create() == 0, self.output()
         run(self.runtime, "start", self.id)
+        if {"type": "user"} in self.bundle.spec["linux"]["namespaces"]:
+            self._wait_for_program()
         return self
+
+    def _wait_for_program(self) -> None:
+        """Until the runtime's process executes the container's: before, crun's exec may not join its user namespace.
+
+        `start` does not wait for that. A runtime's own process is not dumpable (ptrace(2), access mode checking).
+        """
+        pid = json.loads(run(self.runtime, "state", self.id).stdout)["pid"]
+        program = os.path.basename(self.bundle.spec["process"]["args"][0])
+        for _ in range(1000):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == program[:15]:
+                return
+            time.sleep(0.01)
+        raise AssertionError("the container's process was not executed")
 
     def __exit__(self, *_: object) -> None:
         run(self.runtime, "delete", "--force", self.id, check=False)

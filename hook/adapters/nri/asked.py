@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from google.protobuf.message import DecodeError
 
@@ -17,6 +17,7 @@ from hook.base.errors import TooLarge, Unacceptable
 from hook.container.spec import ENTRIES
 
 Object = dict[str, object]
+T = TypeVar("T")
 
 _KEPT = 128
 """Objects of each kind that are remembered, and the largest number of bytes of one. A pod's author chooses both."""
@@ -25,6 +26,7 @@ _TOO_MANY = f"env, mounts, annotations and devices have more than the limit of {
 
 _UNREADABLE = "a mount, a device or a device rule of the request does not decode"
 
+_read_place = messages.get("MountPlace").FromString
 _read_mount = messages.get("Mount").FromString
 _read_device = messages.get("LinuxDevice").FromString
 _read_device_rule = messages.get("LinuxDeviceCgroup").FromString
@@ -36,12 +38,12 @@ class Mounts(Sequence[Object]):
     `destinations`: of each mount, as the container has it.
     """
 
-    def __init__(self, places: list[Any]) -> None:
+    def __init__(self, encoded: list[bytes]) -> None:
         """Raises Unacceptable."""
-        self.destinations: list[str] = [place.destination for place in places]
-        self._encoded = [place.SerializeToString() for place in places]  # with the fields that a MountPlace has not
+        self.destinations = _destinations(encoded)
+        self._encoded = encoded
         self._decoded: list[Object] | None = None
-        if 0 in b"".join(self._encoded) and nul_in([], [], self, {}):
+        if 0 in b"".join(encoded) and nul_in([], [], self, {}):
             raise Unacceptable(_nul("mounts"))
 
     def __len__(self) -> int:
@@ -96,17 +98,22 @@ class Asked:
                 raise Unacceptable(_nul(part))
 
 
-def _decoded_once(decode: Callable[[bytes], Object]) -> Callable[[list[bytes]], list[Object]]:
+def _decoded_once(decode: Callable[[bytes], T]) -> Callable[[list[bytes]], list[T]]:
     """Remember what the latest different objects decode to. No caller changes such an object: containers share it."""
     known = lru_cache(_KEPT)(decode)
 
-    def each(objects: list[bytes]) -> list[Object]:
+    def each(objects: list[bytes]) -> list[T]:
         try:
             return list(map(known if max(map(len, objects), default=0) <= 512 else decode, objects))
         except DecodeError:
             raise Unacceptable(_UNREADABLE) from None
 
     return each
+
+
+@_decoded_once
+def _destinations(mount: bytes) -> str:
+    return cast("str", _read_place(mount).destination)
 
 
 @_decoded_once

@@ -233,6 +233,18 @@ def test_a_verb_without_a_handler_is_refused(root_dir: Path, monkeypatch: pytest
     assert said == ["resurrect starts a process, and reassert cannot correct it"]
 
 
+@pytest.mark.parametrize("env", [{}, {"env": None}, {"env": []}])
+def test_a_container_without_env_gets_its_mount(wrapper: Wrapper, env: dict[str, object]) -> None:
+    rule = {"name": "m", "mounts": [{"hostPath": str(wrapper.directory), "mountPath": "/m"}]}
+    wrapper.policy.write_text(document(rule))
+    refresh(str(wrapper.policy), f"{wrapper.directory}/s")
+    data = config([])
+    del data["process"]["env"]
+    wrapper.config.write_text(json.dumps({**data, "process": {**data["process"], **env}}))
+    wrapper.create()
+    assert json.loads(wrapper.config.read_text())["mounts"][-1]["destination"] == "/m"
+
+
 @pytest.mark.parametrize("lost", [b'"B=1"', b'"CA=/ca.pem"'])
 def test_a_config_that_is_not_what_was_written_is_refused(
     wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch, lost: bytes

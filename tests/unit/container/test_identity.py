@@ -67,7 +67,7 @@ def by(engine: str, *annotations: dict[str, str]) -> Identity:
 
 def known(who: Identity) -> tuple[object, ...]:
     """All fields of an identity, for a comparison."""
-    return tuple(getattr(who, field) for field in Identity._fields)
+    return tuple(vars(who).values())
 
 
 def test_containerd_container() -> None:

@@ -37,8 +37,9 @@ def read(data: object) -> Spec:
 def replaced(spec: Spec) -> dict[str, Any]:
     """The data of the spec after env, mounts and annotations were replaced."""
     spec.env, spec.mounts, spec.annotations = ["A=1"], [{"destination": "/x"}], {"n": "v"}
-    data: dict[str, Any] = json.loads(spec.render())
-    assert data["process"].pop("env") == ["A=1"]
+    text = spec.render()
+    data: dict[str, Any] = json.loads(text)
+    assert spec.env_in(text) == data["process"].pop("env") == ["A=1"]
     assert data.pop("mounts") == [{"destination": "/x"}]
     assert data.pop("annotations") == {"n": "v"}
     return data

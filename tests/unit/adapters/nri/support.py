@@ -30,7 +30,7 @@ KNOWN = "2.2.0"
 def create_request(env: list[str], mounts: Sequence[dict[str, Any]] = (), **fields: Any) -> Any:
     """A CreateContainerRequest."""
     if mounts:
-        fields["mounts"] = [messages.get("MountPlace").FromString(mount) for mount in encoded("Mount", mounts)]
+        fields["mounts"] = encoded("Mount", mounts)
     if "linux" in fields:
         linux = fields.pop("linux")
         devices = encoded("LinuxDevice", linux.get("devices", ()))

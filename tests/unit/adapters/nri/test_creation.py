@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.nri import asked, messages
+from hook.adapters.nri import asked
 from hook.adapters.nri.creation import identify
 from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
 from unit.allocated import specs_in
@@ -145,13 +145,13 @@ def test_a_nul_is_refused_whatever_the_failure_policy(root_dir: Path, part: str)
         assert plugin.logged()[-1]["event"] == "container.denied"
 
 
-@pytest.mark.parametrize("part", ["mounts", "devices", "device rules"])
+@pytest.mark.parametrize("part", ["mounts", "destinations", "devices", "device rules"])
 def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: Path, part: str) -> None:
     """A text that is not UTF-8, in a field that is only decoded when a decision needs it."""
     create = create_request([])
-    broken = b"\x0a\x05/ca/x\x1a\x01\xff" if part == "mounts" else b"\x12\x01\xff"
-    if part == "mounts":
-        create.container.mounts.append(messages.get("MountPlace").FromString(broken))
+    broken = {"mounts": b"\x0a\x05/ca/x\x1a\x01\xff", "destinations": b"\x0a\x01\xff"}.get(part, b"\x12\x01\xff")
+    if part in ("mounts", "destinations"):
+        create.container.mounts.append(broken)
     elif part == "devices":
         create.container.linux.devices.append(broken)
     else:
