@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -139,22 +140,32 @@ def test_a_bundle_path_with_spaces_and_newlines_works(runtime: str, directory: P
     assert "\n" not in Running(runtime, bundle).refused()
 
 
-def test_two_creates_of_one_bundle_at_once_both_get_it(runtime: str, bundle: Bundle) -> None:
-    one, other = Running(runtime, bundle), Running(runtime, bundle)
+def test_of_two_creates_of_one_bundle_at_once_none_starts_uncorrected(runtime: str, bundle: Bundle) -> None:
+    """One whose config.json the other replaces before it was read back is refused."""
+    both = [Running(runtime, bundle), Running(runtime, bundle)]
     command = [runtime, "create", "--bundle", str(bundle.directory)]
-    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with (
-        subprocess.Popen([*command, one.id], **quiet) as first,
-        subprocess.Popen([*command, other.id], **quiet) as second,
-    ):
-        assert (first.wait(60), second.wait(60)) == (0, 0)
+    outputs = [bundle.directory / container.id for container in both]
+    with ExitStack() as stack:
+        files = [stack.enter_context(output.open("w")) for output in outputs]
+        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+        started = [
+            stack.enter_context(subprocess.Popen([*command, container.id], stdout=file, **quiet))
+            for container, file in zip(both, files, strict=True)
+        ]
+        ended = [process.wait(60) for process in started]
+    created = [container for container, status in zip(both, ended, strict=True) if status == 0]
+    refusals = [output.read_text() for output, status in zip(outputs, ended, strict=True) if status]
+    assert created, refusals
+    assert all("config.json does not contain what was written to it" in text for text in refusals), refusals
     try:
-        for container in (one, other):
+        for container in created:
             run(runtime, "start", container.id)
             assert corrected(container)
     finally:
-        for container in (one, other):
+        for container in both:
             run(runtime, "delete", "--force", container.id, check=False)
+    for output in outputs:
+        output.unlink()
     assert leftovers(bundle) == []
 
 
