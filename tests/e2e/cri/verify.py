@@ -82,14 +82,14 @@ def housekeeping(containerd: Containerd) -> Iterator[list[str]]:
         seen: set[str] = set()
         with closing(Cri(str(containerd.directory / "containerd.sock"))) as cri:
             while not over.is_set():
-                new = [pod.id for pod in cri.call("ListPodSandbox").items if LABEL in pod.labels and pod.id not in seen]
-                seen.update(new)
-                for pod in new:
-                    if (after := next(seconds, None)) is not None:
+                for pod in _test_pods(cri) - seen:
+                    seen.add(pod)
+                    after = next(seconds, None)
+                    if after is not None:
                         time.sleep(after)
-                        with suppress(CallFailed):  # it is removed already
-                            _end(cri, pod)
+                        if pod in _test_pods(cri):
                             ended.append(pod)
+                            _end(cri, pod)
                 time.sleep(0.005)
 
     thread = threading.Thread(target=housekeep)
@@ -101,8 +101,13 @@ def housekeeping(containerd: Containerd) -> Iterator[list[str]]:
         thread.join()
 
 
+def _test_pods(cri: Cri) -> set[str]:
+    return {pod.id for pod in cri.call("ListPodSandbox").items if LABEL in pod.labels}
+
+
 def _end(cri: Cri, pod: str) -> None:
     for container in cri.call("ListContainers", filter={"pod_sandbox_id": pod}).containers:
-        with suppress(CallFailed):
+        with suppress(CallFailed):  # it has not started
             cri.call("StopContainer", container_id=container.id, timeout=0)
-    cri.call("StopPodSandbox", pod_sandbox_id=pod)
+    with suppress(CallFailed):  # `verify` removes it at the same time
+        cri.call("StopPodSandbox", pod_sandbox_id=pod)
