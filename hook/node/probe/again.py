@@ -6,6 +6,7 @@ kubelet ends pods that the API server does not know, and test pods are such pods
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 from hook.base.errors import ReassertError
 from hook.node.probe.refusal import refusal
-from hook.node.probe.starter import Gone, Lacking, NotStarted, Running, environ_of
+from hook.node.probe.starter import Gone, Lacking, NotStarted, Running
 
 STARTS = 3
 """Attempts while the engine does not start the container: a busy engine may fail once, a broken one fails each time."""
@@ -67,14 +68,20 @@ def held(running: Running) -> Iterator[None]:
     except (ReassertError, OSError) as error:
         if _is_alive(running.pid, 0 if isinstance(error, Lacking) else _DYING_SECONDS):
             raise
-        raise running.ended(error) from error
+        ended = running.ended(error)
+        if ended is error:
+            raise
+        raise ended from error
 
 
 def _is_alive(pid: int, seconds: float) -> bool:
-    """Whether a process is there, and still there after a time. One that is ending has no environment any more."""
+    """Whether a process is there, and still there after a time. One that is ending has no program any more."""
     deadline = time.monotonic() + seconds
-    while environ_of(pid):
+    while True:
+        try:
+            os.readlink(f"/proc/{pid}/exe")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
         if time.monotonic() >= deadline:
             return True
         time.sleep(0.02)
-    return False

@@ -73,6 +73,14 @@ def test_a_program_that_ends_by_itself_is_a_broken_start(local: Make) -> None:
 
 
 @pytest.mark.root
+def test_a_process_without_environment_has_not_ended(local: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hook.node.probe.starter.UP_SECONDS", 0.0)
+    result, [reason], _ = found(local(lambda _env: {}))
+    assert result == "not tried"
+    assert "has no env REASSERT_PROBE" in reason
+
+
+@pytest.mark.root
 def test_the_probe_of_an_install_is_started_again(beside_kubelet: Make, local: Make) -> None:
     starter = beside_kubelet("start", 9)
     probe(starter, "runc")
