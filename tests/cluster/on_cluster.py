@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,9 +251,16 @@ def test_a_node_that_somebody_unwires_says_so(cluster: Cluster) -> None:
         cluster.wait(lambda: condition(cluster, "forky") == ("False", "NotReady"), "the condition")
         assert condition(cluster, "trixie") == ("True", "Enforcing")
         cluster.wait(lambda: not cluster.rolled_out("reassert-node"), "the readiness probe")
+        with helm_error("Pod/kube-system/reassert-test not ready"):
+            cluster.helm.test("reassert", timeout=20)
+        logs = ("logs", "reassert-test", "--namespace", NAMESPACE)
+        cluster.wait(lambda: "2 of 3 updated pods are available" in cluster.try_kubectl(*logs)[1], "the test's log")
+        selector = re.findall(r"describe pods (\S+)", cluster.kubectl(*logs))
+        assert "Readiness probe failed: " in cluster.kubectl("describe", "pods", *selector, "--namespace", NAMESPACE)
     finally:
         config.write_bytes(wired)
     cluster.wait(lambda: condition(cluster, "forky") == ("True", "Enforcing"), "the condition")
+    cluster.helm.test("reassert", timeout=300)
 
 
 def test_with_on_delete_nothing_changes_until_its_pod_is_deleted(cluster: Cluster) -> None:

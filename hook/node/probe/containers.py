@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from hook.base.errors import describe
 from hook.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.starter import (
@@ -15,12 +16,12 @@ from hook.node.probe.starter import (
     NAME,
     NOTHING_MORE,
     Extra,
-    Gone,
     Lacking,
     Marks,
     NotStarted,
     Pairs,
     Process,
+    Stays,
     abandoned,
     new_token,
     processes,
@@ -116,7 +117,7 @@ class ContainerStarter:
         """Removes a container. Raises NodeError."""
         done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
         if done.returncode and name in self._names():  # --rm may have been faster
-            raise NodeError(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
+            raise Stays(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
 
     def _names(self) -> list[str]:
         names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={NAME}").split()
@@ -154,13 +155,13 @@ class OneContainer:
         self.pid = 0
 
     def find(self) -> None:
-        """Reads its pid. Raises Gone."""
+        """Reads its pid. Raises NotStarted."""
         try:
             self.pid = int(self._starter.call("inspect", "--format={{.State.Pid}}", self._name))
         except (NodeError, ValueError) as error:
-            raise Gone(f"the container ended at once: {error}") from None
+            raise NotStarted(f"the container ended at once: {error}") from None
         if not self.pid:
-            raise Gone("the container ended at once")
+            raise NotStarted("the container ended at once")
 
     def environ(self) -> list[str]:
         """Returns the environment of its first process. Raises Gone, NodeError."""
@@ -182,6 +183,10 @@ class OneContainer:
         """Neither engine tells where the bundle is. Raises Lacking."""
         raise Lacking("the container's config.json was not found")
 
+    def ended(self, error: Exception) -> Exception:
+        """Nothing on a node ends containers of docker and podman regularly, and --rm leaves no exit status."""
+        return NotStarted(describe(error))
+
     def remove(self) -> None:
-        """Stops and removes it. Raises NodeError."""
+        """Stops and removes it. Raises Stays, NodeError."""
         self._starter.remove(self._name)

@@ -23,6 +23,9 @@ SECONDS = 60.0
 CONTAINER, NODE = 1, 2
 """Values of CRI's NamespaceMode: a namespace of the container's own, and the node's."""
 
+READY, EXITED = 0, 2
+"""A value of CRI's PodSandboxState, and one of its ContainerState."""
+
 _MESSAGES = load(Path(__file__).with_name("cri.proto"))
 _T = TypeVar("_T")
 

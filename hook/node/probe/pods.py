@@ -1,7 +1,8 @@
 """Test pods through CRI: containerd and CRI-O.
 
 No image is pulled: a test pod runs the engine's sandbox image, which every node that ever ran a pod has. Its program
-only sleeps. kubelet ends pods that it does not know within seconds, so a test pod can end before it is examined.
+only sleeps. kubelet ends pods that the API server does not know within seconds, so a test pod can end before it is
+examined: then Gone is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from urllib.parse import urlsplit
 from hook.container.identity import APP_TYPES, CONTAINERD, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.cri import CONTAINER as OWN
-from hook.node.probe.cri import NODE, CallFailed, Cri, information, parsed, uninterrupted
+from hook.node.probe.cri import EXITED, NODE, READY, CallFailed, Cri, information, parsed, uninterrupted
 from hook.node.probe.starter import (
     EXEC_SECONDS,
     MARKER,
@@ -36,6 +37,7 @@ from hook.node.probe.starter import (
     NotStarted,
     Pairs,
     Process,
+    Stays,
     abandoned,
     new_token,
     own,
@@ -50,6 +52,19 @@ _ASKED = "REASSERT_PROBE_EXEC"
 """An env name that only an exec asks for: a process that does not have it shows that the engine ignores such env."""
 _KUBELETS = "io.kubernetes."
 """The prefix of kubelet's labels, which CRI-O copies into config.json: its containers are identified by them."""
+
+_BY_OTHERS = (
+    "something else ended the test pod, kubelet for instance, which ends pods that the API server does not know"
+)
+
+_TOLD = (0, 137, 143)
+"""Exit statuses of a sandbox image's program that was told to end: its own, and those by SIGKILL and SIGTERM."""
+
+_EXIT_SECONDS = 2.0
+"""The wait for the engine to notice that a process has ended, in seconds."""
+
+_REMOVALS = 4
+"""Attempts to remove a pod: one fails while something else removes it."""
 
 _NAMESPACES = {"network": NODE, "pid": OWN}
 """The network namespace is the node's, so no CNI plugin and no address is needed."""
@@ -193,17 +208,44 @@ class Pod:
     def start(self, handler: str, config: Mapping[str, Any], container: Mapping[str, Any]) -> None:
         """Starts pod and container with kubelet's calls. Raises CallFailed, Gone, NodeError."""
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
-        created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
-        self._container = created.container_id
-        self._marks.add(self._container)
-        self._cri.call("StartContainer", container_id=self._container)
+        try:
+            created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
+            self._container = created.container_id
+            self._marks.add(self._container)
+            self._cri.call("StartContainer", container_id=self._container)
+        except CallFailed:
+            if self._is_ready(sandbox):
+                raise
+            raise Gone(_BY_OTHERS) from None
         try:
             status = self._cri.call("ContainerStatus", container_id=self._container, verbose=True)
-        except CallFailed as error:
-            raise Gone(str(error)) from None
+        except CallFailed:
+            raise Gone(_BY_OTHERS) from None
         self.pid = information(status).get("pid") or 0
         if not self.pid:
-            raise NodeError(f"the engine does not report the pid of container {self._container}")
+            raise self.ended(NodeError(f"the engine does not report the pid of container {self._container}"))
+
+    def _is_ready(self, sandbox: str) -> bool:
+        pods = self._cri.call("ListPodSandbox").items
+        return any((pod.id, pod.state) == (sandbox, READY) for pod in pods)
+
+    def ended(self, error: Exception) -> Exception:
+        """Returns Gone or NotStarted by the exit status that the engine has; without one, `error`. Raises NodeError."""
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while True:
+            try:
+                status = self._cri.call("ContainerStatus", container_id=self._container).status
+            except CallFailed:  # it was removed
+                return Gone(_BY_OTHERS)
+            if status.state == EXITED:
+                break
+            if time.monotonic() > deadline:
+                return error
+            time.sleep(0.05)
+        if status.exit_code in _TOLD:
+            return Gone(_BY_OTHERS)
+        said = f" ({status.reason})" if status.reason else ""
+        return NotStarted(f"its program ended by itself, with exit status {status.exit_code}{said}")
 
     def environ(self) -> list[str]:
         """Returns the environment of its first process. Raises Gone, NodeError."""
@@ -269,7 +311,7 @@ class Pod:
         return found[1]
 
     def remove(self) -> None:
-        """Stops and removes the pod with its containers. Raises NodeError."""
+        """Stops and removes the pod with its containers. Raises Stays, NodeError."""
         _remove_pods(self._cri, lambda token: token == self._token)
         shutil.rmtree(self._logs, ignore_errors=True)
 
@@ -298,17 +340,25 @@ def connected(url: str) -> Iterator[None]:
 
 
 def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:
-    """Removes the test pods whose token `which` accepts. Raises NodeError."""
+    """Removes the test pods whose token `which` accepts. Raises Stays, NodeError."""
     for pod in cri.call("ListPodSandbox").items:
-        if LABEL not in pod.labels or not which(pod.labels[LABEL]):
-            continue
+        if LABEL in pod.labels and which(pod.labels[LABEL]):
+            _remove_pod(cri, pod.id)
+
+
+def _remove_pod(cri: Cri, pod: str) -> None:
+    for attempt in range(1, _REMOVALS + 1):
         try:
-            _kill_containers(cri, pod.id)
-            cri.call("StopPodSandbox", pod_sandbox_id=pod.id)
-            cri.call("RemovePodSandbox", pod_sandbox_id=pod.id)
+            _kill_containers(cri, pod)
+            cri.call("StopPodSandbox", pod_sandbox_id=pod)
+            cri.call("RemovePodSandbox", pod_sandbox_id=pod)
+            return
         except CallFailed as error:
-            if pod.id in [left.id for left in cri.call("ListPodSandbox").items]:
-                raise NodeError(f"pod {pod.id} cannot be removed (crictl rmp -f {pod.id}): {error}") from None
+            if pod not in [left.id for left in cri.call("ListPodSandbox").items]:
+                return
+            if attempt == _REMOVALS:
+                raise Stays(f"pod {pod} cannot be removed (crictl rmp -f {pod}): {error}") from None
+        time.sleep(0.5)
 
 
 def _kill_containers(cri: Cri, pod: str) -> None:

@@ -112,11 +112,15 @@ def _remove_if_empty() -> None:
 
 
 class NotStarted(NodeError):
-    """The engine refused or failed to start the container. The text is the engine's."""
+    """The engine refused or failed to start the container, or its program ended by itself. The text is the engine's."""
 
 
 class Gone(NodeError):
-    """The container ended before it was examined. kubelet ends pods that it does not know."""
+    """Something else ended the container before it was examined, as kubelet ends pods that it does not know."""
+
+
+class Stays(NodeError):
+    """A test container cannot be removed."""
 
 
 class Lacking(NodeError):
@@ -158,8 +162,15 @@ class Running(Protocol):
     def annotations(self) -> dict[str, str]:
         """Returns the annotations in its config.json. Raises Lacking if it is not found."""
 
+    def ended(self, error: Exception) -> Exception:
+        """Returns what to raise for an error whose cause is the end of the first process.
+
+        Gone if something else ended it, NotStarted if it ended by itself, and the same error if it runs. Raises
+        NodeError.
+        """
+
     def remove(self) -> None:
-        """Removes the container and everything that was made for it. Raises NodeError if something stays."""
+        """Removes the container and everything that was made for it. Raises Stays, NodeError."""
 
 
 class Starter(Protocol):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import time
 from dataclasses import dataclass, replace
 
-from hook.base.errors import describe
+from hook.base.errors import ReassertError, describe
 from hook.base.system import timestamp
 from hook.decide import gather
 from hook.node.agent import last_starts
@@ -16,6 +15,8 @@ from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import hostile, observe
 from hook.node.probe import ways as device_ways
+from hook.node.probe.again import examined, held
+from hook.node.probe.refusal import refusal
 from hook.node.probe.report import (
     ABSENT,
     BLOCKED,
@@ -29,7 +30,7 @@ from hook.node.probe.report import (
     Report,
     Tried,
 )
-from hook.node.probe.starter import Gone, Lacking, NotStarted, Pairs, Running, Starter, scratch
+from hook.node.probe.starter import Gone, Lacking, NotStarted, Pairs, Running, Starter, Stays, scratch
 from hook.node.probe.ways import Way
 from hook.plan import Container, Facts, Plan, plan
 from hook.policy.model import AUDIT, Match, Policy, excluded
@@ -38,21 +39,11 @@ from hook.reserve.env import SetEnv
 from hook.reserve.exclusive import Closed
 from hook.reserve.mounts import PlaceMount
 
-ATTEMPTS = 3
-"""Attempts until a container lives long enough: kubelet ends pods that it does not know every two seconds."""
-
-_OURS = re.compile(
-    r"reassert: refused"
-    r"|executing hook `[^`]*/reassert(-hook)?` \(exit code: 1\)"
-    r"|executing \[reassert hook [^]]*\]: exit status 1"
-)
-"""Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
-
-
 BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
 """Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent
 could have answered, and did not."""
 
+_EXEC_ENV = "exec-env"
 INNOCENT = "a container that overrides nothing"
 
 
@@ -62,16 +53,7 @@ class NothingToVerify(NodeError):
 
 def probe(starter: Starter, handler: str) -> None:
     """Starts a container that overrides nothing, waits for its program, and removes it. Raises NodeError."""
-    for attempt in range(1, ATTEMPTS + 1):
-        running = starter.start(handler)
-        try:
-            running.environ()
-            return
-        except Gone:
-            if attempt == ATTEMPTS:
-                raise
-        finally:
-            running.remove()
+    examined(lambda: starter.start(handler), lambda running: running.environ())
 
 
 def verify(
@@ -176,6 +158,32 @@ def _why_none_was_warm(since: str) -> list[str]:
 
 
 @dataclass
+class Seen:
+    """What was seen of a container and, where something else ended it, of the next ones of the same kind.
+
+    `decided`: the plan for its first process. `executed`: what is wrong in an executed process, or why that is not
+    known. `asked`: what a process got whose caller set reserved env. None: not looked at yet.
+    """
+
+    decided: Plan | None = None
+    executed: list[str] | str | None = None
+    asked: Tried | None = None
+
+    def wrong(self) -> list[str]:
+        """What is wrong with its first process."""
+        decided = self.decided
+        wrong = [_say(edit) for edit in decided.edits] if decided else []
+        return wrong or [str(reason) for reason in (decided.denials + decided.errors if decided else ())]
+
+    def leave(self, reason: str, env: bool) -> None:
+        """What was not seen will not be seen any more. `env`: whether the caller of an exec was to set env."""
+        if self.executed is None:
+            self.executed = reason
+        elif env and self.executed == [] and self.asked is None:
+            self.asked = Tried(_EXEC_ENV, UNTRIED, reason)
+
+
+@dataclass
 class Attempt:
     """The test containers for one policy. `volumes`: a directory for their volumes.
 
@@ -217,7 +225,7 @@ class Attempt:
 
     def _with_ways(self, finding: Finding, handler: Handler) -> Finding:
         """Returns the finding with what became of each way to ask for devices."""
-        tried = [device_ways.try_way(way, handler, self.starter, self.closed, _refused) for way in self.ways]
+        tried = [device_ways.try_way(way, handler, self.starter, self.closed) for way in self.ways]
         if not tried:
             return finding
         saw = [f"{each.name}: {each.saw}" for each in tried if each.result == EXPOSED]
@@ -234,88 +242,93 @@ class Attempt:
         second = self._once(handler, self.env(True), self.mounts(True))
         return replace(second, saw=list(dict.fromkeys(first.saw + second.saw)))
 
-    def _once(self, handler: Handler, env: list[tuple[str, str]], mounts: list[tuple[str, str]]) -> Finding:
+    def _once(self, handler: Handler, env: Pairs, mounts: Pairs) -> Finding:
         """Starts one container and returns its finding; BLOCKED if one that overrides nothing does not start."""
-        innocent = not (env or mounts)
-        reason = ""
-        for _ in range(ATTEMPTS):
-            try:
-                running = self.starter.start(handler.name, env, mounts)
-            except NotStarted as error:
-                reason = str(error)
-                if not _OURS.search(reason):
-                    continue
-                if innocent:
-                    return Finding(handler, BLOCKED, [f"{INNOCENT} does not start: {_refusal(reason)}"])
-                return Finding(handler, PROTECTED, [_refusal(reason)])
-            except NodeError as error:
-                return Finding(handler, UNTRIED, [str(error)])
-            try:
-                return self._look(handler, running, env, mounts)
-            except Gone as error:
-                reason = str(error)
-            except (NodeError, OSError) as error:
-                return Finding(handler, UNTRIED, [describe(error)])
-            finally:
-                running.remove()
-        if innocent:
-            return Finding(handler, BLOCKED, [f"{INNOCENT} does not start: {reason}"])
-        return Finding(handler, UNTRIED, [f"{INNOCENT} starts; a hostile one could not be started: {reason}"])
-
-    def _look(self, handler: Handler, running: Running, env: Pairs, mounts: Pairs) -> Finding:
-        reserved = [mount for match in self.matches for mount in match.rule.mounts]
-        rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
-        mounts_there = observe.mounts(running.pid, reserved)
-        there = Container(self.starter.identity, running.environ(), mounts_there, self.facts, device_rules=rules)
-        decided = plan(self.policy, there, self.matches)
-        wrong = [_say(edit) for edit in decided.edits]
-        wrong = wrong or [str(reason) for reason in decided.denials + decided.errors]
-        if not (env or mounts):
-            return Finding(handler, EXPOSED if wrong else PROTECTED, wrong)
+        seen = Seen()
         try:
-            left = [_say(edit) for edit in decided.env.differences(running.exec_environ())]
-            executed = EXPOSED if left else PROTECTED
-            said = [f"executed in it: {text}" for text in left if text not in wrong]
-        except NodeError as error:
-            executed, said = UNTRIED, [f"exec {UNTRIED}: {error}"]
-        asked = [self._exec_env(running, decided)] if env and executed == PROTECTED else []
-        if asked and asked[0].result == EXPOSED:
-            executed, said = EXPOSED, [asked[0].saw]
-        if wrong or executed == EXPOSED:
-            around = [] if handler.wired else ["it is not wired: every pod that may use it bypasses reassert"]
-            started = EXPOSED if wrong else PROTECTED
-            return Finding(handler, EXPOSED, wrong + said + around, executed, started, asked=tuple(asked))
-        counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
-        also = "; in exec too" if executed == PROTECTED else ""
-        return Finding(
-            handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed, asked=tuple(asked)
-        )
+            examined(
+                lambda: self.starter.start(handler.name, env, mounts),
+                lambda running: self._look(running, seen, bool(env), bool(mounts)),
+            )
+        except Stays:
+            raise
+        except (ReassertError, OSError) as error:
+            if seen.decided is None:
+                return _unseen(handler, error, innocent=not (env or mounts))
+            seen.leave(describe(error), bool(env))
+        return _seen(handler, seen, env, mounts)
+
+    def _look(self, running: Running, seen: Seen, env: bool, mounts: bool) -> None:
+        """Looks at what was not seen yet. Raises Gone, NotStarted, NodeError, OSError."""
+        if seen.decided is None:
+            reserved = [mount for match in self.matches for mount in match.rule.mounts]
+            rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
+            mounts_there = observe.mounts(running.pid, reserved)
+            there = Container(self.starter.identity, running.environ(), mounts_there, self.facts, device_rules=rules)
+            seen.decided = plan(self.policy, there, self.matches)
+        if (env or mounts) and seen.executed is None:
+            try:
+                seen.executed = _in_exec(running, seen.decided)
+            except (Gone, NotStarted):
+                raise
+            except NodeError as error:
+                seen.executed = str(error)
+        if env and seen.executed == [] and seen.asked is None:
+            seen.asked = self._exec_env(running, seen.decided)
 
     def _exec_env(self, running: Running, decided: Plan) -> Tried:
         """What a process gets whose caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
-        name = "exec-env"
         try:
-            left = [_say(edit) for edit in decided.env.differences(running.exec_environ(self.env(True)))]
+            left = _in_exec(running, decided, self.env(True))
+        except (Gone, NotStarted):
+            raise
         except Lacking as error:
-            return Tried(name, ABSENT, str(error))
+            return Tried(_EXEC_ENV, ABSENT, str(error))
         except NodeError as error:
-            return Tried(name, UNTRIED, str(error))
-        return Tried(name, EXPOSED, f"executed with env of its caller: {left[0]}") if left else Tried(name, PROTECTED)
+            return Tried(_EXEC_ENV, UNTRIED, str(error))
+        saw = [f"executed with env of its caller: {text}" for text in left[:1]]
+        return Tried(_EXEC_ENV, EXPOSED, saw[0]) if saw else Tried(_EXEC_ENV, PROTECTED)
 
 
-def _refused(message: str) -> str:
-    """Returns reassert's part of an engine's message, "" if reassert did not refuse the container."""
-    return _refusal(message) if _OURS.search(message) else ""
+def _in_exec(running: Running, decided: Plan, env: Pairs = ()) -> list[str]:
+    """What is wrong with the env of an executed process. `env`: what its caller sets. Raises as `held` does."""
+    with held(running):
+        return [_say(edit) for edit in decided.env.differences(running.exec_environ(env))]
 
 
-def _refusal(message: str) -> str:
-    """Returns reassert's part of an engine's message; containerd 1.x, docker and podman append their own."""
-    at = message.find("reassert: refused")
-    if at < 0:
-        return "refused by the hook; the reason is in the event log, the engine does not show it"
-    return re.sub(
-        r"(: unknown)?( Error: failed to start containers: \S+)?( time=\"[^\"]*\" level=.*)?$", "", message[at:]
-    )
+def _unseen(handler: Handler, error: Exception, innocent: bool) -> Finding:
+    """The finding for a container that could not be looked at."""
+    reason = describe(error)
+    if not isinstance(error, NotStarted):
+        return Finding(handler, UNTRIED, [reason])
+    refused = refusal(reason)
+    if innocent:
+        return Finding(handler, BLOCKED, [f"{INNOCENT} does not start: {refused or reason}"])
+    if refused:
+        return Finding(handler, PROTECTED, [refused])
+    return Finding(handler, UNTRIED, [f"{INNOCENT} starts; a hostile one could not be started: {reason}"])
+
+
+def _seen(handler: Handler, seen: Seen, env: Pairs, mounts: Pairs) -> Finding:
+    """The finding for a container that was looked at."""
+    wrong = seen.wrong()
+    if not (env or mounts):
+        return Finding(handler, EXPOSED if wrong else PROTECTED, wrong)
+    if isinstance(seen.executed, list):
+        executed = EXPOSED if seen.executed else PROTECTED
+        said = [f"executed in it: {text}" for text in seen.executed if text not in wrong]
+    else:
+        executed, said = UNTRIED, [f"exec {UNTRIED}: {seen.executed}"]
+    asked = (seen.asked,) if seen.asked else ()
+    if seen.asked and seen.asked.result == EXPOSED:
+        executed, said = EXPOSED, [seen.asked.saw]
+    if wrong or executed == EXPOSED:
+        around = [] if handler.wired else ["it is not wired: every pod that may use it bypasses reassert"]
+        started = EXPOSED if wrong else PROTECTED
+        return Finding(handler, EXPOSED, wrong + said + around, executed, started, asked=asked)
+    counted = [f"{len(names)} {kind}" for kind, names in (("env", dict(env)), ("mounts", dict(mounts))) if names]
+    also = "; in exec too" if executed == PROTECTED else ""
+    return Finding(handler, PROTECTED, [f"put back: {', '.join(counted)}{also}", *said], executed, asked=asked)
 
 
 def _say(edit: Edit) -> str:

@@ -6,8 +6,6 @@ Only ways against which the policy has a rule: `deviceAllocations.exclusive`, an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hook.base.compare import glob_match, is_pattern
@@ -15,18 +13,16 @@ from hook.base.errors import ReassertError, describe
 from hook.container.identity import Identity
 from hook.container.injections import Specs
 from hook.node.engines.base import NRI, Handler
-from hook.node.errors import NodeError
 from hook.node.probe import devices
+from hook.node.probe.again import examined, held
+from hook.node.probe.refusal import refusal
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
-from hook.node.probe.starter import Extra, Gone, Lacking, NotStarted, Pairs, Running, Starter
+from hook.node.probe.starter import Extra, Lacking, NotStarted, Pairs, Running, Starter, Stays
 from hook.plan import Container, Facts
 from hook.policy.model import Rule
 from hook.reserve.annotations import BOTH, CONTAINER, FIELD, POD
 from hook.reserve.devices import EXCLUSIVE
 from hook.reserve.exclusive import Closed
-
-ATTEMPTS = 3
-"""Attempts until a container lives long enough."""
 
 _ASKED_FOR = 4
 """How many devices one test container asks for."""
@@ -110,44 +106,28 @@ def _by_annotation(rules: list[Rule]) -> list[Way]:
     return found
 
 
-def try_way(
-    way: Way, handler: Handler, starter: Starter, closed: Closed | None, refusal: Callable[[str], str]
-) -> Tried:
-    """Start a container that asks in this way and look at what it got.
-
-    `refusal`: returns reassert's part of an engine's message, or "" if reassert did not refuse the container.
-    """
+def try_way(way: Way, handler: Handler, starter: Starter, closed: Closed | None) -> Tried:
+    """Start a container that asks in this way and look at what it got. Raises Stays."""
     if way.why:
         return Tried(way.name, ABSENT if way.absent else UNTRIED, way.why)
     if way.extra.pod_annotations and NRI not in handler.wired:
         if not os.path.exists(_NRI_SOCKET):
             return Tried(way.name, ABSENT, f"there is no {_NRI_SOCKET}: no NRI plugin acts on a pod's annotations")
         return Tried(way.name, UNTRIED, "only `--adapter nri` sees annotations of a pod")
-    why = ""
-    for _ in range(ATTEMPTS):
-        try:
-            running = starter.start(handler.name, (), way.mounts, way.extra)
-        except Lacking as error:
-            return Tried(way.name, ABSENT, str(error))
-        except NotStarted as error:
-            why = str(error)
-            if refusal(why):
-                return Tried(way.name, PROTECTED, "refused")
-            continue
-        except NodeError as error:
-            return Tried(way.name, UNTRIED, str(error))
-        try:
-            return _look(way, running, closed)
-        except Gone as error:
-            why = str(error)
-        except Lacking as error:
-            return Tried(way.name, UNTRIED, str(error))
-        except (ReassertError, OSError) as error:
-            return Tried(way.name, UNTRIED, describe(error))
-        finally:
-            with suppress(NodeError):
-                running.remove()
-    return Tried(way.name, UNTRIED, f"such a container does not start: {why}")
+    try:
+        return examined(
+            lambda: starter.start(handler.name, (), way.mounts, way.extra), lambda running: _look(way, running, closed)
+        )
+    except Lacking as error:
+        return Tried(way.name, ABSENT, str(error))
+    except NotStarted as error:
+        if refusal(str(error)):
+            return Tried(way.name, PROTECTED, "refused")
+        return Tried(way.name, UNTRIED, f"such a container does not start: {error}")
+    except Stays:
+        raise
+    except (ReassertError, OSError) as error:
+        return Tried(way.name, UNTRIED, describe(error))
 
 
 def _look(way: Way, running: Running, closed: Closed | None) -> Tried:
@@ -155,8 +135,14 @@ def _look(way: Way, running: Running, closed: Closed | None) -> Tried:
     if way.extra.pod_annotations:
         return Tried(way.name, EXPOSED, f"a pod with the annotation {next(iter(way.extra.pod_annotations))[0]} starts")
     if way.name == "annotation":
-        there = running.annotations()
+        try:
+            with held(running):
+                there = running.annotations()
+        except Lacking as error:
+            return Tried(way.name, UNTRIED, str(error))
         left = [key for key, value in way.extra.annotations if there.get(key) == value]
         return Tried(way.name, EXPOSED, f"it has the annotation {left[0]}") if left else Tried(way.name, PROTECTED)
     found = devices.reached(running.pid, closed) if closed else []
+    if not found:
+        running.environ()  # it still runs: nothing is missing because it ended
     return Tried(way.name, EXPOSED, "; ".join(found[:3])) if found else Tried(way.name, PROTECTED)

@@ -18,6 +18,10 @@ HOSTILE = "reassert.test/hostile:1"
 IMAGES = {PAUSE: [], PLAIN: [], HOSTILE: ["NVIDIA_VISIBLE_DEVICES=all", "REQUESTS_CA_BUNDLE=/image/evil"]}
 """Every image, with what its author put into its ENV beside PATH."""
 
+_SLEEP = ["/bin/busybox", "sleep", "1000000"]
+_PAUSE = ["/bin/busybox", "sh", "-c", "trap 'exit 0' TERM; read forever <> /fifo"]
+"""Ends when it is told to, like a real pause: kubelet ends pods with SIGTERM. It starts no process."""
+
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OCI = "application/vnd.oci.image."
 
@@ -27,21 +31,24 @@ def write_images(directory: Path) -> list[Path]:
     paths = []
     for number, (name, env) in enumerate(IMAGES.items()):
         paths.append(directory / f"image-{number}.tar")
-        paths[-1].write_bytes(layout(name, env, _root_filesystem(bare=name == PAUSE)))
+        pauses = name == PAUSE
+        paths[-1].write_bytes(layout(name, env, _root_filesystem(bare=pauses), _PAUSE if pauses else _SLEEP))
     return paths
 
 
 def _root_filesystem(bare: bool) -> bytes:
-    """A layer. `bare`: a program and nothing else, like a real pause image; no /etc, no /proc."""
+    """A layer. `bare`: a program and what it waits for, like a real pause image; no /etc, no /proc."""
     entries = [_directory("bin"), _file("bin/busybox", Path(BUSYBOX).read_bytes(), 0o755)]
-    if not bare:
+    if bare:
+        entries.append((_entry("fifo", tarfile.FIFOTYPE, 0o666), b""))
+    else:
         entries += [_directory(path) for path in ("etc", "etc/ssl", "etc/ssl/certs", "proc", "sys", "dev", "tmp")]
         entries += [_link(f"bin/{applet}", "busybox") for applet in (*APPLETS, "tty")]
         entries += [_file("etc/passwd", b"root:x:0:0::/:/bin/sh\n"), _file("etc/ssl/certs/image.crt", b"image\n")]
     return _tar(entries)
 
 
-def layout(name: str, env: list[str], layer: bytes) -> bytes:
+def layout(name: str, env: list[str], layer: bytes, entrypoint: list[str] = _SLEEP) -> bytes:
     """An OCI image layout (image-spec, image-layout.md) with one image of one layer."""
     entries = [_file("oci-layout", b'{"imageLayoutVersion": "1.0.0"}')]
 
@@ -54,7 +61,7 @@ def layout(name: str, env: list[str], layer: bytes) -> bytes:
     config = {
         "architecture": _ARCHITECTURES[platform.machine()],
         "os": "linux",
-        "config": {"Env": ["PATH=/bin", *env], "Entrypoint": ["/bin/busybox", "sleep", "1000000"]},
+        "config": {"Env": ["PATH=/bin", *env], "Entrypoint": entrypoint},
         "rootfs": {"type": "layers", "diff_ids": [stored["digest"]]},
     }
     configured = blob(json.dumps(config).encode(), "config.v1+json")

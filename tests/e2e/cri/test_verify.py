@@ -10,7 +10,7 @@ from e2e.conftest import RUNTIMES
 from e2e.cri.conftest import CRI_POLICY, later
 from e2e.cri.kubelet import exclusive
 from e2e.cri.node import Containerd
-from e2e.cri.verify import verify
+from e2e.cri.verify import housekeeping, verify
 from e2e.support import Node
 
 WIRED = {name: ["runtime"] for name in RUNTIMES}
@@ -142,6 +142,18 @@ def test_a_wrapper_that_forgets_exec_is_found_out(containerd: Containerd, node: 
         "executed in it: env PYTHONHTTPSVERIFY is there, the policy wants it absent",
         "executed in it: env NVIDIA_VISIBLE_DEVICES is reassert-verify-pod, the policy wants void",
     ]
+
+
+def test_pods_that_kubelet_ends_are_started_again(containerd: Containerd, node: Node) -> None:
+    node.write_policy(WIDE)
+    with housekeeping(containerd) as ended:
+        verified = verify(containerd, WIRED)
+    assert (verified.status, verified.error) == (0, ""), verified
+    assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", "protected"))
+    assert len(ended) >= 3
+    with housekeeping(containerd) as ended:
+        assert verify(containerd, WIRED, probe=True).status == 0
+    assert len(ended) >= 2
 
 
 def test_rules_for_others_are_listed_as_not_tried(containerd: Containerd, node: Node) -> None:

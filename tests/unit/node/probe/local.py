@@ -9,10 +9,12 @@ from typing import Any
 
 from hook.container.identity import CONTAINER, Identity
 from hook.node.engines.base import Handler
+from hook.node.errors import NodeError
 from hook.node.probe.starter import (
     MARKER,
     NOTHING_MORE,
     Extra,
+    Gone,
     Lacking,
     Marks,
     NotStarted,
@@ -34,13 +36,20 @@ Env = dict[str, str]
 
 
 class Local:
-    """A Starter whose containers are processes. `change`: what becomes of the env that is asked for."""
+    """A Starter whose containers are processes. `change`: what becomes of the env that is asked for.
+
+    `short_lived`: how many containers end before `ends_at` (start, exec, exec-env, annotations, devices) is over.
+    `ended_by`: what else ended them; "" if they ended by themselves. `error`: what the look at one says then.
+    `seen`: what was executed in full.
+    """
 
     def __init__(self, change: Callable[[Env], Env], exec_change: Callable[[Env], Env] | None = None) -> None:
         self.identity = Identity("podman", False, types=(CONTAINER,))
         self.marks = Marks()
         self.change, self.exec_change = change, exec_change or change
-        self.short_lived = 0
+        self.short_lived, self.ends_at, self.ended_by = 0, "start", ""
+        self.error: Exception = NodeError("cannot exec in a stopped container")
+        self.seen: list[str] = []
         self.hole = False
         self.alive: list[subprocess.Popen[bytes]] = []
         self.started = 0
@@ -62,11 +71,17 @@ class Local:
         asked = {**dict(env), MARKER: token}
         process = subprocess.Popen(["sleep", "60"], env=self.change(asked))
         self.alive.append(process)
-        if self.short_lived:
-            self.short_lived -= 1
-            process.kill()
-            process.wait()
+        self.end_at("start")
         return LocalProcess(self, process, token, asked)
+
+    def end_at(self, at: str) -> bool:
+        """End the last container if this is when such a one ends."""
+        ends = at == self.ends_at and self.short_lived > 0
+        if ends:
+            self.short_lived -= 1
+            self.alive[-1].kill()
+            self.alive[-1].wait()
+        return ends
 
 
 class LocalProcess:
@@ -77,11 +92,20 @@ class LocalProcess:
     def environ(self) -> list[str]:
         return Process(self.pid, self.token).environ()
 
+    def ended(self, error: Exception) -> Exception:
+        return Gone(self.starter.ended_by) if self.starter.ended_by else NotStarted(str(error))
+
     def exec_environ(self, env: Pairs = ()) -> list[str]:
+        at = "exec-env" if env else "exec"
+        if self.starter.end_at(at):
+            raise self.starter.error
+        self.starter.seen.append(at)
         changed = self.starter.exec_change({**self.asked, **dict(env)})
         return [f"{name}={value}" for name, value in {**changed, **dict(env if self.starter.hole else ())}.items()]
 
     def annotations(self) -> dict[str, str]:
+        if self.starter.end_at("annotations"):
+            raise self.starter.error
         return {}
 
     def remove(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hook.node.probe.cri import CallFailed, message
+from hook.node.probe.cri import READY, CallFailed, message
 from hook.node.probe.pods import LABEL, PodStarter, _remove_pods
 from hook.node.probe.starter import NotStarted
 
@@ -57,7 +57,7 @@ def test_a_probe_has_what_kubelet_sends() -> None:
         asked[method] = fields
         if method == "CreateContainer":
             raise CallFailed("enough")
-        return SimpleNamespace(pod_sandbox_id="s", items=[])
+        return SimpleNamespace(pod_sandbox_id="s", items=[SimpleNamespace(id="s", state=READY, labels={})])
 
     starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]  # a stand-in
     with pytest.raises(NotStarted, match="enough"):
