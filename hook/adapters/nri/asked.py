@@ -40,7 +40,7 @@ class Mounts(Sequence[Object]):
 
     def __init__(self, encoded: list[bytes]) -> None:
         """Raises Unacceptable."""
-        self.destinations = _destinations(encoded)
+        self.destinations = [_destination(mount) for mount in encoded]
         self._encoded = encoded
         self._decoded: list[Object] | None = None
         if 0 in b"".join(encoded) and nul_in([], [], self, {}):
@@ -57,6 +57,16 @@ class Mounts(Sequence[Object]):
         if self._decoded is None:
             self._decoded = [_mount(data) for data in self._encoded]
         return self._decoded[at]
+
+
+def _destination(mount: bytes) -> str:
+    """A mount's first field. A runtime encodes the fields in their order, each once (Go's protobuf does)."""
+    try:
+        if len(mount) > 1 and mount[0] == 0x0A and mount[1] < min(128, len(mount) - 1):  # a length of one byte
+            return mount[2 : 2 + mount[1]].decode()
+        return cast("str", _read_place(mount).destination)
+    except (DecodeError, UnicodeDecodeError):
+        raise Unacceptable(_UNREADABLE) from None
 
 
 def _mount(data: bytes) -> Object:
@@ -109,11 +119,6 @@ def _decoded_once(decode: Callable[[bytes], T]) -> Callable[[list[bytes]], list[
             raise Unacceptable(_UNREADABLE) from None
 
     return each
-
-
-@_decoded_once
-def _destinations(mount: bytes) -> str:
-    return cast("str", _read_place(mount).destination)
 
 
 @_decoded_once

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hook.adapters.nri import asked
+from hook.adapters.nri import asked, messages
 from hook.adapters.nri.creation import identify
+from hook.base.errors import Unacceptable
 from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
 from unit.allocated import specs_in
 from unit.kubelet import claim, entry, state, write_checkpoint
@@ -160,6 +163,15 @@ def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: P
     with running(root_dir, document(rule, failurePolicy="Ignore")) as plugin:
         status = plugin.peer.call("CreateContainer", create).status
         assert "does not decode" in status.message
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200), st.text(st.characters(codec="utf-8")))
+def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, source: str) -> None:
+    mount = messages.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
+    assert asked._destination(mount) == destination
+    for end in range(1, min(len(mount), 2 + len(destination.encode()))):  # cut within the destination
+        with pytest.raises(Unacceptable):
+            asked._destination(mount[:end])
 
 
 def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
