@@ -76,6 +76,12 @@ def test_it_is_small_and_every_kernel_loads_it(tmp_path: Path) -> None:
     headers = [program[table + 56 * number :][:56] for number in range(count)]
     loaded = {header[48:] for header in headers if header[:4] == b"\x01\0\0\0"}  # p_align of each PT_LOAD
     assert loaded == {struct.pack("<Q", 0x10000 if is_arm64 else 0x1000)}
+    # Hardened: position-independent and static; no segment is writable and executable, nor the stack executable; RELRO.
+    found = {int.from_bytes(header[:4], "little"): header[4] for header in headers}  # p_type, p_flags
+    assert program[16:18] == b"\x03\0", "ET_DYN"
+    assert {0x6474E551: found[0x6474E551], 0x6474E552: found[0x6474E552]} == {0x6474E551: 6, 0x6474E552: 4}
+    assert 3 not in found, "PT_INTERP"
+    assert not any(header[4] & 3 == 3 for header in headers)
 
 
 @pytest.mark.native
