@@ -56,7 +56,7 @@ def _check_free(path: str) -> None:
     if not stat.S_ISSOCK(status.st_mode):
         kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
         raise ReassertError(f"{path} is a {kind}, not the agent's socket; remove it")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:  # it may be full
         try:
             probe.connect(path)
         except ConnectionRefusedError:

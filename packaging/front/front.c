@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -220,6 +221,7 @@ static enum answer ask(const char *path, struct frame *frame, int passed, const 
 static void say(const char *text)
 {
 	ssize_t written;
+	signal(SIGPIPE, SIG_IGN); /* the exit status counts, also if nobody reads */
 	for (size_t size = strlen(text); size && (written = write(2, text, size)) > 0; size -= (size_t)written)
 		text += written;
 }
@@ -285,10 +287,8 @@ int main(int argc, char **argv, char **environment)
 		close(passed);
 		reason = answer == COLD ? reason : "exec";
 	}
-	if (answer == REFUSED) {
-		say(rest + 1);
-		return (unsigned char)*rest;
-	}
+	if (answer == REFUSED)
+		return say(rest + 1), (unsigned char)*rest;
 	if (answer == GO && !setup.real)
 		return 0;
 	if (answer == GO)

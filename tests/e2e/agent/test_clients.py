@@ -188,6 +188,17 @@ def test_another_programs_socket_in_its_place(start: Cold) -> None:
         assert start.is_cold()
 
 
+def test_a_program_in_its_place_that_accepts_nobody(start: Cold) -> None:
+    """Its backlog is full, so that connect(2) would wait for ever."""
+    start.agent.stop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(start.agent.socket))
+        other.listen(0)
+        assert "another agent listens on this socket" in refused(start.agent)
+        assert "another program uses this socket" in refused(start.agent)
+        assert start.is_cold()
+
+
 def test_systemds_socket_is_taken_over(start: Cold) -> None:
     """sd_listen_fds(3), without systemd."""
     agent = start.agent

@@ -267,3 +267,20 @@ def test_what_a_runtime_is_given(both: Both) -> None:
     both.bundle.mkdir(parents=True)
     config(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "mounts": []}).encode())(both.bundle)
     assert given(both.warm) == given(str(both.real))
+
+
+def test_a_refusal_whose_message_nobody_reads(both: Both) -> None:
+    """The exit status is the refusal's, not SIGPIPE's."""
+    both.policy("plain")
+    both.bundle.mkdir(parents=True)
+    config(b"{")(both.bundle)
+
+    def status(file: str) -> int:
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return subprocess.run([file, "create", "0a"], cwd=both.bundle, stderr=writer, timeout=60).returncode
+        finally:
+            os.close(writer)
+
+    assert [status(both.warm), status(both.cold)] == [1, 1]

@@ -1,14 +1,18 @@
-"""front: its parsers under sanitizers, and what the compiler says of it."""
+"""front: its parsers under sanitizers, what the compiler says of it, and what it hands on."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import platform
 import random
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,6 +76,12 @@ def test_it_is_small_and_every_kernel_loads_it(tmp_path: Path) -> None:
     headers = [program[table + 56 * number :][:56] for number in range(count)]
     loaded = {header[48:] for header in headers if header[:4] == b"\x01\0\0\0"}  # p_align of each PT_LOAD
     assert loaded == {struct.pack("<Q", 0x10000 if is_arm64 else 0x1000)}
+    # Hardened: position-independent and static; no segment is writable and executable, nor the stack executable; RELRO.
+    found = {int.from_bytes(header[:4], "little"): header[4] for header in headers}  # p_type, p_flags
+    assert program[16:18] == b"\x03\0", "ET_DYN"
+    assert {0x6474E551: found[0x6474E551], 0x6474E552: found[0x6474E552]} == {0x6474E551: 6, 0x6474E552: 4}
+    assert 3 not in found, "PT_INTERP"
+    assert not any(header[4] & 3 == 3 for header in headers)
 
 
 @pytest.mark.native
@@ -109,3 +119,69 @@ def test_both_sides_have_the_same_limits() -> None:
         assert f"{name} = '{kind}'" in text
     assert f'"{protocol.REQUEST.decode()}"' in text
     assert f'"{protocol.ANSWER.decode()}"' in text
+
+
+PRINTER = """
+#include <stdio.h>
+#include <string.h>
+int main(int count, char **arguments, char **environment)
+{
+	char line[256];
+	for (int i = 0; i < count; i++)
+		fwrite(arguments[i], 1, strlen(arguments[i]) + 1, stdout);
+	for (; *environment; environment++)
+		fwrite(*environment, 1, strlen(*environment) + 1, stdout);
+	for (FILE *status = fopen("/proc/self/status", "r"); fgets(line, sizeof line, status);)
+		if (strncmp(line, "SigIgn", 6) == 0 || strncmp(line, "SigBlk", 6) == 0)
+			fputs(line, stdout);
+}
+"""
+ENVIRONMENT = [b"LD_LIBRARY_PATH=", b"no equals sign", b"=x", b"A=1", b"A=2", b"", b"LD_PRELOAD=", b"B=\xff\n"]
+"""Entries that a shell or a Python would not pass on as they are."""
+
+
+def printed(program: Path, arguments: list[bytes]) -> bytes:
+    """What PRINTER prints behind a program that is given ENVIRONMENT, ignored signals and a blocked one."""
+    vector = (ctypes.c_char_p * (len(arguments) + 2))(bytes(program), *arguments, None)
+    entries = (ctypes.c_char_p * (len(ENVIRONMENT) + 1))(*ENVIRONMENT, None)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        os.dup2(writer, 1)
+        ctypes.CDLL(None).execve(bytes(program), vector, entries)
+        os._exit(9)
+    os.close(writer)
+    with open(reader, "rb") as stream:
+        found = stream.read()
+    assert os.wait()[1] == 0
+    return found
+
+
+@pytest.mark.native
+def test_the_real_runtime_gets_what_the_engine_gave(tmp_path: Path) -> None:
+    """The environment byte for byte, signals, and the arguments behind its own path, asked about or not."""
+    real, file = tmp_path / "real", tmp_path / "file"
+    subprocess.run(["gcc", "-x", "c", "-o", real, "-"], input=PRINTER, text=True, check=True)
+    text = f"#!{built(tmp_path)}\n# mark\n# real: {real}\n# verbs: create\n# socket: {tmp_path}/s\n"
+    file.write_text(text + "# policy: /p\n# store: /d\n# events: /e\n\nexit 7\n")
+    file.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"{tmp_path}/s")
+        listener.listen()
+
+        def answer(frame: bytes) -> None:
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(1 << 17)
+                connection.send(frame)
+
+        given = printed(real, [b"state", b"0a"])
+        assert given.startswith(bytes(real) + b"\0state\x000a\0" + b"\0".join(ENVIRONMENT) + b"\0Sig")
+        assert printed(file, [b"state", b"0a"]) == given
+        for frame in (protocol.go(), protocol.changed(["create", "\udcff"])):
+            thread = threading.Thread(target=answer, args=(frame,))
+            thread.start()
+            assert printed(file, [b"create", b"\xff"]) == given.replace(b"\0state\x000a\0", b"\0create\0\xff\0")
+            thread.join()
