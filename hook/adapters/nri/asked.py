@@ -1,7 +1,7 @@
 """What a container would start with, from NRI's request in OCI's spelling.
 
-Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these. The
-destination of a mount, a device and a device rule are decoded once (`_decoded_once`), the rest of a mount where needed.
+Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these. Equal
+devices and device rules are decoded once (`_decoded_once`), of mounts only the destination until one may matter.
 """
 
 from __future__ import annotations
