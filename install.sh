@@ -4,8 +4,8 @@
 #   sudo ./install.sh                 configure the node's container engine to call reassert, and start test containers
 #                                     to verify that
 #   sudo ./install.sh --dry-run       print the changes that an install would make
-#   sudo ./install.sh --uninstall     restore the engine's configuration; policy and event log stay, and their paths are
-#                                     printed
+#   sudo ./install.sh --uninstall     restore the engine's configuration; an edited policy and the event log stay, and
+#                                     their paths are printed
 #   sudo ./install.sh --uninstall --purge     remove policy and event log too
 #   sudo ./install.sh --demo          start a hostile container under runc with and without reassert; the node's
 #                                     configuration is not changed

@@ -150,7 +150,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     )
 
     for word, (text, where) in GROUPS.items():
-        group = commands.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        group = commands.add_parser(word, help=text)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)

@@ -137,7 +137,7 @@ class Case:
     def settle(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
-        """Run the whole pipeline for one container. Never raises.
+        """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.failure).
 
         `read`: returns the container's identity and what it would start with. `act`: carries out the plan and verifies
         the result; not called for a container that the plan refuses.

@@ -11,11 +11,11 @@ CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, 
 
 
 def verdict(case: Case, error: Exception) -> Verdict:
-    """`failurePolicy` says whether the container starts.
+    """`failurePolicy` says whether the container starts, but for two kinds of errors. Enforce mode refuses these.
 
-    An error that a pod, an image or a CLI user can cause (CAUSED_BY_THE_CONTAINER) is always a refusal in Enforce mode:
-    no `failurePolicy` lets it through. Nor a shortage of descriptors or memory, which other containers can cause.
-    Raises `error` for one of the agent: it answers "start cold", and that process has its own.
+    A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
+    other, a shortage of descriptors or memory. In the agent this function raises `error` for a shortage: the agent
+    then answers "start cold", and that process has descriptors of its own.
     """
     short = is_shortage(error)
     if short and case.start.get("start") == "warm":

@@ -28,15 +28,18 @@ class Decision:
 
 def read(annotations: "dict[str, str]") -> "Decision | None":
     """The decision in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
-    value = _parsed(annotations)
-    if value is None:
+    text = annotations.get(ANNOTATION)
+    if text is None:
         return None
     try:
-        env = Reserved(dict(value["env"]), list(value["absent"]))  # type: ignore[call-overload]  # or it raises
+        value = parse(text)
+        if not isinstance(value, dict) or value.get("version") != 1:
+            raise Malformed("unknown version")
         event = value.get("event")
         draft = event if isinstance(event, dict) else None
-        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft)  # type: ignore[call-overload]  # or it raises
-    except (KeyError, TypeError, ValueError) as error:
+        env = Reserved(dict(value["env"]), list(value["absent"]))
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft)
+    except (KeyError, TypeError, ValueError) as error:  # Malformed is a ValueError
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 
 
@@ -49,16 +52,3 @@ def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Seq
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
-
-
-def _parsed(annotations: "dict[str, str]") -> "dict[str, object] | None":
-    text = annotations.get(ANNOTATION)
-    if text is None:
-        return None
-    try:
-        value = parse(text)
-        if not isinstance(value, dict) or value.get("version") != 1:
-            raise Malformed("unknown version")
-    except Malformed as error:
-        raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
-    return value

@@ -70,7 +70,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._said: list[str] = []
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
-        self._replaced = ""  # a file that was opened at this path as `plain` demands, and then replaced
+        self._replaced = ""  # path of a file that this request replaced, after it was opened as `plain` demands
         self.start = {"start": "warm"}
 
     def said(self) -> str:

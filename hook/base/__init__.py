@@ -1,1 +1,1 @@
-"""Used by every other package: values, files, JSON, errors, child processes, text for logs and terminals."""
+"""Used by every other package: files, JSON, errors, child processes, text for logs and terminals."""

@@ -120,9 +120,8 @@ def _warm(seen: Seen) -> Iterator[Check]:
     if agent is None:
         yield Check("warm path", OK, "no adapter is wired that uses the agent")
     elif agent.cold:
-        yield Check(
-            "warm path", WARNING, f"every container start is cold: {agent.cold}", "reassert node install --agent"
-        )
+        command = "reassert node install --agent" if agent.cold == "--no-agent" else ""
+        yield Check("warm path", WARNING, f"every container start is cold: {agent.cold}", command)
     elif agent.service != "active" and agent.socket != "active":
         text = f"the agent does not run: socket {agent.socket}, service {agent.service}"
         yield Check("warm path", WARNING, text, "systemctl restart reassert-agent.socket reassert-agent.service")
@@ -144,7 +143,8 @@ def _policy(seen: Seen) -> Iterator[Check]:
     if policy.warning:
         yield Check("policy", BAD, policy.warning, f"reassert policy check {policy.path}")
     rules = len(policy.candidates(None))
-    text = f"{policy.path}, {rules} rules, mode {policy.mode}, failurePolicy {policy.failure_policy}"
+    count = f"{rules} rule" if rules == 1 else f"{rules} rules"
+    text = f"{policy.path}, {count}, mode {policy.mode}, failurePolicy {policy.failure_policy}"
     if policy.mode == AUDIT:
         yield Check("policy", WARNING, f"{text}: it changes no container", "set mode: Enforce in " + policy.path)
     else:

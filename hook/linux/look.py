@@ -279,7 +279,8 @@ class View:
                 try:
                     place = walk(self.root, other.name)
                 except (Misled, OSError) as error:
-                    _cannot(error)
+                    if is_shortage(error):
+                        raise
                     continue
                 place.close()
                 if all(number == self.own or number in self.ours for number, _ in place.crossed):
@@ -358,7 +359,7 @@ def tree_of(source: str) -> tuple[int, str]:
 
 
 def _cannot(error: Exception) -> str:
-    """Why a path cannot be reached. Raises OSError for a shortage, which is not the path's."""
+    """Why a path cannot be reached. Raises `error` if it is a shortage, which says nothing about the path."""
     if is_shortage(error):
         raise error
     reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -5,11 +5,9 @@ this one can ask for one, and a path on the node can lead elsewhere by the time 
 this runs when the runtime has made all mounts, before the container's first process runs.
 """
 
-import errno
 import posix
 
 from hook.base.errors import Unacceptable, named
-from hook.base.files import is_shortage
 from hook.container.nodes import inode, number_of, words
 from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
 from hook.linux.walk import mount_table
@@ -63,11 +61,14 @@ def devices_below(root: int, prefix: str, table: "dict[int, Row]", closed: "Clos
 def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
     try:
         fd = open_in_root(root, path)
-    except OSError as error:  # unlinked, or another mount hides it
-        _say_if_unseen(error, path)
+    except (FileNotFoundError, NotADirectoryError):  # unlinked, or another mount hides it
         return
+    except OSError as error:
+        raise _unseen(error, path) from error
     try:
         status = posix.fstat(fd)
+    except OSError as error:
+        raise _unseen(error, path) from error
     finally:
         posix.close(fd)
     _check(status, path, closed, found)
@@ -79,10 +80,9 @@ def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Rea
             found.setdefault(path, _reason(rule.name, message))
 
 
-def _say_if_unseen(error: OSError, path: str) -> None:
-    """Raises Unacceptable if something may be there: a path of more than 4 KiB, or no descriptor is free."""
-    if is_shortage(error) or error.errno == errno.ENAMETOOLONG:
-        raise Unacceptable(f"{named(path)} of the container cannot be looked at: {error.strerror}") from error
+def _unseen(error: OSError, path: str) -> Unacceptable:
+    """The error for a path where a device may be: too long a path, or a volume that root cannot read (NFS, FUSE)."""
+    return Unacceptable(f"{named(path)} of the container cannot be looked at: {error.strerror}")
 
 
 def _check(status: posix.stat_result, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
@@ -125,6 +125,8 @@ def _look_into(root: int, top: str, closed: "Closed", found: "dict[str, Reason]"
                         _check(entry.stat(follow_symlinks=False), at, closed, found)
                     except FileNotFoundError:  # another container removed it from a volume
                         continue
+        except OSError as error:
+            raise _unseen(error, path) from error
         finally:
             posix.close(fd)
 
@@ -133,12 +135,11 @@ def _directory(root: int, path: str) -> int:
     """A descriptor to read a directory of the container with; -1 if it has none there."""
     try:
         place = open_in_root(root, path)
-    except OSError as error:
-        _say_if_unseen(error, path)
-        return -1
-    try:
-        return posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=place)
+        try:
+            return posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=place)
+        finally:
+            posix.close(place)
     except (FileNotFoundError, NotADirectoryError):
         return -1
-    finally:
-        posix.close(place)
+    except OSError as error:
+        raise _unseen(error, path) from error

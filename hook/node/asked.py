@@ -31,7 +31,7 @@ class AskedFor:
 def asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     """Returns the change that the options ask for; changes nothing. `copy`: the `prepare` of `program`."""
     record = Record.read()
-    engine = registry.engine(registry.chosen(options.engine))
+    engine = registry.engine(registry.chosen(options.engine, record.engines()))
     old = record.parts.get(engine.name, OwnerRecord())
     adapters = adapters_of(options.adapter, engine, old)
     scope = options.runtime_class

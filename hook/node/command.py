@@ -190,8 +190,8 @@ def _verify(options: argparse.Namespace) -> int:
     _root()
     installation.locate(getattr(options, "prefix", None) or "")
     registry.clear_probes()  # a start of a test container reports the same problems
-    engine = registry.engine(registry.chosen(options.engine))
     record = Record.read()
+    engine = registry.engine(registry.chosen(options.engine, record.engines()))
     part = record.parts.get(engine.name, OwnerRecord())
     now = engine.read()
     handlers = engine.handlers(now, part.notes)

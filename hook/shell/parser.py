@@ -9,8 +9,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # generic for mypy alone
+    """Sub-commands, each described in its own help as in the list of commands."""
+
+    def add_parser(self, name: str, *, help: str, **options: Any) -> Any:  # type: ignore[override]  # noqa: A002  # argparse's
+        return super().add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", **options)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser of one command. Its sub-commands get parsers of the same class."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("action", "parsers", _Commands)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]  # its overloads say no more
         """See argparse. The error about an unknown option names the one that was meant."""

@@ -93,6 +93,18 @@ def test_help_is_on_stdout(arguments: tuple[str, ...]) -> None:
     assert result.stdout.startswith("usage: reassert")
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("agent",), "Run as a service that answers container starts"),
+        (("node",), "Configure this node's container engine"),
+        (("node", "install"), "Wire reassert into the engine; if a step fails,"),
+    ],
+)
+def test_the_help_of_a_command_says_what_it_does(words: tuple[str, ...], text: str) -> None:
+    assert f"\n\n{text}" in reassert(*words, "--help").stdout
+
+
 def test_version() -> None:
     assert reassert("--version").stdout == f"reassert {__version__}\n"
 

@@ -20,6 +20,7 @@ from hook.container.identity import Identity
 from hook.doctor import bundle
 from hook.doctor.checks import BAD, OK, Seen, checks, remedy
 from hook.doctor.hide import HIDDEN, Hider
+from hook.node.agent import Agent
 from hook.node.change.record import Record
 from hook.node.status import Status
 from hook.policy import store
@@ -56,6 +57,12 @@ def test_every_part_has_a_line_and_what_is_bad_a_command(tmp_path: Path, monkeyp
     assert next(check.remedy for check in found if "out of date" in check.text) == "reassert node install"
     assert next(check.state for check in found if check.part == "policy") == OK
     assert next(check for check in found if check.part == "containers").remedy == "reassert audit"
+
+
+def test_an_agent_is_offered_where_one_can_run(tmp_path: Path) -> None:
+    for cold, command in (("--no-agent", "reassert node install --agent"), ("this node's init is not systemd", "")):
+        found = checks(seen(tmp_path / "p", agent=Agent(cold)))
+        assert [check.remedy for check in found if check.part == "warm path"] == [command]
 
 
 def test_the_command_of_a_problem_is_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,20 @@ def test_identity_that_its_own_annotations_make_unknown_is_no_failure_of_the_nod
     who = Identity("ambiguous", None)
     with pytest.raises(Unacceptable, match="annotations claim a pod"):
         gather(policy(GPU), who, [Match(one, evaluate(one, who))])
+
+
+def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised, for no `failurePolicy` lets it through: other containers can cause it."""
+
+    def short(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "short")
+
+    (root_dir / "f").write_text("1")
+    monkeypatch.setattr("hook.valuefile.read_fd", short)
+    for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
+        one = rule(**fields)
+        with pytest.raises(OSError, match="short"):
+            gather(policy(), POD, [Match(one, evaluate(one, POD))], short)
 
 
 def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() -> None:

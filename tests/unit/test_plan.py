@@ -226,3 +226,10 @@ def test_more_forbidden_names_than_anybody_needs_refuse_the_container() -> None:
     decided = plan(node, container([f"N_{n}=" for n in range(100_000)]))
     assert decided.refusal() == "rule r: more than 1000 env entries of the container are reserved or must be absent"
     assert len(decided.edits) == 1000
+
+
+def test_another_env_than_the_one_that_was_compared_is_corrected_too() -> None:
+    """The positions of reserved names are those of the compared env."""
+    compared, other = container(["CA=x", "B=1"]), container(["B=1", "C=2", "CA=y"])
+    plan(policy({"name": "r", "env": [{"name": "CA", "value": "/ca"}]}), compared).apply(other)
+    assert other.env == ["B=1", "C=2", "CA=/ca"]

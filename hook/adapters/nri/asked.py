@@ -1,7 +1,7 @@
 """What a container would start with, from NRI's request in OCI's spelling.
 
-Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these, and each
-is decoded once (`_decoded_once`).
+Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these. Equal
+devices and device rules are decoded once (`_decoded_once`), of mounts only the destination until one may matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hook.container.spec import ENTRIES
 Object = dict[str, object]
 T = TypeVar("T")
 
-_KEPT = 128
+_KEPT, _LARGEST = 128, 512
 """Objects of each kind that are remembered, and the largest number of bytes of one. A pod's author chooses both."""
 
 _TOO_MANY = f"env, mounts, annotations and devices have more than the limit of {ENTRIES} entries together"
@@ -114,7 +114,7 @@ def _decoded_once(decode: Callable[[bytes], T]) -> Callable[[list[bytes]], list[
 
     def each(objects: list[bytes]) -> list[T]:
         try:
-            return list(map(known if max(map(len, objects), default=0) <= 512 else decode, objects))
+            return list(map(known if max(map(len, objects), default=0) <= _LARGEST else decode, objects))
         except DecodeError:
             raise Unacceptable(_UNREADABLE) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from hook.base.errors import ReassertError
@@ -36,10 +37,10 @@ def engine(name: str) -> AnyEngine:
     return _class(name).find()
 
 
-def chosen(name: str | None) -> str:
-    """Returns the engine to use: `name`, else kubelet's, else the only one installed, else the only one that runs.
+def chosen(name: str | None, wired: Sequence[str] = ()) -> str:
+    """Returns the engine to use: `name`, else kubelet's, else the only one that is installed, runs or is wired.
 
-    k3s and RKE2 contain the kubelet; it is theirs where they run.
+    k3s and RKE2 contain the kubelet; it is theirs where they run. `wired`: the engines that are wired.
 
     Raises NodeError if none of these is there.
     """
@@ -50,7 +51,7 @@ def chosen(name: str | None) -> str:
     if kubelets[0] in found:
         return kubelets[0]
     running = _running(found)
-    for only in (found, running):
+    for only in (found, running, [engine for engine in found if engine in wired]):
         if len(only) == 1:
             return only[0]
     if not found:

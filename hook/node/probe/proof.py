@@ -42,8 +42,8 @@ class Proof:
         if handlers and len(self.broken) == len(handlers):
             reason = next(iter(self.broken.values()))
             raise NodeError(
-                f"no container starts on this node, even without reassert: {reason}\n"
-                "Nothing was changed. With --no-probe, install starts no test containers."
+                f"no container starts on this node, even without reassert: {reason}",
+                "Nothing was changed. With --no-probe, install starts no test containers.",
             )
         for name, reason in self.broken.items():
             self.wiring.remarks.append(

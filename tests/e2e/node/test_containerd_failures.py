@@ -119,7 +119,9 @@ def broken(node: Wirable, *names: str) -> str:
 def test_no_container_starts_as_it_is(node: Wirable) -> None:
     node.reconfigure(broken(node, "runc", "crun"))
     pid = node.pid()
-    assert "no container starts on this node, even without reassert: " in node.refuses()
+    said = node.refuses()
+    assert "no container starts on this node, even without reassert: " in said
+    assert said.endswith("\nNothing was changed. With --no-probe, install starts no test containers.\n")
     assert node.pid() == pid
     node.is_untouched()
 

@@ -1,19 +1,29 @@
-"""Devices that are looked for in a container's /dev while another container changes a volume there."""
+"""Devices that are looked for in a container's /dev and mounts, where a volume hides a part of them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
+from hook.base.errors import Unacceptable
 from hook.linux import lookdevices
 from hook.linux.lookdevices import devices_below
 
 pytestmark = pytest.mark.users  # mknod(2)
+
+CLOSED: Any = SimpleNamespace(
+    rule_for=lambda number, path: SimpleNamespace(name="gpu") if number == ("c", 240, 0) else None,
+    path=lambda _: "g",
+    is_ours=lambda _: False,
+    directory=lambda *_: None,
+)
 
 
 def test_a_file_that_is_removed_meanwhile_hides_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +39,32 @@ def test_a_file_that_is_removed_meanwhile_hides_no_device(tmp_path: Path, monkey
         yield from found
 
     monkeypatch.setattr(lookdevices.posix, "scandir", entries)
-    rule = SimpleNamespace(name="gpu")
-    closed = SimpleNamespace(
-        rule_for=lambda number, path: rule if number == ("c", 240, 0) else None, path=lambda _: "g"
-    )
     root = os.open(tmp_path, os.O_PATH)
     try:
-        [reason] = devices_below(root, str(tmp_path), {}, closed)  # type: ignore[arg-type]  # what is asked of it
+        [reason] = devices_below(root, str(tmp_path), {}, CLOSED)
     finally:
         os.close(root)
     assert reason.message == "not allocated: /dev/volume/gpu in the container is g (c 240:0)"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EAGAIN])
+@pytest.mark.parametrize("call", ["open_in_root", "fstat", "open", "scandir"])
+def test_what_cannot_be_looked_at_is_refused_whatever_the_failure_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """For example a directory of mode 700 in an NFS volume with root_squash, or a FUSE file system of another user."""
+    (tmp_path / "dev/volume").mkdir(parents=True)
+    table: Any = {1: SimpleNamespace(point=f"{tmp_path}/dev/volume")}
+    root = os.open(tmp_path, os.O_PATH)
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(lookdevices if call == "open_in_root" else lookdevices.posix, call, fail)
+            with pytest.raises(Unacceptable, match="of the container cannot be looked at: " + os.strerror(code)):
+                devices_below(root, str(tmp_path), table, CLOSED)
+        assert devices_below(root, str(tmp_path), {1: SimpleNamespace(point=f"{tmp_path}/gone")}, CLOSED) == []
+    finally:
+        os.close(root)

@@ -74,6 +74,15 @@ def test_a_node_without_an_engine_says_what_was_seen(
     assert (status.exit_status, status.hints) == (3, [engines.none_installed()])
 
 
+def test_the_only_one_that_is_wired_is_meant(kubelet: Path) -> None:
+    assert engines.chosen(None, ["docker"]) == "docker"
+    for wired in (["crio", "docker"], ["podman"]):
+        with pytest.raises(NodeError, match="use --engine NAME"):
+            engines.chosen(None, wired)
+    kubelet.write_text("containerRuntimeEndpoint: unix:///var/run/crio/crio.sock\n")
+    assert engines.chosen(None, ["docker"]) == "crio"
+
+
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
     kubelet.write_text("containerRuntimeEndpoint: unix:///run/another.sock\n")
     with pytest.raises(
