@@ -238,7 +238,7 @@ def test_the_sbom_names_every_part(release: Path) -> None:
     assert {"cpython", "pyinstaller"} <= found.keys()
     for part in found.values():
         assert part["version"]
-        assert part["purl"].startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:generic/cpython@")), part
+        assert part["purl"].startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:cargo/", "pkg:generic/")), part
     references = [part["bom-ref"] for part in bom["components"]]
     assert len(references) == len(set(references))
     libraries = [
@@ -246,6 +246,12 @@ def test_the_sbom_names_every_part(release: Path) -> None:
     ]
     debian = [part for part in found.values() if part["purl"].startswith("pkg:deb")]
     assert len(debian) >= len(libraries), (libraries, debian)
+    bindings = (REASSERT.parent / "lib/cryptography/hazmat/bindings/_rust.abi3.so").read_bytes()
+    (openssl,) = set(re.findall(rb"\0OpenSSL (\d+\.\d+\.\d+) \d", bindings))
+    assert found["openssl"]["version"] == openssl.decode()
+    (yaml,) = (REASSERT.parent / "lib").glob("yaml/_yaml.*.so")
+    assert found["libyaml"]["version"].encode() in yaml.read_bytes()
+    assert "pkg:cargo/rpds@" in str(bom)
 
 
 def test_a_signature_is_checked_as_the_page_says(directory: Path) -> None:
