@@ -105,6 +105,9 @@ def test_the_archive_installs_without_network_python_or_compiler(release: Path, 
     assert node.run("command -v python3 cc gcc pip || echo none").stdout == "none\n"
     plan = node.run(f"cd {ARCHIVE}; ./install.sh --dry-run --engine containerd", under=under).stdout
     assert "/etc/containerd/config.toml" in plan
+    node.run(f"cd {ARCHIVE}; packaging/extras.sh install dist/reassert/reassert /usr/local", under=under)
+    assert "reassert.8.gz" in node.run("ls /usr/local/share/man/man8").stdout
+    assert node.run("ls /usr/share/reassert/policy.schema.json").returncode == 0
     unwired = node.run(f"cd {ARCHIVE}; ./install.sh --uninstall", under=under).stdout
     assert "nothing" in unwired
     demo = node.run(
