@@ -226,6 +226,14 @@ def test_the_image_is_loaded_and_runs(release: Path, directory: Path) -> None:
     (shown,) = json.loads(run(*podman, "image", "inspect", name).stdout)
     assert shown["Labels"]["org.opencontainers.image.version"] == __version__
     assert shown["Created"].startswith("2023-11-14T")
+    scripts = {path.name for path in (TOP / "packaging/kubernetes/image").glob("*.sh")}
+    assert set(run(*started, "sh", "-c", "cd /usr/local/bin; echo *").stdout.split()) == scripts
+    with tarfile.open(image) as archive:
+        (index,) = [name for name in archive.getnames() if name.endswith("index.json")]
+        file = archive.extractfile(index)
+        assert file
+        (manifest,) = json.load(file)["manifests"]
+    assert manifest["annotations"]["org.opencontainers.image.ref.name"] == name  # ctr images import takes it as it is
 
 
 def test_the_sbom_names_every_part(release: Path) -> None:
