@@ -17,7 +17,7 @@ from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.claims import without_devices
-from hook.node.engines import registry
+from hook.node.engines import registry, signs
 from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.artifacts.agent_unit import METRICS
 from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
@@ -61,6 +61,8 @@ def look(record: Record, name: str | None) -> Status:
         _look_at_engine(found, each)
     if not (found.rows or record.engines() or registry.installed()):
         found.hints.append(registry.none_installed())
+    elif name is None:
+        found.hints += signs.others()
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
         problems, hints = _named_files()

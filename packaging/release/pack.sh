@@ -34,6 +34,8 @@ name=reassert-$version-linux-$machine
 mkdir -p "$work/$name/dist" "$work/$name/packaging"
 cp -a "$DIST/reassert" "$work/$name/dist"
 cp packaging/demo.sh packaging/extras.sh "$work/$name/packaging"
+mkdir "$work/$name/packaging/deb"
+cp packaging/deb/reassert.8 "$work/$name/packaging/deb" # extras.sh installs it
 cp -R packaging/systemd packaging/monitoring "$work/$name/packaging" # docs/ names them by these paths
 mkdir "$work/$name/packaging/kubernetes"
 cp -R packaging/kubernetes/chart packaging/kubernetes/manifests "$work/$name/packaging/kubernetes"

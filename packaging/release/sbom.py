@@ -2,13 +2,15 @@
 
     packaging/release/sbom.py TREE
 
-Its parts are found, not listed by hand: Python packages by their metadata in the build's virtual environment, Debian's
-packages by the libraries in the tree (dpkg-query), CPython by the interpreter that runs this script.
+Its parts are found, not listed by hand: Python packages by their metadata in the build's virtual environment, what is
+linked into these by the SBOMs that their wheels carry (PEP 770), Debian's packages by the libraries in the tree
+(dpkg-query), CPython by the interpreter that runs this script.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -43,6 +45,26 @@ def python_packages(requirements: Path) -> list[dict[str, Any]]:
         licence = about.get("License-Expression") or about.get("License") or ""
         found.append(component(name, version, f"pkg:pypi/{name}@{version}", licence.partition("\n")[0][:80]))
     return found
+
+
+def linked_in(requirements: Path) -> list[dict[str, Any]]:
+    """The C and Rust libraries inside these packages' extension modules, for example OpenSSL in cryptography's."""
+    found = {}
+    for name in re.findall(r"^([\w.-]+)==", requirements.read_text("utf-8"), re.MULTILINE):
+        try:
+            files = metadata.files(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.parent.name != "sboms" or file.suffix != ".json":
+                continue
+            for part in json.loads(file.read_text("utf-8"))["components"]:
+                if part.get("scope") != "excluded":  # of the build alone
+                    licences = [entry.get("expression", "") for entry in part.get("licenses", [])]
+                    found[part["purl"]] = component(part["name"], part["version"], part["purl"], " AND ".join(licences))
+    libyaml = importlib.import_module("yaml._yaml").get_version_string()  # PyYAML's wheel has no SBOM
+    found["libyaml"] = component("libyaml", libyaml, f"pkg:generic/libyaml@{libyaml}", "MIT")
+    return list(found.values())
 
 
 def debian_packages(tree: Path) -> list[dict[str, Any]]:
@@ -91,6 +113,7 @@ def bom(tree: Path) -> dict[str, Any]:
             for part in python_packages(ROOT / "packaging" / "requirements-build.txt")
             if part["name"] == "pyinstaller"
         ],
+        *linked_in(ROOT / "packaging" / "requirements.txt"),
         *debian_packages(tree),
     ]
     moment = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))

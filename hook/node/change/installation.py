@@ -59,7 +59,7 @@ def note(notes: dict[str, object], program: str) -> None:
 
 
 def _check(prefix: str) -> None:
-    """Checks that only root can write to a directory and to all above it. Raises NodeError."""
+    """Checks that only root can write a directory and all above it, and that programs run in it. Raises NodeError."""
     if not prefix.startswith("/") or os.path.normpath(prefix) != prefix or prefix == "/":
         raise NodeError(f"--prefix takes an absolute path of a directory, not {prefix!r}")
     there = prefix
@@ -69,6 +69,8 @@ def _check(prefix: str) -> None:
         trusted(there)
     except (ReassertError, OSError) as error:
         raise NodeError(f"--prefix {prefix}: {describe(error)}") from None
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        raise NodeError(f"--prefix {prefix}: {there} is mounted noexec, so no program below it can be executed")
 
 
 def called(record: Record) -> str:

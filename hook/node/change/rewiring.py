@@ -174,7 +174,7 @@ class Rewiring:
                 self.engine.restart()
             elif restarts:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
-            self._wait_for(started)
+            units.wait(started if self.engine.running() else [], restarted, [path for path, _ in self.artifacts])
             if prove and self.engine.running():
                 prove(after())
             uninterruptible()
@@ -339,7 +339,3 @@ class Rewiring:
         """Whether the agent stays, and does not run the NRI plugin any more."""
         goes = units.DROP_IN in self.stale and not self.record.elsewhere(units.DROP_IN, self.engine.name)
         return goes and units.AGENT not in self.stale_units
-
-    def _wait_for(self, started: list[str]) -> None:
-        for unit in started if self.engine.running() else []:
-            systemd.wait_active(unit)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from glob import glob
 
+from hook.agent.status import ask
+from hook.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.change.journal import remove_directories
+from hook.node.engines.artifacts.dispatchers import WHERE
+from hook.node.errors import NodeError
 
 AGENT, PLUGIN = "reassert-agent.service", "reassert-nri.service"
 DROP_IN = f"/etc/systemd/system/{AGENT}.d/nri.conf"
@@ -36,6 +42,33 @@ def start(units: list[str], moved: bool, different: list[str], stale: list[str])
     for unit in units:
         again = unit in changed if unit.endswith(_SOCKET) else moved
         systemd.run("restart" if again else "start", *_patience(unit), unit)
+
+
+def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
+    """Waits until all of them are active, and the engine's plugin is connected. Raises NodeError.
+
+    `restarted`: the engine was, after their start. `artifacts`: the engine's, which with DROP_IN has the plugin. What
+    runs the plugin stays active when a runtime ends, so it may not have connected again; an engine that requires the
+    plugin refuses every container until then.
+    """
+    if restarted and PLUGIN in units:
+        systemd.run("stop", PLUGIN)
+        systemd.run("start", "--no-block", PLUGIN)
+    for unit in units:
+        systemd.wait_active(unit)
+    deadline = time.monotonic() + systemd.SECONDS
+    while restarted and AGENT in units and DROP_IN in artifacts and not _is_connected():
+        if time.monotonic() > deadline:
+            raise NodeError(f"the engine is not connected to the NRI plugin in {AGENT}{systemd.last_lines(AGENT)}")
+        time.sleep(0.05)
+
+
+def _is_connected() -> bool:
+    """Whether a runtime is connected to the plugin in the agent."""
+    try:
+        return ask(WHERE["socket"]).get("nri") is True
+    except ReassertError:  # it is being restarted
+        return False
 
 
 def stop(units: list[str]) -> None:

@@ -105,6 +105,9 @@ def test_the_archive_installs_without_network_python_or_compiler(release: Path, 
     assert node.run("command -v python3 cc gcc pip || echo none").stdout == "none\n"
     plan = node.run(f"cd {ARCHIVE}; ./install.sh --dry-run --engine containerd", under=under).stdout
     assert "/etc/containerd/config.toml" in plan
+    node.run(f"cd {ARCHIVE}; packaging/extras.sh install dist/reassert/reassert /usr/local", under=under)
+    assert "reassert.8.gz" in node.run("ls /usr/local/share/man/man8").stdout
+    assert node.run("ls /usr/share/reassert/policy.schema.json").returncode == 0
     unwired = node.run(f"cd {ARCHIVE}; ./install.sh --uninstall", under=under).stdout
     assert "nothing" in unwired
     demo = node.run(
@@ -223,6 +226,14 @@ def test_the_image_is_loaded_and_runs(release: Path, directory: Path) -> None:
     (shown,) = json.loads(run(*podman, "image", "inspect", name).stdout)
     assert shown["Labels"]["org.opencontainers.image.version"] == __version__
     assert shown["Created"].startswith("2023-11-14T")
+    scripts = {path.name for path in (TOP / "packaging/kubernetes/image").glob("*.sh")}
+    assert set(run(*started, "sh", "-c", "cd /usr/local/bin; echo *").stdout.split()) == scripts
+    with tarfile.open(image) as archive:
+        (index,) = [name for name in archive.getnames() if name.endswith("index.json")]
+        file = archive.extractfile(index)
+        assert file
+        (manifest,) = json.load(file)["manifests"]
+    assert manifest["annotations"]["org.opencontainers.image.ref.name"] == name  # ctr images import takes it as it is
 
 
 def test_the_sbom_names_every_part(release: Path) -> None:
@@ -238,7 +249,7 @@ def test_the_sbom_names_every_part(release: Path) -> None:
     assert {"cpython", "pyinstaller"} <= found.keys()
     for part in found.values():
         assert part["version"]
-        assert part["purl"].startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:generic/cpython@")), part
+        assert part["purl"].startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:cargo/", "pkg:generic/")), part
     references = [part["bom-ref"] for part in bom["components"]]
     assert len(references) == len(set(references))
     libraries = [
@@ -246,6 +257,12 @@ def test_the_sbom_names_every_part(release: Path) -> None:
     ]
     debian = [part for part in found.values() if part["purl"].startswith("pkg:deb")]
     assert len(debian) >= len(libraries), (libraries, debian)
+    bindings = (REASSERT.parent / "lib/cryptography/hazmat/bindings/_rust.abi3.so").read_bytes()
+    (openssl,) = set(re.findall(rb"\0OpenSSL (\d+\.\d+\.\d+) \d", bindings))
+    assert found["openssl"]["version"] == openssl.decode()
+    (yaml,) = (REASSERT.parent / "lib").glob("yaml/_yaml.*.so")
+    assert found["libyaml"]["version"].encode() in yaml.read_bytes()
+    assert "pkg:cargo/rpds@" in str(bom)
 
 
 def test_a_signature_is_checked_as_the_page_says(directory: Path) -> None:

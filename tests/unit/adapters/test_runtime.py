@@ -242,7 +242,11 @@ def test_a_container_without_env_gets_its_mount(wrapper: Wrapper, env: dict[str,
     del data["process"]["env"]
     wrapper.config.write_text(json.dumps({**data, "process": {**data["process"], **env}}))
     wrapper.create()
-    assert json.loads(wrapper.config.read_text())["mounts"][-1]["destination"] == "/m"
+    written = json.loads(wrapper.config.read_text())
+    assert written["mounts"][-1]["destination"] == "/m"
+    decision = read(written["annotations"])  # the hook completes its event
+    assert decision and decision.draft
+    assert (decision.draft["adapter"], decision.draft["edits"][0]["name"]) == ("runtime", "/m")  # type: ignore[index]  # a list of objects
 
 
 @pytest.mark.parametrize("lost", [b'"B=1"', b'"CA=/ca.pem"'])

@@ -25,6 +25,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     monkeypatch.setattr(systemd, "run", lambda *words: ran.append(words))
     monkeypatch.setattr(systemd, "is_active", lambda unit: True)
     monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
+    monkeypatch.setattr(change.units, "ask", lambda path: {"nri": True})
     monkeypatch.setattr(change.tree, "PLACE", str(tmp_path / "opt/reassert"))
     monkeypatch.setattr(change.tree, "_SECONDS", 0)
     monkeypatch.setattr(change.tree, "let_starts_end", lambda: None)  # it waits for what else this machine starts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,6 +102,17 @@ def test_a_prefix_that_others_can_write_is_refused(
     (tmp_path / "theirs").chmod(0o777)
     with pytest.raises(NodeError, match=r"--prefix .*/theirs/x: "):
         installation.locate(f"{tmp_path}/theirs/x")
+    assert paths() == DEFAULTS
+
+
+def test_a_prefix_below_which_nothing_can_be_executed_is_refused(
+    places: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dispatchers there would stop every container."""
+    monkeypatch.setattr(installation, "trusted", lambda path: None)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC | os.ST_NOSUID))
+    with pytest.raises(NodeError, match=rf"--prefix {tmp_path}/x: {tmp_path} is mounted noexec"):
+        installation.locate(f"{tmp_path}/x")
     assert paths() == DEFAULTS
 
 

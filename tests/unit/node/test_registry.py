@@ -83,6 +83,23 @@ def test_the_only_one_that_is_wired_is_meant(kubelet: Path) -> None:
     assert engines.chosen(None, ["docker"]) == "crio"
 
 
+def test_another_distributions_containerd_is_named_beside_the_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docker on a node of k0s is not what kubelet uses."""
+    monkeypatch.setattr(signs, "_OTHERS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "microk8s"): "MicroK8s"})
+    monkeypatch.setattr(engines, "installed", lambda: ["fake"])
+    monkeypatch.setattr(engines, "engine", lambda name: FakeEngine())
+    assert look(Record("installed.json", {}), None).hints == []
+    (tmp_path / "k0s").mkdir()
+    [hint] = look(Record("installed.json", {}), None).hints
+    assert hint == (
+        f"{tmp_path}/k0s: the containers of k0s are started by a containerd of its own, "
+        "which is none of these engines; see docs/platforms.md"
+    )
+    assert look(Record("installed.json", {}), "fake").hints == []
+
+
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
     kubelet.write_text("containerRuntimeEndpoint: unix:///run/another.sock\n")
     with pytest.raises(

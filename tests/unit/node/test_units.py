@@ -129,6 +129,44 @@ def test_an_agent_that_loses_the_plugin_is_restarted_last(
     ]
 
 
+def test_nothing_is_proved_before_the_plugin_has_connected_again(
+    node: FakeNode,
+    ran: list[tuple[str, ...]],
+    order: list[str],
+    with_plugin: Callable[[], Wiring],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent stays active when the engine ends; one that requires the plugin refuses containers meanwhile."""
+    answers: list[dict[str, object]] = [{"nri": None}, {"nri": False}, {"nri": True}]
+
+    def ask(path: str) -> dict[str, object]:
+        order.append("ask")
+        return answers.pop(0)
+
+    monkeypatch.setattr(units, "ask", ask)
+    node.make(node.installed(with_plugin()), prove=lambda now: order.append("prove"))
+    assert order[order.index("restart") :][:5] == ["restart", "ask", "ask", "ask", "prove"]
+
+
+def test_the_plugin_of_another_engine_is_not_waited_for(
+    node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.install(with_plugin())
+    monkeypatch.setattr(units, "ask", lambda path: pytest.fail("it may be stopped"))
+    wiring = without(node)
+    wiring.references = [(f"{node.top}/etc/other.conf", State(b"ours\n"))]
+    assert node.install(wiring, FakeEngine("other"))
+
+
+def test_a_plugin_of_its_own_is_started_again_after_the_engine(ran: list[tuple[str, ...]]) -> None:
+    """Its service is active once a runtime has connected, and stays so when that ends."""
+    units.wait([PLUGIN], True, [])
+    assert ran == [("stop", PLUGIN), ("start", "--no-block", PLUGIN), ("wait", PLUGIN)]
+    ran.clear()
+    units.wait([PLUGIN], False, [])
+    assert ran == [("wait", PLUGIN)]
+
+
 def test_another_engine_keeps_the_agent_and_not_the_plugin(
     node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring]
 ) -> None:

@@ -208,7 +208,7 @@ def test_more_entries_than_a_config_may_have_are_refused(root_dir: Path, asked: 
     with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
         status = plugin.create(**asked).status
         assert "have more than the limit of 100000 entries together" in status.message
-        assert plugin.logged()[-1]["event"] == "container.denied"
+        wait_until(lambda: plugin.logged()[-1]["event"] == "container.denied")
 
 
 def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:
