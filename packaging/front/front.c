@@ -221,7 +221,7 @@ static enum answer ask(const char *path, struct frame *frame, int passed, const 
 static void say(const char *text)
 {
 	ssize_t written;
-	signal(SIGPIPE, SIG_IGN); /* the exit status counts, also if nobody reads */
+	signal(SIGPIPE, SIG_IGN); /* the exit status counts, also where stderr has no reader */
 	for (size_t size = strlen(text); size && (written = write(2, text, size)) > 0; size -= (size_t)written)
 		text += written;
 }
