@@ -6,11 +6,13 @@ import posix
 from hook.base.system import write_all
 from hook.base.text import message
 
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+
 
 def is_shortage(error: "BaseException | None") -> bool:
-    """Whether an error, or its cause, is about this process, and says nothing about the path that was looked at."""
+    """Whether descriptors, memory or disk space ran out, in an error or its cause: nothing is said about its path."""
     if isinstance(error, OSError):
-        return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+        return error.errno in _SHORT
     return error is not None and is_shortage(error.__cause__)
 
 

@@ -92,7 +92,7 @@ def test_reason_that_an_adapter_finds_while_acting_refuses_and_nothing_counts_as
 
 FAILURES: list[tuple[Exception, str]] = [
     (Undecided("/b/config.json: broken"), "/b/config.json: broken"),
-    (OSError(28, "No space left on device"), "/b/config.json: No space left on device"),
+    (OSError(5, "Input/output error"), "/b/config.json: Input/output error"),
     (ZeroDivisionError("x"), "internal error, please report it: ZeroDivisionError: x"),
 ]
 
@@ -141,12 +141,12 @@ def caused_by(error: OSError) -> Exception:
         return found
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("made", [lambda error: error, caused_by])
 def test_a_shortage_starts_no_container_that_was_not_decided_about(
     root_dir: Path, code: int, made: Callable[[OSError], Exception]
 ) -> None:
-    """Another container may keep the descriptors of the agent. It is an error of reassert: a cold start is tried."""
+    """Another container may keep the agent's descriptors, or fill the disk. In the agent, a cold start is tried."""
     for mode in ("Enforce", "Audit"):
         verdict = Node(root_dir / mode, CA, failurePolicy="Ignore", mode=mode).failing(made(OSError(code, "short")))
         assert bool(verdict.refusal) == (mode == "Enforce")
