@@ -185,8 +185,9 @@ def _compare(
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
         edit.before = [there[n] for n in sorted({*above, *displaced}) if there[n] not in ours]
-        for device in [at for at in devices if mount.source and (at == path or is_below(at, path))][:1]:
-            outcome.deny(rule.name, KIND, f"device {named(device)} would be made in the reserved mount {named(path)}")
+        made = [at for at in devices if mount.source and (at == path or is_below(at, path))]
+        if made:
+            outcome.deny(rule.name, KIND, f"device {named(made[0])} would be made in the reserved mount {named(path)}")
         if path in denying and edit.conflict():
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
