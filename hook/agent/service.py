@@ -111,7 +111,7 @@ def _metrics(chosen: argparse.Namespace) -> NoMetrics:
 
 
 class Plugin:
-    """The NRI plugin in this process. `connected`: whether a runtime has configured it."""
+    """The NRI plugin in this process. `connected`: whether a runtime asks it about containers."""
 
     def __init__(self, connected: Callable[[], bool], healthy: Callable[[], bool]) -> None:
         self.connected = connected

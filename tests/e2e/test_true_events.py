@@ -54,7 +54,10 @@ def test_wrapper_cannot_write_config_json(real: str, node: Node, directory: Path
 @pytest.mark.parametrize("policy", [ENV, DIRECTORY], ids=["env", "mounts"])
 @pytest.mark.parametrize("failure", ["Fail", "Ignore"])
 def test_precreate_cannot_write_its_output(node: Node, bundle: Bundle, policy: str, failure: str) -> None:
-    """podman takes nothing of a hook that failed; it goes on with what there is of one that did not."""
+    """podman takes nothing of a hook that failed; it goes on with what there is of one that did not.
+
+    Other containers can fill a disk, so no failure policy lets the container start.
+    """
     node.compile(policy.replace("spec:", f"spec:\n  failurePolicy: {failure}", 1))
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -64,7 +67,7 @@ def test_precreate_cannot_write_its_output(node: Node, bundle: Bundle, policy: s
             stdout=full,
             stderr=subprocess.PIPE,
         )
-    assert (done.returncode != 0) == (failure == "Fail")
+    assert done.returncode != 0
     kind, applied, message = only_event(node)
     assert (kind, applied) == ("container.error", False)
     assert "stdout: No space left on device" in message

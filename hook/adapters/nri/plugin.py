@@ -118,7 +118,10 @@ class Plugin:
         self._subscribed = False
         self._runtime = ""
         self.configured = threading.Event()
+        self.connected = threading.Event()
+        self._registered = ""  # with which runtime
         self.on_configure: Any = lambda text: None
+        self.on_connected: Any = lambda: None
         self.on_tick: Any = lambda healthy: None
 
     def run(self) -> None:
@@ -143,7 +146,7 @@ class Plugin:
             if self._subscribed:  # and no request followed
                 self._decider.unwanted[self._runtime] += 1
             self._decider.tell_all(1.0)
-            if self.configured.is_set():
+            if self.connected.is_set():
                 self._report.metrics.connected(False)
 
     # -- threads
@@ -303,6 +306,8 @@ class Plugin:
             self._reply(job, self._decider.unread(why))
             return
         self._leave_unread(job.method, why)
+        if job.method == "Synchronize":
+            self._synchronized()
         self._answer(job, messages.get("Empty"))
 
     def _leave_unread(self, method: str, why: str) -> None:
@@ -355,15 +360,23 @@ class Plugin:
         self._subscribed = self._decider.validates = known and self._decider.unwanted[self._runtime] < REFUSALS
         self.on_configure(request.config)
         checks = "the changes of all plugins are checked" if self._subscribed else "later plugins are not checked"
-        registered = f"registered with {self._runtime} as {self._index}-{self._name}"
-        self._report.plugin(CONNECTED, "info", f"{registered}; {checks}")
-        self._report.metrics.connected(True)
+        self._registered = f"registered with {self._runtime} as {self._index}-{self._name}; {checks}"
         self.configured.set()
         wanted = CREATE_CONTAINER_EVENT | (validation.EVENT if self._subscribed else 0)
         return messages.get("ConfigureResponse")(events=wanted)
 
+    def _synchronized(self) -> None:
+        """Say that the runtime asks for each container from now on: it creates none until it has this answer."""
+        if not self.connected.is_set():
+            self._report.plugin(CONNECTED, "info", self._registered)
+            self._report.metrics.connected(True)
+            self.connected.set()
+            self.on_connected()
+
     def _synchronize(self, request: Any) -> Any:
         """Answer at once, and compare the containers afterwards. A long list comes in several requests."""
+        if not request.more:
+            self._synchronized()
         self._listed += request.ByteSize()
         if self._listed <= LIST_LIMIT:
             self._pods += request.pods

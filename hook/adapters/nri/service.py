@@ -111,9 +111,9 @@ class Service:
         self._seen = time.monotonic()
 
     def connected(self) -> bool:
-        """Returns whether a runtime has configured the plugin."""
+        """Returns whether a runtime asks the plugin about each container."""
         plugin = self._plugin
-        return plugin is not None and plugin.configured.is_set()
+        return plugin is not None and plugin.connected.is_set()
 
     def healthy(self) -> bool:
         """Returns whether the plugin can read requests, or tries to connect."""
@@ -182,6 +182,7 @@ class Service:
         """Serve one connection; returns whether the runtime configured the plugin."""
         self._plugin = plugin = Plugin(connection, self._decider, name, self._index)
         plugin.on_configure = self._configured
+        plugin.on_connected = self._ready
         plugin.on_tick = self._tick
         plugin.run()
         self._plugin = None
@@ -197,6 +198,8 @@ class Service:
         elif self._decider.resident.source != self._chosen.policy:
             self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
         self._load_policy(1.0)
+
+    def _ready(self) -> None:
         if self._notifier:
             self._notifier.ready()
 

@@ -93,8 +93,11 @@ class Peer:
         assert answered == stream
         return response
 
-    def take_in(self, version: str = "2.1.9", config: str = "", nri: str = "") -> int:
-        """Registration and configuration, as a runtime does them; the events that the plugin subscribes to."""
+    def take_in(self, version: str = "2.1.9", config: str = "", nri: str = "", ends: bool = False) -> int:
+        """What a runtime calls before it asks about containers; the events that the plugin subscribes to.
+
+        `ends`: the runtime stops after the configuration.
+        """
         stream, message = self.receive()
         request = ttrpc.read_request(message)
         assert (stream, request.service, request.method) == (
@@ -109,6 +112,8 @@ class Peer:
             runtime_name="containerd", runtime_version=version, config=config, NRI_version=nri
         )
         answer = messages.get("ConfigureResponse").FromString(self.call("Configure", configure).payload)
+        if not ends:
+            self.call("Synchronize", messages.get("SynchronizeRequest")())
         events: int = answer.events
         return events
 

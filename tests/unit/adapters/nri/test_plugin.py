@@ -43,6 +43,19 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
         assert plugin.metric("reassert_policy_loaded_timestamp_seconds") == plugin.resident.loaded_at > 0
 
 
+def test_it_is_connected_once_the_runtime_has_listed_its_containers(root_dir: Path) -> None:
+    """A runtime creates none while it waits for that answer; one that is created before it is not asked about."""
+    synchronize = messages.get("SynchronizeRequest")
+    with running(root_dir, POLICY, take_in=False) as plugin:
+        plugin.peer.take_in(ends=True)
+        plugin.peer.call("Synchronize", synchronize(more=True))
+        assert plugin.metric("reassert_nri_connected") == 0
+        assert "nri.connected" not in [line["event"] for line in plugin.logged()]
+        plugin.peer.call("Synchronize", synchronize())
+        assert plugin.metric("reassert_nri_connected") == 1
+        assert [line["event"] for line in plugin.logged()].count("nri.connected") == 1
+
+
 def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rule, event in ((GPU, "container.edited"), ({**GPU, "onConflict": "Deny"}, "container.would-deny")):
         with running(root_dir, document(rule, mode="Audit")) as plugin:

@@ -46,13 +46,13 @@ def test_subscription_is_given_up_where_the_runtime_refuses_it_twice(root_dir: P
     """Else a runtime whose version misleads would have no plugin at all. A later one is asked again."""
     with running(root_dir, POLICY, take_in=False) as first:
         decider = first.decider
-        assert first.peer.take_in(KNOWN) == SUBSCRIBED
+        assert first.peer.take_in(KNOWN, ends=True) == SUBSCRIBED
         first.peer.socket.close()
         first.thread.join(20)
     for events in (SUBSCRIBED, 8):
         with running(root_dir, POLICY, take_in=False) as plugin:
             plugin.plugin._decider.unwanted = decider.unwanted
-            assert plugin.peer.take_in(KNOWN) == events
+            assert plugin.peer.take_in(KNOWN, ends=True) == events
     with running(root_dir, POLICY, take_in=False) as plugin:
         plugin.plugin._decider.unwanted = decider.unwanted
         assert plugin.peer.take_in("2.2.1") == SUBSCRIBED
