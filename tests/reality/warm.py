@@ -142,7 +142,7 @@ class Record:
         """The first one that differs, and how; "" if all are the same."""
         for (what, text), (name, otherwise) in zip(self.parts, other.parts, strict=False):
             if (what, text) != (name, otherwise):
-                at = next((at for at, pair in enumerate(zip(text, otherwise)) if pair[0] != pair[1]), 0)  # noqa: B905
+                at = next((at for at, pair in enumerate(zip(text, otherwise)) if pair[0] != pair[1]), 0)  # noqa: B905  # the longer one goes on
                 shown = slice(max(0, at - 200), at + 300)
                 return f"{what}: warm {text[shown]!r}, cold ({name}) {otherwise[shown]!r}"
         if len(self.parts) != len(other.parts):

@@ -188,7 +188,7 @@ def test_another_programs_socket_in_its_place(start: Cold) -> None:
         assert start.is_cold()
 
 
-def test_a_program_in_its_place_that_accepts_nobody(start: Cold) -> None:
+def test_a_program_in_its_place_that_accepts_no_connection(start: Cold) -> None:
     """Its backlog is full, so that connect(2) would wait for ever."""
     start.agent.stop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:

@@ -269,7 +269,7 @@ def test_what_a_runtime_is_given(both: Both) -> None:
     assert given(both.warm) == given(str(both.real))
 
 
-def test_a_refusal_whose_message_nobody_reads(both: Both) -> None:
+def test_a_refusal_whose_message_has_no_reader(both: Both) -> None:
     """The exit status is the refusal's, not SIGPIPE's."""
     both.policy("plain")
     both.bundle.mkdir(parents=True)
