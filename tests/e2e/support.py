@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -109,6 +110,12 @@ def run(*command: str, check: bool = True, **options: Any) -> subprocess.Complet
     done = subprocess.run(command, text=True, capture_output=True, timeout=60, **options)
     assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def suspend(child: subprocess.Popen[bytes]) -> None:
+    """Send SIGSTOP, and wait until all threads have stopped: on a busy machine one of them may go on for a while."""
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
 
 
 def need(there: bool, what: str) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from e2e.support import REASSERT, Node
+from e2e.support import REASSERT, Node, suspend
 from hook import __version__
 from hook.agent.protocol import STATUS, Request
 from hook.emit.front import warm_dispatcher, warm_hook
@@ -68,6 +68,9 @@ class Agent:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process
         if self.process.poll() is None:
+            if number == signal.SIGSTOP:
+                suspend(self.process)
+                return 0
             self.process.send_signal(number)
             if number not in (signal.SIGTERM, signal.SIGKILL):
                 return 0

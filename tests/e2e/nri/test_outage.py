@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,7 @@ from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.plugin import Plugin
 from e2e.nri.test_override import ENV
+from e2e.support import suspend
 
 BACK_WITHIN = 2.0
 
@@ -80,13 +80,8 @@ def killed(plugin: Plugin) -> None:
 
 
 def stopped(plugin: Plugin) -> None:
-    """The runtime waits for 2 s, gives it up and goes on without it.
-
-    On a busy machine a thread may still answer after the signal, and rightly: so wait until all have stopped.
-    """
-    plugin.signal(signal.SIGSTOP)
-    tasks = list(Path(f"/proc/{plugin.process.pid}/task").glob("*/stat"))
-    wait_for(lambda: all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks), "the stop")
+    """The runtime waits for 2 s, gives it up and goes on without it."""
+    suspend(plugin.process)
 
 
 def bring_back(plugin: Plugin, start_plugin: StartPlugin) -> Plugin:

@@ -18,7 +18,7 @@ from e2e.cri.hostile import CA_BUNDLE, RESERVED, reserved_in
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.nri.naive import Adjust, naive_plugin, setting
-from e2e.support import Node
+from e2e.support import Node, suspend
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 REFUSED = "plugin 20-naive"
@@ -147,7 +147,7 @@ def test_plugin_that_stops_answering_lets_nothing_start(
     plugin = start_plugin()
     pod = start_pod("bare")
     pod.run(name="before", env=[(VISIBLE, "all")])
-    plugin.signal(signal.SIGSTOP)
+    suspend(plugin.process)
     try:
         if validates:
             with pytest.raises(CriError, match="validator plugin 10-reassert failed"):
