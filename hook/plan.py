@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hook.container.claims import Claim
     from hook.exclusivefacts import Devices
     from hook.policy.model import Rule
-    from hook.reserve.target import Target
+    from hook.reserve.target import Editable, Entries
 
 ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation"))
 """What can be reserved."""
@@ -67,7 +67,7 @@ class Container:
     def __init__(
         self,
         identity: Identity,
-        env: "list[str]",
+        env: "Entries",
         mounts: "list[dict[str, object]]",
         facts: "Facts | None" = None,
         annotations: "dict[str, str] | None" = None,
@@ -138,7 +138,7 @@ class Plan:
         """Whether the plan has no edits, no denials and no errors."""
         return not (self.edits or self.denials or self.errors)
 
-    def apply(self, target: "Target") -> None:
+    def apply(self, target: "Editable") -> None:
         """Make the edits in `target`."""
         for kind in self._kinds if self.edits else ():
             kind.apply(self._outcome, target)

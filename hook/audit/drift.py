@@ -67,6 +67,6 @@ def _wrong(container: Running, decide: Callable[[Actual], Plan]) -> list[Differe
             decided = decide(Actual(spec, process.environ()))
             return Judge(_NoReasons()).differences(container, spec, decided, process)
         except OSError:
-            decided = decide(Actual(spec, spec.env))
+            decided = decide(Actual(spec, list(spec.env)))
             edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]
             return [Difference(edit.rule, edit.kind, edit.name, "", "") for edit in edits]

@@ -10,12 +10,14 @@ from hook.base.errors import TooLarge, named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 _SPACE = " \t\n\r"
 _ESCAPED = bytes(range(0x20)) + b'"\\\x7f'
 """ASCII bytes that JSON writes as an escape sequence."""
+_UNESCAPED = bytes([byte for byte in range(256) if byte not in _ESCAPED or byte == 0x7F])
+"""Bytes that stand in a JSON string as they are."""
 
 
 class Malformed(ValueError):
@@ -77,6 +79,46 @@ def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]
         raise Malformed(reason(error, scan, text, start)) from None
 
 
+class Strings:  # noqa: PLW1641  # as a list, it is no key
+    """A list of strings as compact JSON without an escape sequence: each `"` in `text` begins or ends a string."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __iter__(self) -> "Iterator[str]":
+        return iter(self.text[2:-2].split('","') if len(self.text) > 2 else ())
+
+    def __eq__(self, other: object) -> bool:  # no key, as a list is none
+        return self.text == other.text if isinstance(other, Strings) else list(self) == other
+
+    def replaced(self, edits: "list[tuple[int, str, str | None]]", more: "list[str]") -> "list[str] | Strings":
+        """The list with other strings in it, and `more` at its end.
+
+        `edits`: the position of a string's first quote, the string, and the new one or None if it is removed.
+        """
+        pieces: list[str] = []
+        at = 0
+        for begin, old, new in edits:
+            pieces.append(self.text[at : begin - 1])  # without the `[` or `,` before it
+            if new is not None:
+                pieces.append("," + encode(new))
+            at = begin + len(old) + 2
+        pieces += [self.text[at:-1], *["," + encode(new) for new in more]]
+        text = "".join(pieces).lstrip("[,")
+        return parse(f"[{text}]") if "\\" in text else Strings(f"[{text}]")
+
+
+def strings_at(text: str, start: int) -> "tuple[object, int]":
+    """As `value_at`, but a list of strings that no escape sequence is in stays a text: `Strings`."""
+    end = text.find('"]', start + 2) if text.startswith('["', start) else -1
+    if end >= 0:
+        body = text[start + 2 : end].encode()
+        # If only `","` has quotes, the first of them ends the first string, and each pair ends one and begins the next.
+        if body.translate(None, _UNESCAPED) == b'"' * (2 * body.count(b'","')):
+            return Strings(text[start : end + 2]), end + 2
+    return value_at(text, start)
+
+
 def _malformed(what: str, text: str, at: int) -> Malformed:
     from hook.base.jsonerror import place
 
@@ -130,13 +172,18 @@ def fold(name: str) -> str:
 
 
 def members(
-    text: str, inner: "str | None" = None, strict: "tuple[str, ...]" = (), start: int = 0
+    text: str,
+    inner: "str | None" = None,
+    strict: "tuple[str, ...]" = (),
+    start: int = 0,
+    strings: "str | None" = None,
 ) -> "tuple[dict[str, tuple[Any, int, int]], int]":
     """The members of the object at `start`, as {name: (value, begin, end)} with indices, and the index of its end.
 
     `inner`: a member whose value, if it is an object, is returned in the same form. `strict`: members in whose values
     duplicate names are refused. In the object itself, and in `inner`, they always are: Go's decoder takes the last of
-    two members with one name, C's the first. Raises Malformed.
+    two members with one name, C's the first. `strings`: a member of `inner`, or else of the object, that is parsed by
+    `strings_at`. Raises Malformed.
     """
     result: dict[str, tuple[Any, int, int]] = {}
     at = _skip(text, start)
@@ -158,7 +205,9 @@ def members(
         begin = _skip(text, at + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
-            value, end = members(text, None, strict, begin)
+            value, end = members(text, None, strict, begin, strings)
+        elif name == strings and inner is None:
+            value, end = strings_at(text, begin)
         else:
             value, end = value_at(text, begin, name in strict)
         if name in result:

@@ -10,10 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hook.base.errors import ReassertError
 from hook.container.identity import APP_TYPES, CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
+
+if TYPE_CHECKING:
+    from hook.reserve.target import Entries
 
 UID = "00000000-0000-0000-0000-000000000000"
 """Of a pod whose YAML has none: no pod of a cluster has it."""
@@ -54,7 +57,7 @@ class Start:
     """A container before it starts: its identity, and the attributes of hook.reserve.target.Target."""
 
     identity: Identity
-    env: list[str]
+    env: Entries
     mounts: list[dict[str, object]]
     devices: list[dict[str, object]] = field(default_factory=list)
     device_rules: list[dict[str, object]] = field(default_factory=list)

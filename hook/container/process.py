@@ -3,9 +3,9 @@
 import posix
 
 from hook.base.errors import Unacceptable
-from hook.base.jsontext import Malformed, bounded, decode, encode_strings, members
+from hook.base.jsontext import Malformed, bounded, decode, members
 from hook.base.system import is_file, read_fd
-from hook.container.spec import ENTRIES, LIMIT, PROCESS, apply, check_names, splice, strings, without_nul
+from hook.container.spec import ENTRIES, LIMIT, PROCESS, apply, check_names, encoded, splice, strings, without_nul
 
 
 def read(path: str) -> "tuple[bytes, bool]":
@@ -26,7 +26,7 @@ class ProcessFile:
         self.where = where
         try:
             self._text = without_nul(decode(bounded(data, ENTRIES, where)))
-            self._members, _ = members(self._text)
+            self._members, _ = members(self._text, strings="env")
             check_names(self._members, PROCESS)
             self.env = self._original = strings(self._members, "env", "env")
         except Malformed as error:
@@ -38,4 +38,4 @@ class ProcessFile:
 
     def render(self) -> bytes:
         """The text with the replaced env in it."""
-        return apply(self._text, [splice(self._members, self._text.index("{"), "env", encode_strings(self.env))])
+        return apply(self._text, [splice(self._members, self._text.index("{"), "env", encoded(self.env))])

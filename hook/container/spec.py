@@ -4,11 +4,13 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
 from hook.base.errors import Unacceptable, named
-from hook.base.jsontext import Malformed, bounded, decode, encode, encode_strings, fold, members, parse, value_at
+from hook.base.jsontext import Malformed, Strings, bounded, decode, encode, encode_strings, fold, members, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from hook.reserve.target import Entries
 
 LIMIT = 8 * 1024 * 1024
 """Maximum size in bytes of a config.json or process file. Linux starts no process with more than 6 MiB of env and
@@ -85,7 +87,7 @@ class Spec:
         self.where = where
         try:
             self._text = without_nul(decode(bounded(data, ENTRIES, where)))
-            self._members, _ = members(self._text, "process", _STRICT)
+            self._members, _ = members(self._text, "process", _STRICT, strings="env")
             check_names(self._members, _ROOT)
             if not isinstance(self._members.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")
@@ -141,20 +143,26 @@ class Spec:
         start = self._text.index("{")
         splices = [splice(self._members, start, name, encode(value)) for name, value in values]
         if self.env != env:
-            splices.append(splice(self._process, self._members["process"][1], "env", encode_strings(self.env)))
+            splices.append(splice(self._process, self._members["process"][1], "env", encoded(self.env)))
         self._splices = splices
         return apply(self._text, splices)
 
-    def env_in(self, data: bytes) -> "list[str]":
-        """process.env of what `render` returned last, parsed again. Raises Malformed."""
+    def env_in(self, data: bytes) -> "Entries":
+        """process.env of what `render` returned last. Raises Malformed."""
         text = decode(data)
-        was = self._process.get("env")
-        if was is None:
-            env: Any = parse(text)["process"].get("env")
-        else:
-            at = was[1] + sum(len(new) - (end - begin) for begin, end, new in self._splices if begin < was[1])
-            env, _ = value_at(text, at)
-        return env or []
+        if not isinstance(self.env, Strings):
+            return parse(text)["process"].get("env") or []
+        at = self._process["env"][1]
+        at += sum([len(new) - (end - begin) for begin, end, new in self._splices if begin < at])
+        part = text[at : at + len(self.env.text)]
+        if part[:1] + part[-1:] != "[]":
+            raise Malformed("process.env is not where it was written to")
+        return Strings(part)
+
+
+def encoded(env: "Entries") -> str:
+    """The JSON of process.env."""
+    return env.text if isinstance(env, Strings) else encode_strings(env)
 
 
 def splice(members_of: "dict[str, tuple[Any, int, int]]", start: int, name: str, value: str) -> "tuple[int, int, str]":
@@ -176,9 +184,12 @@ def apply(text: str, splices: "list[tuple[int, int, str]]") -> bytes:
     return b"".join(pieces)
 
 
-def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "list[str]":
+def strings(members_of: "dict[str, tuple[Any, int, int]]", name: str, what: str) -> "Entries":
     """A member that is a list of strings, [] if it is missing. Raises Malformed, naming `what`."""
-    value: list[str] = _typed(members_of[name][0] if name in members_of else None, list, what)
+    found = members_of[name][0] if name in members_of else None
+    if isinstance(found, Strings):
+        return found
+    value: list[str] = _typed(found, list, what)
     try:
         "".join(value)
     except TypeError:

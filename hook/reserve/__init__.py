@@ -5,9 +5,10 @@ Here is what each kind gives to plan(): edits, and reasons to refuse the contain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.reserve.env import Places, Reserved
+    from hook.reserve.env import Reserved
     from hook.reserve.exclusive import Closed
     from hook.reserve.mounts import PlaceMount
+    from hook.reserve.target import Entries, Places
 
 SHOWN = 64
 """How many of the container's own entries one edit describes. The rest is only counted."""
@@ -78,7 +79,7 @@ class Outcome:
         self.denials: list[Reason] = []
         self.errors: list[Reason] = []
         self.env = env
-        self.places: tuple[list[str], Places] = ([], [])  # of reserved names in the container's env
+        self.searched: tuple[Entries, tuple[Entries, Places]] = ([], ([], []))  # an env, and what `search` gives for it
         self.mounts: list[PlaceMount] = []
         self.closed: Closed | None = None
 

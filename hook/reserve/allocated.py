@@ -2,7 +2,7 @@
 
 from hook.base.compare import clean, is_below
 from hook.container.allocation import Allocation
-from hook.reserve.env import ALLOCATED, FILE, KIND, Env
+from hook.reserve.env import ALLOCATED, FILE, KIND, Env, Reserved
 from hook.reserve.mounts import Mount
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
@@ -78,12 +78,7 @@ def _claimed_value(name: str, allocated: bool, container: "Container") -> "tuple
 
 def _values(name: str, container: "Container") -> "list[str | None]":
     """The container's values of a name, in order; None for an entry without `=`."""
-    prefix = name + "="
-    return [
-        entry[len(prefix) :] if entry != name else None
-        for entry in container.env
-        if entry.startswith(prefix) or entry == name
-    ]
+    return [value for _, _, value in Reserved({name: None}, []).search(container.env)[1]]
 
 
 def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.target import Target
+    from hook.reserve.target import Editable
 
 KIND = "annotation"
 FIELD = "annotations"
@@ -78,7 +78,7 @@ def _matching(
                 break
 
 
-def apply(outcome: Outcome, target: "Target") -> None:
+def apply(outcome: Outcome, target: "Editable") -> None:
     """Remove these annotations from `target`."""
     gone = {edit.name for edit in outcome.edits if edit.kind == KIND}
     if gone:

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.target import Target
+    from hook.reserve.target import Editable
 
     Device = dict[str, object]
 
@@ -99,7 +99,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
         exclusive.want(rules, container, outcome)
 
 
-def apply(outcome: Outcome, target: "Target") -> None:
+def apply(outcome: Outcome, target: "Editable") -> None:
     """Make the allocated device the only one at its path in `target`, and add cgroup access if it is missing."""
     for edit in outcome.edits:
         if isinstance(edit, PlaceDevice):

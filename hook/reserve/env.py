@@ -2,6 +2,7 @@
 
 from hook.base.compare import glob_match, is_pattern, literal_start
 from hook.base.errors import named
+from hook.base.jsontext import Strings
 from hook.reserve import EDITS, Edit, Outcome
 
 TYPE_CHECKING = False
@@ -11,9 +12,7 @@ if TYPE_CHECKING:
 
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.target import Target
-
-    Places = list[tuple[int, str]]
+    from hook.reserve.target import Editable, Entries, Places
 
 KIND = "env"
 
@@ -111,19 +110,19 @@ class Reserved:
         likely = self.absent if name.startswith(self._starts) or name.endswith(self._ends) else self._rest
         return next((pattern for pattern in likely if glob_match(pattern, name)), "") if likely else ""
 
-    def differences(self, env: "list[str]", places: "Places | None" = None) -> "list[SetEnv]":
-        """The edits that a process's env needs, exact names first. `places`: those of this env, if they are known.
+    def differences(self, env: "Entries", places: "Places | None" = None) -> "list[SetEnv]":
+        """The edits that a process's env needs, exact names first. `places`: those of `search`, if they are known.
 
         Soon after more than EDITS names matched patterns, it looks for no further names.
         """
         before: dict[str, list[str | None]] = {name: [] for name in self.values}
         by_pattern: dict[str, list[str | None]] = {}
-        for at, name in self.places(env) if places is None else places:
+        for _, name, value in self.search(env)[1] if places is None else places:
             values = before.get(name)
             if values is None and len(by_pattern) <= EDITS:
                 values = by_pattern.setdefault(name, [])
             if values is not None:
-                values.append(env[at][len(name) + 1 :] if len(env[at]) > len(name) else None)
+                values.append(value)
         wrong = [
             SetEnv("", name, value, before[name])
             for name, value in self.values.items()
@@ -131,41 +130,62 @@ class Reserved:
         ]
         return wrong + [SetEnv("", name, None, values) for name, values in by_pattern.items()]
 
-    def correct(self, env: "list[str]", places: "Places | None" = None) -> "list[str]":
-        """The corrected env: each reserved value replaces the first entry of its name, or is appended."""
-        corrected = [*env]
-        placed: set[str] = set()
-        dropped: set[int] = set()
-        for at, name in self.places(env) if places is None else places:
-            value = None if name in placed else self.values.get(name)
-            if value is None:
-                dropped.add(at)
-            else:
-                corrected[at] = f"{name}={value}"
-            placed.add(name)
-        if dropped:
-            corrected = [entry for at, entry in enumerate(corrected) if at not in dropped]
-        return corrected + [f"{n}={v}" for n, v in self.values.items() if v is not None and n not in placed]
+    def correct(self, env: "Entries", found: "tuple[Entries, Places] | None" = None) -> "Entries":
+        """The corrected env: each reserved value replaces the first entry of its name, or is appended.
 
-    def places(self, env: "list[str]") -> "Places":
-        """The position and name of each entry whose name is reserved."""
-        if len(self.values) <= _FEW and not self.absent:
+        `found`: the result of `search`, if it is known.
+        """
+        env, places = found or self.search(env)
+        placed: set[str] = set()
+        new: dict[int, str] = {}
+        for at, name, _ in places:
+            value = None if name in placed else self.values.get(name)
+            if value is not None:
+                new[at] = f"{name}={value}"
+            placed.add(name)
+        more = [f"{n}={v}" for n, v in self.values.items() if v is not None and n not in placed]
+        if isinstance(env, Strings):
+            was = [(at, name if value is None else f"{name}={value}") for at, name, value in places]
+            return env.replaced([(at, entry, new.get(at)) for at, entry in was], more)
+        dropped = {at for at, _, _ in places if at not in new}
+        return [new.get(at, entry) for at, entry in enumerate(env) if at not in dropped] + more
+
+    def search(self, env: "Entries") -> "tuple[Entries, Places]":
+        """The env, as a list if its text cannot be searched, and the places of reserved names in it."""
+        is_few = len(self.values) <= _FEW and not self.absent
+        if isinstance(env, Strings):
+            if is_few and all(map(str.isidentifier, self.values)):  # no name begins with what stands between strings
+                found = [(at, name, value) for name in self.values for at, value in _of(name, env.text, '"')]
+                return env, sorted(found)
+            env = list(env)
+        if is_few:
             try:
-                return sorted(self._found(env))
+                return env, sorted(self._found(env))
             except ValueError:  # an entry holds a NUL: the search stopped inside it
                 pass
-        split = [(at, entry.partition("=")[0]) for at, entry in enumerate(env)]
-        return [(at, name) for at, name in split if name in self.values or self.owner(name)]
+        split = [(at, *entry.partition("=")) for at, entry in enumerate(env)]
+        known = self.values
+        return env, [(at, n, v if sign else None) for at, n, sign, v in split if n in known or self.owner(n)]
 
-    def _found(self, env: "list[str]") -> "Iterator[tuple[int, str]]":
-        """The same in no order, by a search through the text of all entries. Raises ValueError if one holds a NUL."""
+    def _found(self, env: "list[str]") -> "Iterator[tuple[int, str, str | None]]":
+        """The places in no order, by a search in the text of all entries. Raises ValueError if one holds a NUL."""
         text = "\0".join(["", *env, "", ""])
         for name in self.values:
-            at = number = -1
-            while (at := text.find(f"\0{name}", at + 1)) >= 0:
-                if text[at + 1 + len(name)] in "=\0":
-                    number = env.index(text[at + 1 : text.index("\0", at + 1)], number + 1)
-                    yield number, name
+            number = -1
+            for _, value in _of(name, text, "\0"):
+                number = env.index(name if value is None else f"{name}={value}", number + 1)
+                yield number, name, value
+
+
+def _of(name: str, text: str, mark: str) -> "Iterator[tuple[int, str | None]]":
+    """The entries of a name in a text of entries between marks: the position of the mark before it, and the value."""
+    at = -1
+    while (at := text.find(mark + name, at + 1)) >= 0:
+        after = at + 1 + len(name)
+        if text[after] == mark:
+            yield at, None
+        elif text[after] == "=":
+            yield at, text[after + 1 : text.index(mark, after)]
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
@@ -191,17 +211,18 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                 if env.source in (FILE, ALLOCATED):
                     from hook.reserve.allocated import env_value
 
-                    found = env_value(rule.name, env, container, outcome, origins)
-                    if not found:
+                    result = env_value(rule.name, env, container, outcome, origins)
+                    if not result:
                         continue
-                    value = found[0]
+                    value = result[0]
                 if values.setdefault(env.name, value) != value:
                     message = f"wants another value for env {env.name} than rule {owners[env.name]}"
                     outcome.deny(rule.name, KIND, message)
             owners.setdefault(env.name, rule.name)
     reserved = outcome.env = Reserved(values, list(absent))
-    outcome.places = container.env, reserved.places(container.env)
-    for edit in reserved.differences(*outcome.places):
+    found = reserved.search(container.env)
+    outcome.searched = container.env, found
+    for edit in reserved.differences(*found):
         exact = edit.name in reserved.values
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
         edit.origin = origins.get(edit.name, "") if edit.value is not None else ""
@@ -213,8 +234,8 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
             outcome.deny(denying[asked[0]], KIND, edit.conflict())
 
 
-def apply(outcome: Outcome, target: "Target") -> None:
+def apply(outcome: Outcome, target: "Editable") -> None:
     """Correct the env of `target`."""
     if any(edit.kind == KIND for edit in outcome.edits):
-        env, places = outcome.places
-        target.env = outcome.env.correct(target.env, places if target.env is env else None)
+        env, found = outcome.searched
+        target.env = outcome.env.correct(target.env, found if target.env is env else None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hook.exclusivefacts import Devices
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.target import Target
+    from hook.reserve.target import Editable
 
     Json = dict[str, object]
 
@@ -146,7 +146,7 @@ class Closed:
                 result += [{**rule, **_numbers(number)} for number in kept]
         return result
 
-    def apply(self, target: "Target") -> None:
+    def apply(self, target: "Editable") -> None:
         """Take everything out of `target` that must not be there."""
         target.devices = [device for device in target.devices if not self.device(device)]
         target.mounts = [mount for mount in target.mounts if not self.mount(mount)]

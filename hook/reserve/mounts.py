@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.plan import Container
     from hook.policy.model import Rule
-    from hook.reserve.target import Target
+    from hook.reserve.target import Editable
 
     OciMount = dict[str, object]
 
@@ -209,7 +209,7 @@ def _depth(path: str) -> "tuple[int, str]":
     return path.count("/"), path
 
 
-def apply(outcome: Outcome, target: "Target") -> None:
+def apply(outcome: Outcome, target: "Editable") -> None:
     """Correct the mounts of `target`: remove those that have to go, and put reserved mounts last.
 
     Each reserved mount comes before its companions below it.

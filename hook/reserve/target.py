@@ -2,12 +2,29 @@
 
 from typing import Protocol
 
+from hook.base.jsontext import Strings
+
+Entries = list[str] | Strings
+"""Env, as in OCI process.env."""
+
+Places = list[tuple[int, str, str | None]]
+"""Position, name and value (None without `=`) of entries. In a list it is the index; in a text, that of the quote."""
+
 
 class Target(Protocol):
     """What a container would start with; `hook.plan.Container` describes each field."""
 
-    env: list[str]
+    @property
+    def env(self) -> Entries:
+        """Entries of process.env."""
+
     mounts: list[dict[str, object]]
     annotations: dict[str, str]
     devices: list[dict[str, object]]
     device_rules: list[dict[str, object]]
+
+
+class Editable(Target, Protocol):
+    """One that edits are made in."""
+
+    env: Entries

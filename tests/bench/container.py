@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.measure import Failed, Sample, timed
-from bench.node import Bundle, Contender, Node
+from bench.node import Bundle, Contender, Node, as_engines_write
 
 Verbs = dict[str, Sample]
 
@@ -98,11 +98,11 @@ def process_file(bundle: Bundle) -> Callable[[], str]:
     """Writes an `exec` process file as the engine would, and gives its path."""
     process = json.loads(bundle.content)["process"]
     process["args"] = ["/bin/true"]
-    text = json.dumps(process)
+    content = as_engines_write(process)
     path = Path(bundle.directory) / "process.json"
 
     def write() -> str:
-        path.write_text(text)
+        path.write_bytes(content)
         return str(path)
 
     return write

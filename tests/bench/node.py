@@ -227,15 +227,19 @@ class Node:
             "io.kubernetes.cri.sandbox-uid": UID,
         }
         number = 0
-        length = len(json.dumps(spec))
+        length = len(as_engines_write(spec))
         while length < size:  # as kubelet does for every service of a namespace
             entry = f"SERVICE_{number}_PORT_443_TCP_ADDR=10.0.{number // 256 % 256}.{number % 256}"
             process["env"].append(entry)
-            length += len(entry) + 4
+            length += len(entry) + 3
             number += 1
-        return Bundle(
-            self.top / "k8s.io" / name, json.dumps(spec).encode()
-        )  # as containerd names it (hook.container.identity)
+        # As containerd names it (hook.container.identity).
+        return Bundle(self.top / "k8s.io" / name, as_engines_write(spec))
+
+
+def as_engines_write(value: object) -> bytes:
+    """JSON without white space, as Go's encoding/json writes it for containerd, dockerd and podman."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 class Bundle:
@@ -258,7 +262,7 @@ class Bundle:
         spec["hooks"] = {
             "prestart": [{"path": command[0], "args": list(command), "env": ["PATH=/bin", *env], "timeout": 10}]
         }
-        self.content = json.dumps(spec).encode()
+        self.content = as_engines_write(spec)
         self.fresh()
 
     def corrected(self) -> None:
@@ -266,7 +270,7 @@ class Bundle:
         spec = json.loads(self.content)
         env = [entry for entry in spec["process"]["env"] if not entry.startswith(("REQUESTS_", "PYTHONHTTPS"))]
         spec["process"]["env"] = [*env, f"REQUESTS_CA_BUNDLE={VALUE}"]
-        self.content = json.dumps(spec).encode()
+        self.content = as_engines_write(spec)
         self.fresh()
 
     def mount(self, source: Path, destination: str) -> None:
@@ -274,5 +278,5 @@ class Bundle:
         spec = json.loads(self.content)
         options = ["rbind", "rprivate", "ro"]
         spec["mounts"].append({"destination": destination, "type": "bind", "source": str(source), "options": options})
-        self.content = json.dumps(spec).encode()
+        self.content = as_engines_write(spec)
         self.fresh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.errors import TooLarge
-from hook.base.jsontext import Malformed, bounded, decode, encode, members, parse
+from hook.base.jsontext import Malformed, Strings, bounded, decode, encode, members, parse, strings_at, value_at
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -54,6 +55,32 @@ def test_members_tells_where_each_value_stands(data: dict[str, Any], layout: dic
     assert {name: value for name, (value, _, _) in found.items()} == data
     for value, begin, end in found.values():
         assert parse(text[begin:end]) == value
+
+
+def outcome(read: Callable[[str, int], tuple[object, int]], text: str) -> object:
+    """What a reader makes of the value at the beginning of a text."""
+    try:
+        value, end = read(text, 0)
+    except Malformed as error:
+        return str(error)
+    return list(value) if isinstance(value, Strings) else value, end
+
+
+NEAR_STRINGS = st.text('[]",\\ A=\n\x7f\u00e9', max_size=14)
+
+
+@given(NEAR_STRINGS | NEAR_STRINGS.map('["{}"]'.format) | st.lists(NEAR_STRINGS).map(json.dumps))
+def test_strings_are_read_as_json_does_or_not_at_all(text: str) -> None:
+    assert outcome(strings_at, text) == outcome(value_at, text)
+
+
+@given(st.lists(st.text('[]", A=\x7f\u00e9', max_size=5)), st.booleans())
+def test_compact_strings_without_an_escape_stay_a_text(found: list[str], ascii_only: bool) -> None:
+    text = json.dumps(found, separators=(",", ":"), ensure_ascii=ascii_only)
+    value, end = strings_at(text + "]", 0)
+    is_plain = bool(found) and "\\" not in text and not any(entry.startswith("]") for entry in found[1:])
+    assert isinstance(value, Strings) is is_plain
+    assert (value, end) == (found, len(text))
 
 
 @given(st.dictionaries(st.text(), values, min_size=1), st.integers(min_value=1))

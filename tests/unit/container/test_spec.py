@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hook.adapters.nri.asked import nul_in
 from hook.base.errors import Unacceptable
-from hook.base.jsontext import fold
+from hook.base.jsontext import Strings, fold
 from hook.container.process import ProcessFile
 from hook.container.spec import Spec
 from unit.support import FIXTURES
@@ -36,7 +36,8 @@ def read(data: object) -> Spec:
 
 def replaced(spec: Spec) -> dict[str, Any]:
     """The data of the spec after env, mounts and annotations were replaced."""
-    spec.env, spec.mounts, spec.annotations = ["A=1"], [{"destination": "/x"}], {"n": "v"}
+    spec.env = Strings('["A=1"]') if isinstance(spec.env, Strings) else ["A=1"]
+    spec.mounts, spec.annotations = [{"destination": "/x"}], {"n": "v"}
     text = spec.render()
     data: dict[str, Any] = json.loads(text)
     assert spec.env_in(text) == data["process"].pop("env") == ["A=1"]

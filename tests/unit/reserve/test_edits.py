@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.compare import glob_match, is_pattern
+from hook.base.jsontext import Strings, strings_at
 from hook.plan import plan
 from hook.reserve.env import Reserved, SetEnv
 from hook.reserve.mounts import PlaceMount
 from unit.support import bind, container, name_of, policy
+
+if TYPE_CHECKING:
+    from hook.reserve.target import Entries
 
 NAMES = st.sampled_from(["A", "AB", "B", "a", ""])
 nul_entries = st.lists(st.text("AB=\0", max_size=6), max_size=8)
@@ -49,6 +54,33 @@ def test_few_and_many_reserved_names_are_found_alike(env: list[str]) -> None:
     assert Reserved(dict(few), []).correct(env) == Reserved(dict(many), []).correct(env)
     found = [[(e.name, e.before) for e in Reserved(dict(v), []).differences(env)] for v in (few, many)]
     assert found[0] == found[1]
+
+
+ODD = st.sampled_from([",", "]", "[", '"', '","', "", "A", "B", "A B", "\u00e9"])
+NEAR = st.builds("{}={}".format, ODD, st.text('A=,"]\\ \u00e9\n', max_size=5)) | ODD
+
+
+PLAIN = st.builds("{}={}".format, ODD.filter(str.isidentifier), st.text("A=,]", max_size=3))
+
+
+@given(
+    st.lists(NEAR, max_size=8) | st.lists(PLAIN, max_size=8),
+    st.dictionaries(ODD, st.none() | st.text('A,"]\\\u00e9', max_size=3), max_size=3),
+    st.booleans(),
+)
+def test_env_is_corrected_alike_as_a_list_and_as_a_text(
+    env: list[str], values: dict[str, str | None], ascii_only: bool
+) -> None:
+    """Names and values hold what JSON has between strings, so that nothing but an entry's own name may be found."""
+    found, _ = strings_at(json.dumps(env, separators=(",", ":"), ensure_ascii=ascii_only), 0)
+    reserved = Reserved(values, [])
+    text = cast("Entries", found)
+    corrected = reserved.correct(text)
+    assert corrected == reserved.correct(env)
+    if isinstance(corrected, Strings):
+        assert json.loads(corrected.text) == list(corrected)
+    assert [vars(edit) for edit in reserved.differences(text)] == [vars(edit) for edit in reserved.differences(env)]
+    assert reserved.differences(corrected) == []
 
 
 def test_bare_entry_counts_as_one_of_its_name() -> None:
