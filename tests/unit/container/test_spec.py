@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hook.adapters.nri.asked import nul_in
 from hook.base.errors import Unacceptable
-from hook.base.jsontext import Strings, fold
+from hook.base.jsontext import Malformed, Strings, fold
 from hook.container.process import ProcessFile
 from hook.container.spec import Spec
 from unit.support import FIXTURES
@@ -62,6 +62,14 @@ def test_all_that_was_not_replaced_survives(
         return
     process.pop("env", None)
     assert replaced(spec) == {**top, "process": process}
+
+
+@pytest.mark.parametrize("text", ['{"process":{"env":["B=2"]},"mounts":[]}', '{"mounts":[],"process":{"env":["B=2"]}}'])
+def test_env_is_read_back_from_where_it_was_written(text: str) -> None:
+    assert replaced(read(text)) == {"process": {}}
+    spec = read(text)
+    with pytest.raises(Malformed):
+        spec.env_in(spec.render().replace(b'"env"', b'"env" '))
 
 
 def test_bytes_of_unknown_fields_stay_as_they_were() -> None:
