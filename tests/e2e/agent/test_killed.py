@@ -28,8 +28,8 @@ STEP = int(os.environ.get("REASSERT_EACH_CALL", "12"))
 AGENTS = 4
 """Agents that take turns, each on a node of its own: a round mostly waits for an agent to start, or for front."""
 
-PROMISES = ("sendto", "rename")
-"""Calls by which something is promised: the answer, and the file that is put in place."""
+PROMISES = ("poll", "rename", "sendto")
+"""Where a promise is kept: whether front still waits, the file that is put in place, the answer."""
 
 READS = """#!/bin/busybox sh
 # In the place of a runtime: keeps the file that it would read.
@@ -284,10 +284,25 @@ def test_killed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -
 @pytest.mark.parametrize("kind", [Call, Exec])
 def test_stopped_and_resumed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -> None:
     """Whoever is resumed changes nothing: an engine may have written the file of a new start meanwhile."""
-    calls = several(kind)
+    *calls, late = several(kind)
     found = calls[0].calls()
     promises = [one for one in found if one[0] in PROMISES]
     again = json.dumps({"process": {"env": ["NEW=1"]}})
+
+    def late_rename() -> None:
+        """The moment after the last look whether front still waits."""
+        late.restart()
+        began = time.monotonic()
+        tracer = late.traced("-e", "inject=rename:delay_enter=2000000")
+        late.make()
+        file = late.bundle / late.name
+        file.write_text(again)
+        assert time.monotonic() - began < 2, "this machine is too busy"
+        time.sleep(2.2 - (time.monotonic() - began))
+        _ended(tracer)
+        assert "rename(" in late.log.read_text()
+        assert file.read_text() == again
+        assert late.left() == late.leaves
 
     def stopped(call: Call, name: str, number: int) -> bool:
         call.restart()
@@ -304,8 +319,11 @@ def test_stopped_and_resumed(several: Callable[[type[Call]], list[Call]], kind: 
         assert call.left() == call.leaves
         return "\nState:\tS" not in status
 
-    came = _in_turns(calls, list(dict.fromkeys([*promises, *found[::STEP]])), stopped)
-    assert {name for name, _ in promises} == set(PROMISES)
+    with ThreadPoolExecutor(1) as beside:
+        renamed = beside.submit(late_rename)
+        came = _in_turns(calls, list(dict.fromkeys([*promises, *found[::STEP]])), stopped)
+        renamed.result()
+    assert {name for name, _ in promises} >= {"rename", "sendto"}
     assert set(promises) <= came
     calls[0].restart()
     calls[0].make()
