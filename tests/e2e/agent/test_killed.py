@@ -274,6 +274,7 @@ def test_killed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -
         call.make()
         _ends(tracer, 0.3)  # the agent does some calls after its answer
         _ended(tracer)
+        assert call.left() == call.leaves, (name, number)
         return _ends(call.agent.process, 0.3)
 
     missing = set(chosen) - _in_turns(calls, chosen, killed)
