@@ -11,42 +11,82 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from e2e.agent.support import Agent
-from e2e.support import need
+from e2e.agent.support import FRONT, WANTED, Agent
+from e2e.support import Node, need, scratch
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 
 STEP = int(os.environ.get("REASSERT_EACH_CALL", "12"))
 """The agent is stopped at every so many system calls; 1 for each of them. It is killed at each."""
 
-ALWAYS = [("sendto", 1), ("rename", 1), ("sendto", 2)]
-"""Where a promise is kept: the temporary file's name is told, the file is put in place, the answer is sent."""
+AGENTS = 4
+"""Agents that take turns, each on a node of its own: a round mostly waits for an agent to start, or for front."""
+
+PROMISES = ("poll", "rename", "sendto")
+"""Where a promise is kept: whether front still waits, the file that is put in place, the answer."""
 
 READS = """#!/bin/busybox sh
-# In the place of a runtime: keeps the config.json that it would start.
-/bin/busybox cat config.json > read.json
+# In the place of a runtime: keeps the file that it would read.
+/bin/busybox cat NAME > read.json
 """
 
+HELD = """set -e
+mount --bind "$2" "$2"
+mount --bind "$1" "$2/etc/ssl"
+mount -o "remount,bind,$3" "$2/etc/ssl"
+echo
+exec sleep 1000
+"""
+"""The process of a container: in a mount namespace of its own, with the container's root and the reserved mount."""
 
-class Creation:
-    """A container that is created through front before a runtime that keeps what it reads."""
+
+class Call:
+    """A call of an engine through front, with an agent of its own. `name`: the bundle's file that is corrected."""
+
+    name = "config.json"
+    leaves = ("config.json", "read.json")
+    """The files in the bundle after it."""
 
     def __init__(self, agent: Agent) -> None:
         need(shutil.which("strace") is not None, "strace")
         self.agent = agent
-        self.file = agent.before(READS)
+        self.file = agent.before(READS.replace("NAME", self.name))
         self.bundle = agent.node.directory / "bundle"
-        self.config = self.bundle / "config.json"
         self.log = agent.node.directory / "strace.log"
 
+    def files(self) -> dict[str, Any]:
+        """The files in the bundle before it, as JSON."""
+        return {"config.json": {"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}}}
+
+    def make(self) -> None:
+        """Makes the call. Fails if a container is not right, or if one that must be refused is not."""
+        done = subprocess.run([self.file, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
+        read = json.loads((self.bundle / "read.json").read_text())
+        assert read["process"]["env"] == [WANTED]
+        assert len(read["hooks"]["createRuntime"]) == 1
+
     def fresh(self) -> None:
+        """A bundle, and an agent whose first request comes next."""
         shutil.rmtree(self.bundle, ignore_errors=True)
         self.bundle.mkdir()
-        self.config.write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}}))
+        for name, content in self.files().items():
+            (self.bundle / name).write_text(json.dumps(content))
+        if not self.agent.process or self.agent.process.poll() is not None:
+            self.agent.start()
+
+    def restart(self) -> None:
+        self.agent.stop(signal.SIGKILL)
+        self.fresh()
+
+    def left(self) -> tuple[str, ...]:
+        return tuple(sorted(path.name for path in self.bundle.iterdir()))
 
     def traced(self, *options: str) -> subprocess.Popen[bytes]:
         """A strace of the agent that has begun."""
@@ -61,67 +101,234 @@ class Creation:
         """A strace that sends a signal to the agent in system call `number` of that name, of any of its threads."""
         return self.traced("-e", f"inject={call}:signal={name}:when={number}")
 
-    def calls(self, step: int) -> list[tuple[str, int]]:
-        """Every so many system calls of a request: name, and how often a thread has made it by then."""
-        self.fresh()
+    def calls(self) -> list[tuple[str, int]]:
+        """The system calls of a new agent's first request: name, and how often its thread has made it by then."""
+        self.restart()
         tracer = self.traced()
-        self.create()
+        self.make()
         _ended(tracer)
-        counts: Counter[tuple[str, str]] = Counter()
-        for thread, call in re.findall(r"^(\d+) +(\w+)\(", self.log.read_text(), re.MULTILINE):
-            counts[thread, call] += 1
-        found = sorted({(call, number) for (_, call), most in counts.items() for number in range(1, most + 1)})
-        assert ("rename", 1) in found
-        return list(dict.fromkeys([*ALWAYS, *found[::step]]))
+        made = re.findall(r"^(\d+) +(\w+)\(", self.log.read_text(), re.MULTILINE)
+        answering = [thread for thread, call in made if call == "sendto"][-1]
+        own = [call for thread, call in made if thread == answering]
+        answered = len(own) - own[::-1].index("sendto")
+        own = own[: answered + 1]  # and one call after that
+        counts: Counter[str] = Counter()
+        found = []
+        for call in own:
+            counts[call] += 1
+            found.append((call, counts[call]))
+        return found
 
-    def create(self) -> None:
-        done = subprocess.run([self.file, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=60)
+    def close(self) -> None:
+        if self.agent.process and self.agent.process.poll() is None:
+            os.kill(self.agent.pid, signal.SIGCONT)
+            self.agent.stop(signal.SIGKILL)
+        shutil.rmtree(self.agent.node.directory)
+
+
+class Exec(Call):
+    """Of a process whose file is to be corrected."""
+
+    name = "process.json"
+    leaves = ("config.json", "process.json", "read.json")
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.root = agent.node.directory / "root"
+        (self.root / "0a").mkdir(parents=True)
+        (self.root / "0a/state.json").write_text(json.dumps({"config": {"labels": [f"bundle={self.bundle}"]}}))
+
+    def files(self) -> dict[str, Any]:
+        decided = {"version": 1, "policy": "x", "env": {"REQUESTS_CA_BUNDLE": "/ca"}, "absent": ["PYTHON*"]}
+        return {
+            "config.json": {"process": {"env": []}, "annotations": {"reassert/decision": json.dumps(decided)}},
+            "process.json": {"args": ["sh"], "env": ["REQUESTS_CA_BUNDLE=/x", "PYTHONHTTPSVERIFY=0", "B=1"]},
+        }
+
+    def make(self) -> None:
+        command = [self.file, "--root", str(self.root), "exec", "--process", self.name, "0a"]
+        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, b"")
         read = json.loads((self.bundle / "read.json").read_text())
-        assert read["process"]["env"] == ["REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"]
-        assert len(read["hooks"]["createRuntime"]) == 1
+        assert read["args"] == ["sh"]
+        assert sorted(read["env"]) == ["B=1", "REQUESTS_CA_BUNDLE=/ca"]
+
+
+class Hook(Call):
+    """The hook that a create has added (createRuntime, --handed-on): env and the reserved mount are right."""
+
+    leaves = ("config.json",)
+    says = (0, "")
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self.rootfs = agent.node.directory / "rootfs"
+        (self.rootfs / "etc/ssl").mkdir(parents=True)
+        self.created: dict[str, Any] = {}
+        self.fresh()
+        super().make()
+        self.created = json.loads((self.bundle / "read.json").read_text())
+        [self.hook] = self.created["hooks"]["createRuntime"]
+        assert "--handed-on" in self.hook["args"]
+        [mount] = self.created["mounts"]
+        options = ",".join(option for option in mount["options"] if "bind" not in option)
+        mounting = ["sh", "-c", HELD, "sh", mount["source"], str(self.rootfs), options]
+        command = ["unshare", "--mount", "--propagation", "private", *mounting]
+        self.held = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert self.held.stdout
+        assert self.held.stdout.readline() == b"\n"
+
+    def files(self) -> dict[str, Any]:
+        config = self.created or {**super().files()["config.json"], "root": {"path": str(self.rootfs)}}
+        return {"config.json": config}
+
+    def make(self) -> None:
+        state = {"ociVersion": "1.0.2", "id": "0a", "pid": self.held.pid, "bundle": str(self.bundle)}
+        command = [self.hook["path"], *self.hook["args"][1:]]
+        done = subprocess.run(command, input=json.dumps(state), cwd="/", capture_output=True, text=True, timeout=60)
+        assert done.returncode == self.says[0], done.stderr
+        assert self.says[1] in done.stderr
+
+    def close(self) -> None:
+        self.held.kill()
+        self.held.wait()
+        assert self.held.stdout
+        self.held.stdout.close()
+        super().close()
+
+
+class Refused(Hook):
+    """The same, of a container whose env was changed after its create."""
+
+    says = (1, "REQUESTS_CA_BUNDLE is not what the policy wants")
+
+    def files(self) -> dict[str, Any]:
+        found = super().files()
+        if self.created:
+            process = {**self.created["process"], "env": ["REQUESTS_CA_BUNDLE=/evil"]}
+            found["config.json"] = {**self.created, "process": process}
+        return found
 
 
 def _ended(tracer: subprocess.Popen[bytes]) -> None:
     if tracer.poll() is None:
         tracer.send_signal(signal.SIGINT)
-    try:
-        tracer.wait(5)
-    except subprocess.TimeoutExpired:  # strace 6.1 may miss the end of a killed process
+    if not _ends(tracer, 1):  # strace 6.1 may miss the end of a killed process
         tracer.kill()
         tracer.wait(20)
     assert tracer.stderr
     tracer.stderr.close()
 
 
-def test_killed(agent: Agent) -> None:
-    creation = Creation(agent)
-    for call, number in creation.calls(1):
-        creation.fresh()
-        tracer = creation.injected("SIGKILL", call, number)
-        creation.create()
-        _ended(tracer)
-        if agent.process and agent.process.poll() is not None:
+def _ends(process: subprocess.Popen[bytes] | None, seconds: float) -> bool:
+    """Whether a process ends within so many seconds."""
+    assert process
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+@pytest.fixture
+def several() -> Iterator[Callable[[type[Call]], list[Call]]]:
+    """Makes AGENTS calls of one kind."""
+    need(os.access(FRONT, os.X_OK), "front, which packaging/build.sh builds where musl-gcc is")
+    made: list[Call] = []
+
+    def make(kind: type[Call]) -> list[Call]:
+        for _ in range(AGENTS):
+            node = Node(scratch())
+            node.compile()
+            agent = Agent(node)
             agent.start()
+            made.append(kind(agent))
+        return made
+
+    yield make
+    for call in made:
+        call.close()
 
 
-def test_stopped_and_resumed(agent: Agent) -> None:
-    """Whoever is resumed changes nothing: an engine may have written the config.json of a new start meanwhile."""
-    creation = Creation(agent)
-    again = json.dumps({"process": {"env": ["NEW=1"]}})
-    stopped = []
-    for call, number in creation.calls(STEP):
-        creation.fresh()
-        tracer = creation.injected("SIGSTOP", call, number)
-        creation.create()
-        if "\nState:\tS" not in Path(f"/proc/{agent.pid}/status").read_text():
-            stopped.append((call, number))
-        creation.config.write_text(again)
+def _in_turns(
+    calls: list[Call], chosen: list[tuple[str, int]], one: Callable[[Call, str, int], bool]
+) -> set[tuple[str, int]]:
+    """Does `one` for each system call. Returns those for which it returned that the signal came."""
+
+    def part(number: int) -> list[tuple[str, int]]:
+        mine = chosen[number :: len(calls)]
+        return [(name, count) for name, count in mine if one(calls[number], name, count)]
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return {found for part in pool.map(part, range(len(calls))) for found in part}
+
+
+@pytest.mark.parametrize("kind", [Call, Exec, Hook, Refused])
+def test_killed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -> None:
+    calls = several(kind)
+    chosen = calls[0].calls()
+
+    def killed(call: Call, name: str, number: int) -> bool:
+        call.restart()
+        tracer = call.injected("SIGKILL", name, number)
+        call.make()
+        _ends(tracer, 0.3)  # the agent does some calls after its answer
         _ended(tracer)
-        os.kill(agent.pid, signal.SIGCONT)
+        assert call.left() == call.leaves, (name, number)
+        return _ends(call.agent.process, 0.3)
+
+    missing = set(chosen) - _in_turns(calls, chosen, killed)
+    missing -= _in_turns(calls, sorted(missing), killed)  # a busy machine may have started cold before that
+    assert {name for name, _ in missing} <= {"epoll_wait", "futex"}
+
+
+@pytest.mark.parametrize("kind", [Call, Exec])
+def test_stopped_and_resumed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -> None:
+    """Whoever is resumed changes nothing: an engine may have written the file of a new start meanwhile."""
+    *calls, late = several(kind)
+    found = calls[0].calls()
+    promises = [one for one in found if one[0] in PROMISES]
+    again = json.dumps({"process": {"env": ["NEW=1"]}})
+
+    def late_rename(seconds: int) -> bool:
+        """After the last look whether front still waits. Returns whether it came after the call and the new file."""
+        late.restart()
+        began = time.monotonic()
+        tracer = late.traced("-e", f"inject=rename:delay_enter={seconds * 1_000_000}")
+        late.make()
+        file = late.bundle / late.name
+        file.write_text(again)
+        was_before = time.monotonic() - began < seconds
+        while time.monotonic() - began < seconds + 5 and "(DELAYED)" not in late.log.read_text():
+            time.sleep(0.05)
+        _ended(tracer)
+        if not was_before or "(DELAYED)" not in late.log.read_text():
+            return False
+        assert file.read_text() == again
+        assert late.left() == late.leaves
+        return True
+
+    def stopped(call: Call, name: str, number: int) -> bool:
+        call.restart()
+        tracer = call.injected("SIGSTOP", name, number)
+        call.make()
+        assert call.agent.process
+        status = open(f"/proc/{call.agent.pid}/status").read()  # noqa: SIM115
+        file = call.bundle / call.name
+        file.write_text(again)
+        _ended(tracer)
+        os.kill(call.agent.pid, signal.SIGCONT)
         time.sleep(0.2)
-        assert creation.config.read_text() == again, (call, number)
-        assert sorted(path.name for path in creation.bundle.iterdir()) == ["config.json", "read.json"]
-    assert set(ALWAYS) <= set(stopped)
-    creation.fresh()
-    creation.create()
+        assert file.read_text() == again, (name, number)
+        assert call.left() == call.leaves
+        return "\nState:\tS" not in status
+
+    with ThreadPoolExecutor(1) as beside:
+        renamed = beside.submit(lambda: late_rename(2) or late_rename(8))
+        came = _in_turns(calls, list(dict.fromkeys([*promises, *found[::STEP]])), stopped)
+        came |= _in_turns(calls, sorted(set(promises) - came), stopped)  # as above
+        assert renamed.result()
+    assert {name for name, _ in promises} >= {"rename", "sendto"}
+    assert set(promises) <= came
+    calls[0].restart()
+    calls[0].make()
