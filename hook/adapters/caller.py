@@ -4,9 +4,11 @@ In a cold start, that is this process: its descriptors, its environment, its wor
 another process and has a subclass (hook/agent/work.py). Everything else is the same code.
 """
 
+import posix
+
 from hook import events
 from hook.base.errors import Refused, Usage
-from hook.base.system import read_file, replace_file
+from hook.base.system import read_file, replace_file, temporary_of
 from hook.container.spec import LIMIT
 from hook.policy import store
 
@@ -81,6 +83,14 @@ class Caller:
     def checkpoint(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint. Raises Undecided, OSError."""
         return read_file(path, limit)
+
+    def forestall(self, path: str) -> None:
+        """Removes what an agent that is late would rename to `path`: it wrote that for this process, front's."""
+        if "cold" in self.start:
+            try:
+                posix.unlink(temporary_of(path, posix.getpid()))
+            except OSError:  # as almost always
+                pass
 
     def still_waits(self) -> None:
         """Does nothing. Is called before a log is written; the agent's subclass stops there if front gave up."""

@@ -45,7 +45,8 @@ class ExecCaller(Caller):
 
 def correct_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
-    asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment)  # the agent's is one
+    cold = caller.start.get("cold", "")
+    asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, cold)  # the agent's is one
     try:
         return correct_exec(invocation, options.real, asking)
     except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
@@ -79,6 +80,7 @@ def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: R
     if option is None:
         return
     path = option.value
+    caller.forestall(path)
     content, is_regular = caller.process_file(path)
     target = process.ProcessFile(content, path)
     target.env = reserved.correct(target.env)

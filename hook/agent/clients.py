@@ -1,8 +1,11 @@
-"""The agent's connections: who has connected, and the request that each sends."""
+"""The agent's connections: who has connected, and the request that each sends.
+
+`_socket` has what `socket` has without enums, whose `|` and `&` are functions in Python.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import os
 import select
 import socket
@@ -15,7 +18,6 @@ from hook.agent import protocol
 from hook.agent.protocol import Malformed, Request
 from hook.agent.tally import Tally
 from hook.base.errors import describe
-from hook.linux.mountns import mounted_at
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""
@@ -26,32 +28,26 @@ _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 """Each descriptor is registered for one event, so no two threads have the same connection (epoll_ctl(2))."""
 
 
-def place_of(pid: int) -> tuple[object, ...]:
-    """Returns what tells a process's root directory and namespaces from others, and () if that cannot be read.
-
-    A mount is of one mount namespace, so the root directory's mount tells that too.
-    """
-    try:
-        return mounted_at(f"/proc/{pid}/root"), os.readlink(f"/proc/{pid}/ns/pid"), os.readlink(f"/proc/{pid}/ns/user")
-    except OSError:
-        return ()
-
-
 class Client:
-    """A connection, of a process of root. `place`: of that process. `polled`: whether its descriptor is registered."""
+    """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
 
-    __slots__ = ("began", "connection", "place", "polled")
+    `polled`: whether its descriptor is registered.
+    """
 
-    def __init__(self, connection: socket.socket, pid: int) -> None:
+    __slots__ = ("began", "connection", "pid", "polled")
+
+    def __init__(self, connection: _socket.socket, pid: int) -> None:
         self.began = time.monotonic()
         self.connection = connection
+        self.pid = pid
         self.polled = False
-        self.place = place_of(pid)  # front sends its request meanwhile
 
     def reply(self, frame: bytes) -> None:
         """Sends the answer and closes the connection."""
-        with contextlib.suppress(OSError):  # front stopped waiting and starts cold
-            self.connection.send(frame, socket.MSG_DONTWAIT)
+        try:
+            self.connection.send(frame, _socket.MSG_DONTWAIT)
+        except OSError:  # front stopped waiting and starts cold
+            pass
         self.connection.close()
 
 
@@ -110,7 +106,7 @@ class Clients:
 
     def _accepted(self) -> Client | None:
         try:
-            connection, _ = self._listener.accept()
+            fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # without what `accept` finds out again
         except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
             if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
                 self._tally.dropped(describe(error))
@@ -118,7 +114,8 @@ class Clients:
             return None
         finally:
             self._listen()
-        pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
+        pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
             return Client(connection, pid)
         self._drop(connection, f"uid {uid} is not root")
@@ -140,7 +137,7 @@ class Clients:
             self._drop(client.connection, describe(error))
             return None
         try:
-            if flags & socket.MSG_TRUNC:
+            if flags & _socket.MSG_TRUNC:
                 raise Malformed("the request is too large")
             if not frame:
                 raise Malformed("closed without a request")
@@ -160,16 +157,16 @@ class Clients:
                 os.close(fd)
         return None
 
-    def _read(self, connection: socket.socket) -> tuple[bytes, list[int], int]:
+    def _read(self, connection: _socket.socket) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
         if not hasattr(
             self._own, "buffer"
         ):  # one for each thread: 64 KiB for each request would be a page fault for each
             self._own.buffer = bytearray(protocol.LIMIT)
         size, controls, flags, _ = connection.recvmsg_into(
-            [self._own.buffer], socket.CMSG_LEN(_INT.size), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            [self._own.buffer], _socket.CMSG_LEN(_INT.size), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
         )
-        fds = [_INT.unpack_from(data)[0] for _, kind, data in controls if kind == socket.SCM_RIGHTS]
+        fds = [_INT.unpack_from(data)[0] for _, kind, data in controls if kind == _socket.SCM_RIGHTS]
         return bytes(memoryview(self._own.buffer)[:size]), fds, flags
 
     def _wait_for(self, client: Client) -> None:
@@ -187,6 +184,6 @@ class Clients:
                     reason = describe(error)
         self._drop(client.connection, reason)
 
-    def _drop(self, connection: socket.socket, reason: str) -> None:
+    def _drop(self, connection: _socket.socket, reason: str) -> None:
         connection.close()
         self._tally.dropped(reason)

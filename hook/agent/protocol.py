@@ -39,7 +39,8 @@ class Request:
     """One call of an engine, as front sent it.
 
     `kind`: RUNTIME or HOOK. `real`: the real runtime. `policy`, `store`, `events`, `hook`: the values of the options of
-    `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `arguments`: the arguments that the engine gave.
+    `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `root`: `own_root` of front (hook.linux.mountns).
+    `arguments`: the arguments that the engine gave.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Request:
         "kind",
         "policy",
         "real",
+        "root",
         "runtime_directory",
         "store",
         "umask",
@@ -58,11 +60,12 @@ class Request:
     def __init__(self, frame: bytes) -> None:
         """Parses a frame. Raises Malformed."""
         strings = frame.decode("utf-8", "surrogateescape").split("\0")
-        if strings[0] != _REQUEST or len(strings) < 11 or strings.pop():
+        if strings[0] != _REQUEST or len(strings) < 12 or strings.pop():
             raise Malformed("not a request")
         _, self.version, self.kind, self.real, self.policy, self.store, self.events, self.hook, directory = strings[:9]
         self.runtime_directory = directory.encode("utf-8", "surrogateescape")
-        self.arguments = strings[10:]
+        self.root = strings[10]
+        self.arguments = strings[11:]
         if len(strings[9]) != 3 or not _OCTAL.issuperset(strings[9]):
             raise Malformed("not a umask")
         self.umask = int(strings[9], 8)
@@ -88,11 +91,6 @@ def refused(status: int, text: str) -> bytes:
 def cold(reason: str) -> bytes:
     """Returns the answer "start cold". `reason`: a word for the event (docs/agent.md); front passes it on."""
     return ANSWER + b"\0C" + _string(reason)
-
-
-def temporary(path: str) -> bytes:
-    """Returns a frame with the path of a file that is about to be renamed; front removes it before a cold start."""
-    return ANSWER + b"\0T" + _string(path)
 
 
 def _string(text: str) -> bytes:

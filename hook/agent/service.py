@@ -19,7 +19,7 @@ from collections.abc import Callable
 from hook import __version__, events
 from hook.adapters.nri.metrics import NoMetrics
 from hook.agent import protocol
-from hook.agent.clients import Client, Clients, Job, place_of
+from hook.agent.clients import Client, Clients, Job
 from hook.agent.cold import BUSY, CALLER, ERROR, LATE, GoCold
 from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
@@ -29,7 +29,7 @@ from hook.agent.workers import RELIEF, Workers
 from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import timestamp
-from hook.linux.mountns import few_arenas, mounted_at, own_directories, trim_memory
+from hook.linux.mountns import few_arenas, own_directories, own_root, trim_memory
 from hook.policy.resident import Resident
 
 ADAPTER = "agent"
@@ -154,8 +154,7 @@ class Agent:
         self._answers = self._collected = 0  # at the last look, at the last collection
         self._policy = Resident(memory.source, memory.directory)
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-        self._here = place_of(os.getpid())
-        self._thread = mounted_at("/")
+        self._here = own_root()
         self._state = ""  # as systemd shows it
         self.plugin: Plugin | None = None
 
@@ -243,9 +242,9 @@ class Agent:
                     raise GoCold(LATE)
                 if job.given >= self._descriptors:  # it was the lowest free one (open(2)): soon there is none
                     raise GoCold(BUSY)
-                if not client.place or client.place != self._here:
+                if not client.pid or job.request.root != self._here:
                     raise GoCold(CALLER)
-                frame = answer(self._memory, job.request, client.connection, job.given, client.began)
+                frame = answer(self._memory, job.request, client, job.given)
             except GoCold as reason:
                 frame = protocol.cold(str(reason))
             except BaseException as error:  # a cold start says what is wrong with it, if it still is
@@ -256,7 +255,7 @@ class Agent:
             os.close(job.given)
         try:
             os.chdir("/")  # a working directory in a bundle would keep it from being unmounted
-            return job.request.kind == protocol.RUNTIME or mounted_at("/") == self._thread
+            return job.request.kind == protocol.RUNTIME or own_root() == self._here
         except OSError:
             return False
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
-import struct
 import time
 
 from hook import __version__, events, late
@@ -22,12 +20,13 @@ from hook.adapters.cmdline import Invocation
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
-from hook.agent.cold import BUNDLE, LATE, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZE, STAGE, VERSION, GoCold
+from hook.agent.clients import Client
+from hook.agent.cold import BUNDLE, ERROR, LATE, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZE, STAGE, VERSION, GoCold
 from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
 from hook.base.files import parents_stderr
-from hook.base.system import is_file, is_link, read_fd, replace_file
+from hook.base.system import is_file, is_link, read_fd, replace_file, temporary_of
 from hook.base.text import message
 from hook.container.spec import LIMIT
 from hook.decide import Case, Verdict
@@ -44,9 +43,6 @@ _LARGEST = 4 << 20
 
 _LARGEST_CHECKPOINT = 32 << 20
 
-_PATH_MAX = 4096
-"""Bytes of a path with its NUL (linux/limits.h): the size of front's buffer."""
-
 _DISPATCHERS = 64
 """The most real runtimes whose options are cached."""
 
@@ -59,14 +55,15 @@ _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 class Asking(hooks.HookCaller, execs.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_replaced", "_said")
+    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")
 
-    def __init__(self, memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> None:
+    def __init__(self, memory: Memory, request: Request, client: Client, given: int) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
         self._memory = memory
-        self._connection = connection
+        self._connection = client.connection
+        self._pid = client.pid
         self._given = given
-        self._deadline = began + _SECONDS
+        self._deadline = client.began + _SECONDS
         self._said: list[str] = []
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
@@ -91,8 +88,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         line = f"reassert: {message(text)}\n"
         self._said.append(line)
         if is_hook:
-            credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            stderr = parents_stderr(struct.unpack("3i", credentials)[0])
+            stderr = parents_stderr(self._pid)
             if stderr >= 0:
                 with open(stderr, "wb", buffering=0) as file, contextlib.suppress(OSError):
                     file.write(line.encode())
@@ -238,23 +234,15 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replaces a file while front waits. front gets the temporary name first and removes it before a cold start."""
+        """Replaces a file while front waits. A cold start removes the temporary file, so that it cannot come later."""
         try:
-            replace_file(path, data, before_rename=self._announce)
+            replace_file(path, data, temporary=temporary_of(path, self._pid), before_rename=self.still_waits)
             self._replaced = path
         except FileNotFoundError:
             self.still_waits()
             raise
-
-    def _announce(self, temporary: str) -> None:
-        if len(os.fsencode(temporary)) >= _PATH_MAX:
-            raise GoCold(PATH)
-        try:
-            self._connection.send(protocol.temporary(temporary), socket.MSG_DONTWAIT)
-        except OSError:  # front has stopped waiting
-            raise GoCold(LATE) from None
-        if time.monotonic() > self._deadline:
-            raise GoCold(LATE)
+        except FileExistsError:  # of an earlier process with this pid
+            raise GoCold(ERROR) from None
 
     def before_mounting(self) -> None:
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
@@ -272,7 +260,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._memory.metrics.unchanged(unchanged.adapter(options, case), unchanged.is_probe(case), "warm", "")
 
 
-def answer(memory: Memory, request: Request, connection: socket.socket, given: int, began: float) -> bytes:
+def answer(memory: Memory, request: Request, client: Client, given: int) -> bytes:
     """Returns the frame that answers a request. Raises GoCold; any other error means cold too.
 
     In a thread with its own root, working directory and umask (`own_directories`).
@@ -282,7 +270,7 @@ def answer(memory: Memory, request: Request, connection: socket.socket, given: i
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
         raise GoCold(OPTIONS)
     os.umask(request.umask)
-    caller = Asking(memory, request, connection, given, began)
+    caller = Asking(memory, request, client, given)
     if request.kind == HOOK:
         return _of_hook(request, caller)
     os.fchdir(given)

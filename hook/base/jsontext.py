@@ -108,10 +108,14 @@ class Strings:  # noqa: PLW1641  # as a list, it is no key
         return parse(f"[{text}]") if "\\" in text else Strings(f"[{text}]")
 
 
+_LONGEST = 1 << 18
+"""Characters of a text that stays one. It is copied a few times, and one character beyond ASCII makes it longer."""
+
+
 def strings_at(text: str, start: int) -> "tuple[object, int]":
     """As `value_at`, but a list of strings that no escape sequence is in stays a text: `Strings`."""
     end = text.find('"]', start + 2) if text.startswith('["', start) else -1
-    if end >= 0:
+    if 0 <= end < start + _LONGEST:
         body = text[start + 2 : end].encode()
         # If only `","` has quotes, the first of them ends the first string, and each pair ends one and begins the next.
         if body.translate(None, _UNESCAPED) == b'"' * (2 * body.count(b'","')):
@@ -199,10 +203,10 @@ def members(
             name, at = scanstring(text, at + 1, True)
         except _BROKEN:
             raise _malformed("broken member name", text, at) from None
-        at = _skip(text, at)
+        at = at if text[at : at + 1] > " " else _skip(text, at)  # a call for each would take longer than the values
         if text[at : at + 1] != ":":
             raise _malformed(f"no colon after {named(repr(name))}", text, at)
-        begin = _skip(text, at + 1)
+        begin = at + 1 if text[at + 1 : at + 2] > " " else _skip(text, at + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
             value, end = members(text, None, strict, begin, strings)
@@ -213,12 +217,12 @@ def members(
         if name in result:
             raise _malformed(f"duplicate member {named(repr(name))}", text, begin)
         result[name] = (value, begin, end)
-        at = _skip(text, end)
+        at = end if text[end : end + 1] > " " else _skip(text, end)
         if text[at : at + 1] == "}":
             return result, at + 1
         if text[at : at + 1] != ",":
             raise _malformed("no comma or closing brace", text, at)
-        at = _skip(text, at + 1)
+        at = at + 1 if text[at + 1 : at + 2] > " " else _skip(text, at + 1)
 
 
 def encode_strings(values: "list[str]") -> str:

@@ -120,17 +120,26 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[posix.write(fd, view) :]
 
 
+def temporary_of(path: str, pid: int) -> str:
+    """The temporary file that the agent writes for a process, and that the same process removes in a cold start."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory or '.'}/.{name}.reassert-{pid}"
+
+
 def replace_file(
-    path: str, data: bytes, mode: int = 0o600, before_rename: "Callable[[str], None] | None" = None
+    path: str,
+    data: bytes,
+    mode: int = 0o600,
+    temporary: str = "",
+    before_rename: "Callable[[], None] | None" = None,
 ) -> None:
     """Replace a file's content atomically: temporary file in the same directory, fsync, rename.
 
     An existing file's owner and mode are kept; a new file gets `mode`. A reader gets either the old bytes or the new
-    ones. On an error the old file is unchanged and the temporary file is removed. `before_rename`: called with the
-    temporary file's path; may raise. Raises OSError.
+    ones. On an error the old file is unchanged and the temporary file is removed. `temporary`: its path, "" for one of
+    its own. `before_rename`: may raise. Raises OSError.
     """
-    directory, _, name = path.rpartition("/")
-    temporary = f"{directory or '.'}/.{name}.reassert-{posix.getpid()}-{time.monotonic_ns()}"
+    temporary = temporary or f"{temporary_of(path, posix.getpid())}-{time.monotonic_ns()}"
     try:
         owner = posix.stat(path)
     except FileNotFoundError:
@@ -148,7 +157,7 @@ def replace_file(
         finally:
             posix.close(fd)
         if before_rename:
-            before_rename(temporary)
+            before_rename()
         posix.rename(temporary, path)
     except BaseException:
         try:

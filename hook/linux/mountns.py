@@ -98,13 +98,14 @@ def mount_id(fd: int) -> int:
     return int.from_bytes(_statx(fd, b"", _AT_EMPTY_PATH)[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
 
 
-def mounted_at(path: str) -> bytes:
-    """What tells a file and the mount that leads to it from all others: inode, device and mount id.
+def own_root() -> str:
+    """What tells this thread's root directory and its mount from all others: inode, device and mount id, in hex.
 
-    One directory can be seen through two mounts that have different mounts below it. Raises Undecided, OSError.
+    One directory can be seen through two mounts that have different mounts below it, and a mount is of one mount
+    namespace. Raises Undecided, OSError.
     """
-    found = _statx(_AT_FDCWD, path.encode("utf-8", "surrogateescape"), 0)
-    return found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]
+    found = _statx(_AT_FDCWD, b"/", 0)
+    return (found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]).hex()
 
 
 def _statx(fd: int, path: bytes, flags: int) -> bytes:

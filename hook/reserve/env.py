@@ -135,56 +135,50 @@ class Reserved:
 
         `found`: the result of `search`, if it is known.
         """
-        env, places = found or self.search(env)
-        placed: set[str] = set()
-        new: dict[int, str] = {}
-        for at, name, _ in places:
-            value = None if name in placed else self.values.get(name)
-            if value is not None:
-                new[at] = f"{name}={value}"
-            placed.add(name)
-        more = [f"{n}={v}" for n, v in self.values.items() if v is not None and n not in placed]
         if isinstance(env, Strings):
-            was = [(at, name if value is None else f"{name}={value}") for at, name, value in places]
-            return env.replaced([(at, entry, new.get(at)) for at, entry in was], more)
-        dropped = {at for at, _, _ in places if at not in new}
-        return [new.get(at, entry) for at, entry in enumerate(env) if at not in dropped] + more
+            env, places = found or self.search(env)
+        left = {name: f"{name}={value}" for name, value in self.values.items() if value is not None}
+        if isinstance(env, Strings):
+            edits = [(at, name if v is None else f"{name}={v}", left.pop(name, None)) for at, name, v in places]
+            return env.replaced(edits, list(left.values()))
+        corrected: list[str] = []
+        for entry in env:
+            name = entry[: entry.find("=")] if "=" in entry else entry  # partition(3) copies the value too
+            if name in left:
+                corrected.append(left.pop(name))
+            elif name not in self.values and not self.owner(name):
+                corrected.append(entry)
+        return [*corrected, *left.values()]
 
     def search(self, env: "Entries") -> "tuple[Entries, Places]":
-        """The env, as a list if its text cannot be searched, and the places of reserved names in it."""
-        is_few = len(self.values) <= _FEW and not self.absent
-        if isinstance(env, Strings):
-            if is_few and all(map(str.isidentifier, self.values)):  # no name begins with what stands between strings
-                found = [(at, name, value) for name in self.values for at, value in _of(name, env.text, '"')]
-                return env, sorted(found)
-            env = list(env)
-        if is_few:
-            try:
-                return env, sorted(self._found(env))
-            except ValueError:  # an entry holds a NUL: the search stopped inside it
-                pass
-        split = [(at, *entry.partition("=")) for at, entry in enumerate(env)]
+        """The places of reserved names in an env, and that env: as a list if its text cannot be searched."""
+        if len(self.values) <= _FEW and not self.absent:
+            if isinstance(env, Strings):
+                text, mark = env.text, '"'
+                is_plain = all(
+                    map(str.isidentifier, self.values)
+                )  # else a name could begin with what is between strings
+            else:
+                text, mark = "\0".join(["", *env, ""]), "\0"
+                is_plain = text.count(mark) == len(env) + 1
+            if is_plain:
+                return env, sorted([(at, name, v) for name in self.values for at, v in _entries(name, text, mark)])
+        env = list(env)
+        split = [(entry.partition("=")[0], entry) for entry in env]
         known = self.values
-        return env, [(at, n, v if sign else None) for at, n, sign, v in split if n in known or self.owner(n)]
-
-    def _found(self, env: "list[str]") -> "Iterator[tuple[int, str, str | None]]":
-        """The places in no order, by a search in the text of all entries. Raises ValueError if one holds a NUL."""
-        text = "\0".join(["", *env, "", ""])
-        for name in self.values:
-            number = -1
-            for _, value in _of(name, text, "\0"):
-                number = env.index(name if value is None else f"{name}={value}", number + 1)
-                yield number, name, value
+        found = [(name, entry) for name, entry in split if name in known or self.owner(name)]
+        return env, [(at, n, e[len(n) + 1 :] if len(e) > len(n) else None) for at, (n, e) in enumerate(found)]
 
 
-def _of(name: str, text: str, mark: str) -> "Iterator[tuple[int, str | None]]":
+def _entries(name: str, text: str, mark: str) -> "Iterator[tuple[int, str | None]]":
     """The entries of a name in a text of entries between marks: the position of the mark before it, and the value."""
     at = -1
     while (at := text.find(mark + name, at + 1)) >= 0:
         after = at + 1 + len(name)
-        if text[after] == mark:
+        sign = text[after : after + 1]
+        if sign == mark:
             yield at, None
-        elif text[after] == "=":
+        elif sign == "=":
             yield at, text[after + 1 : text.index(mark, after)]
 
 

@@ -8,7 +8,7 @@ Entries = list[str] | Strings
 """Env, as in OCI process.env."""
 
 Places = list[tuple[int, str, str | None]]
-"""Position, name and value (None without `=`) of entries. In a list it is the index; in a text, that of the quote."""
+"""Position, name and value (None without `=`) of entries; in `Strings`, the position of the quote before it."""
 
 
 class Target(Protocol):

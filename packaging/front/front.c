@@ -8,19 +8,19 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 8 << 20, REASON = 32 };
-enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C', TEMPORARY = 'T' };
+enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C' };
 
 static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
 
@@ -80,6 +80,19 @@ static void put(struct frame *frame, const char *text)
 	frame->size = frame->size <= FRAME ? frame->size + size : frame->size;
 }
 
+/* Appends what tells this process's root directory and its mount from others: inode, device and mount id, in hex.
+ * A mount is of one mount namespace. The offsets are those of struct statx (statx(2)), which musl 1.2.2 has not. */
+static void put_root(struct frame *frame)
+{
+	enum { INO_AND_MNT_ID = 0x1100, INO_AT = 32, DEV_AT = 136, SIZE = 24 };
+	unsigned char found[256] = {0};
+	char digits[2 * SIZE + 1] = "";
+	syscall(SYS_statx, AT_FDCWD, "/", 0, INO_AND_MNT_ID, found);
+	for (size_t i = 0; i < 2 * SIZE; i++)
+		digits[i] = "0123456789abcdef"[found[i / 2 + (i < 16 ? INO_AT : DEV_AT - 8)] >> (i % 2 ? 0 : 4) & 15];
+	put(frame, digits);
+}
+
 static void put_request(struct frame *frame, const struct setup *setup, char **arguments, char **environment)
 {
 	static const char name[] = "XDG_RUNTIME_DIR=";
@@ -93,6 +106,7 @@ static void put_request(struct frame *frame, const struct setup *setup, char **a
 				     *environment ? *environment + sizeof name - 1 : NULL, digits};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		put(frame, parts[i] ? parts[i] : "");
+	put_root(frame);
 	for (; *arguments; arguments++)
 		put(frame, *arguments);
 }
@@ -110,8 +124,7 @@ static enum answer understood(const struct frame *frame, const char **rest, size
 		return COLD;
 	const int is_one = *size > 1 && strlen(strings) == *size - 1;
 	if ((kind == GO && !*size) || (kind == CHANGED && *size) || (kind == COLD && is_one) ||
-	    (kind == REFUSED && *size > 2 && *strings) || /* one character is the status, then the message */
-	    (kind == TEMPORARY && is_one && *size <= PATH_MAX)) {
+	    (kind == REFUSED && *size > 2 && *strings)) { /* one character is the status, then the message */
 		*rest = strings;
 		return (enum answer)kind;
 	}
@@ -139,7 +152,7 @@ static int milliseconds_left(const struct timespec *began)
 	return gone < 0 || gone >= DEADLINE_MS ? 0 : (int)(DEADLINE_MS - gone);
 }
 
-/* Returns a socket that is connected to an agent run by root, or -1. */
+/* Returns a socket that is connected to an agent run by root, or -1. The agent's pid is 0 in a pid namespace below. */
 static int connected(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -151,7 +164,7 @@ static int connected(const char *path)
 		return -1;
 	memcpy(address.sun_path, path, strlen(path));
 	const int listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
-	if (listens && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0)
+	if (listens && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0 && peer.pid)
 		return fd;
 	reason = listens ? "peer" : errno == EAGAIN ? "busy" : "absent";
 	close(fd);
@@ -174,46 +187,32 @@ static int sent(int fd, struct frame *frame, int passed)
 	return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)frame->size;
 }
 
-/* Receives the next frame. Stores the path of a TEMPORARY one. */
-static enum answer received(int fd, struct frame *frame, char *temporary, const char **rest, size_t *size)
-{
-	const ssize_t got = recv(fd, frame->data, FRAME, MSG_TRUNC);
-	frame->size = got < 0 ? 0 : (size_t)got;
-	const enum answer answer = understood(frame, rest, size);
-	if (answer == TEMPORARY)
-		memcpy(temporary, *rest, *size);
-	return answer;
-}
-
 /* Sends the request and waits for the answer until the deadline.
  *
- * Before the agent renames a corrected file over the engine's, it sends the temporary name. Before a cold start, front
- * removes that file, so an agent that continues later cannot rename it. After shutdown(2) no further name can arrive.
+ * Before the agent renames a corrected file over the engine's, it sees the connection open. Its temporary file is named
+ * by this process's pid, and a cold start removes that first. So an agent that continues later cannot rename it.
  */
 static enum answer ask(const char *path, struct frame *frame, int passed, const char **rest, size_t *size)
 {
-	static char temporary[PATH_MAX], told[REASON];
+	static char told[REASON];
 	struct timespec began;
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	struct pollfd ready = {.fd = frame->size > FRAME ? -1 : connected(path), .events = POLLIN};
 	if (ready.fd < 0)
 		return COLD;
-	enum answer answer = sent(ready.fd, frame, passed) ? TEMPORARY : COLD;
+	enum answer answer = COLD;
 	*rest = "broken";
-	while (answer == TEMPORARY) {
-		const int count = poll(&ready, 1, milliseconds_left(&began));
-		if (count > 0)
-			answer = received(ready.fd, frame, temporary, rest, size);
-		else if (count == 0 || errno != EINTR)
-			answer = COLD, *rest = "timeout";
-	}
-	if (answer == COLD) {
-		reason = memcpy(told, *rest, strnlen(*rest, sizeof told - 1));
-		shutdown(ready.fd, SHUT_RDWR);
-		while (received(ready.fd, frame, temporary, rest, size) == TEMPORARY)
+	if (sent(ready.fd, frame, passed)) {
+		int count;
+		while ((count = poll(&ready, 1, milliseconds_left(&began))) < 0 && errno == EINTR)
 			;
-		unlink(temporary); /* "" if it has said none */
+		const ssize_t got = count > 0 ? recv(ready.fd, frame->data, FRAME, MSG_TRUNC) : 0;
+		frame->size = got < 0 ? 0 : (size_t)got;
+		answer = understood(frame, rest, size);
+		*rest = count > 0 ? *rest : "timeout";
 	}
+	if (answer == COLD)
+		reason = memcpy(told, *rest, strnlen(*rest, sizeof told - 1));
 	close(ready.fd);
 	return answer;
 }

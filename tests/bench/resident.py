@@ -24,6 +24,7 @@ sys.path[:0] = [str(TOP), str(TOP / "tests")]
 from bench.nri import POLICY, Runtime, request  # noqa: E402  # after the path is set
 from hook import __version__  # noqa: E402  # likewise
 from hook.agent import protocol  # noqa: E402  # likewise
+from hook.linux.mountns import own_root  # noqa: E402  # likewise
 
 ENV = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(600)]
 STEPS = 20
@@ -46,14 +47,22 @@ class Front:
 
     def ask(self, kind: str, given: int, *arguments: str) -> None:
         """One request; its answer is counted by kind."""
-        parts = [protocol.REQUEST.decode(), __version__, kind, "/bin/true", *self._where, "", "", "022", *arguments]
+        parts = [
+            protocol.REQUEST.decode(),
+            __version__,
+            kind,
+            "/bin/true",
+            *self._where,
+            "",
+            "",
+            "022",
+            own_root(),
+            *arguments,
+        ]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(self._path)
             socket.send_fds(connection, ["".join(f"{part}\0" for part in parts).encode()], [given])
-            while True:
-                answer = connection.recv(protocol.LIMIT)[len(protocol.ANSWER) + 1 :][:1].decode()
-                if answer != "T":
-                    break
+            answer = connection.recv(protocol.LIMIT)[len(protocol.ANSWER) + 1 :][:1].decode()
         self.counts[answer] += 1
 
     def create(self) -> None:

@@ -159,7 +159,7 @@ class Bundle:
 
     def save(self) -> None:
         """Write `spec` to config.json."""
-        self.config.write_text(json.dumps(self.spec))
+        self.config.write_text(json.dumps(self.spec, separators=(",", ":")))
 
     def saved(self) -> dict[str, Any]:
         """config.json as it is now."""

@@ -343,5 +343,5 @@ def _act(top: Path, what: str, paths: list[Path]) -> None:
 
 
 def render(spec: dict[str, Any]) -> str:
-    """JSON text. A member `NAME#N` is written as `NAME`: so a case can have one twice."""
-    return re.sub(r'"([^"#]*)#[0-9]":', r'"\1":', json.dumps(spec, ensure_ascii=False))
+    """JSON text, compact as Go writes it. A member `NAME#N` is written as `NAME`: so a case can have one twice."""
+    return re.sub(r'"([^"#]*)#[0-9]":', r'"\1":', json.dumps(spec, ensure_ascii=False, separators=(",", ":")))

@@ -216,7 +216,7 @@ class Start:
                 "terminal": False,
             }
             process.update(feature.get("members", {}))
-            text = json.dumps(process)
+            text = json.dumps(process, separators=(",", ":"))
             if feature["how"] == "file":
                 path = bundle.directory / "process.json"
                 path.write_text(text)

@@ -115,7 +115,7 @@ def test_both_sides_have_the_same_limits() -> None:
     assert int(enums["ARGUMENTS"]) == protocol.ARGUMENTS
     assert int(enums["DEADLINE_MS"]) == protocol.SECONDS * 1000
     assert enums["STDIN_LIMIT"].strip() == f"{LIMIT >> 20} << 20"
-    for kind, name in (("G", "GO"), ("A", "CHANGED"), ("R", "REFUSED"), ("C", "COLD"), ("T", "TEMPORARY")):
+    for kind, name in (("G", "GO"), ("A", "CHANGED"), ("R", "REFUSED"), ("C", "COLD")):
         assert f"{name} = '{kind}'" in text
     assert f'"{protocol.REQUEST.decode()}"' in text
     assert f'"{protocol.ANSWER.decode()}"' in text

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from hook.agent.protocol import Malformed, Request
 from unit.support import examples
 
-GOOD = b"reassert-front/1\x000.1.0\x00runtime\0/r\0/p\0/s\0/e\0\0/run/user\x00022\0create\0\xff\0"
+GOOD = b"reassert-front/1\x000.1.0\x00runtime\0/r\0/p\0/s\0/e\0\0/run/user\x00022\0abc\0create\0\xff\0"
 
 
 def test_a_request() -> None:
     request = Request(GOOD)
     assert (request.kind, request.real, request.policy, request.hook) == ("runtime", "/r", "/p", "")
     assert (request.runtime_directory, request.umask) == (b"/run/user", 0o22)
+    assert request.root == "abc"
     assert request.arguments == ["create", "\udcff"]
 
 

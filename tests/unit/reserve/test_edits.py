@@ -101,6 +101,11 @@ def test_many_names_cost_one_pass() -> None:
             steps += 1
             return super().partition(separator)
 
+        def find(self, *wanted: Any) -> int:
+            nonlocal steps
+            steps += 1
+            return super().find(*wanted)
+
     env: list[str] = [Counting(f"N_{n}={n}") for n in range(10_000)]
     reserved = Reserved({"N_1": "x"}, ["N_*"])
     reserved.differences(env)
