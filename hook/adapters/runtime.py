@@ -65,8 +65,10 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
     config = config_path(invocation)
     try:
         posix.stat(config)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return invocation.arguments  # the real runtime reports the missing file
+    except OSError:
+        pass  # `read` raises it again
 
     def read() -> "tuple[Identity, Spec]":
         spec = Spec(caller.config(config), config)
