@@ -216,9 +216,11 @@ def gather(
 
 
 def check_source(facts: Facts, source: str) -> None:
-    """Note whether a hostPath is a directory, or does not exist."""
+    """Note whether a hostPath is a directory, or not there. Raises OSError for a shortage."""
     try:
         if is_directory(posix.stat(source)):
             facts.directories.add(source)
-    except OSError:
-        facts.absent_sources.add(source)
+    except OSError as error:
+        from hook.valuefile import not_there  # few nodes lack one
+
+        not_there(facts, source, error)

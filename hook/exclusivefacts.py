@@ -54,7 +54,10 @@ def gather_devices(
     allocations: "list[Allocation]",
     claims: "list[Claim]",
 ) -> Devices:
-    """Read it, but for the container's mounts. `patterns`: of all rules that apply. Raises Undecided, OSError."""
+    """Read it, but for the container's mounts. `patterns`: of all rules that apply.
+
+    Raises Undecided, Unacceptable, OSError.
+    """
     devices = Devices()
     names = [name for allocation in allocations for name in cdi_names(allocation)]
     names += [name for claim in claims for name in claim.cdi]

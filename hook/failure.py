@@ -14,7 +14,7 @@ def verdict(case: Case, error: Exception) -> Verdict:
     """`failurePolicy` says whether the container starts, but for two kinds of errors. Enforce mode refuses these.
 
     A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
-    other, a shortage of descriptors, memory or disk space. In the agent this function raises `error` for a shortage:
+    other, a shortage (`is_shortage`). In the agent this function raises `error` for one:
     the agent then answers "start cold", and that process has descriptors of its own.
     """
     short = is_shortage(error)

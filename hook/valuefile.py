@@ -1,4 +1,4 @@
-"""Read the file of a `valueFrom.file`. Part of the start path: builtins only."""
+"""Read the file of a `valueFrom.file`; what a missing hostPath means. Part of the start path: builtins only."""
 
 import posix
 
@@ -20,6 +20,15 @@ def read_value(facts: Facts, path: str) -> None:
         if is_shortage(error):
             raise
         facts.unreadable[path] = describe(error)
+
+
+def not_there(facts: Facts, source: str, error: OSError) -> None:
+    """Note that a hostPath is missing; if that is not certain, why it cannot be looked at. Raises a shortage."""
+    if is_shortage(error):
+        raise error
+    facts.absent_sources.add(source)
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        facts.unreadable[source] = describe(error)
 
 
 def first_line(path: str) -> str:

@@ -66,8 +66,10 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
     caller.forestall(config)
     try:
         posix.stat(config)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return invocation.arguments  # the real runtime reports the missing file
+    except OSError:
+        pass  # `read` raises it again
 
     def read() -> "tuple[Identity, Spec]":
         spec = Spec(caller.config(config), config)

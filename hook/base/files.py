@@ -6,11 +6,11 @@ import posix
 from hook.base.system import write_all
 from hook.base.text import message
 
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # EAGAIN: fork(2)
 
 
 def is_shortage(error: "BaseException | None") -> bool:
-    """Whether descriptors, memory or disk space ran out, in an error or its cause: nothing is said about its path."""
+    """Whether descriptors, memory, disk space or processes ran out, in an error or its cause, whatever its path."""
     if isinstance(error, OSError):
         return error.errno in _SHORT
     return error is not None and is_shortage(error.__cause__)

@@ -6,7 +6,7 @@ A device is its number: a node of the same number under another name, in another
 import posix
 
 from hook.base.compare import glob_match, literal_start
-from hook.base.errors import Undecided
+from hook.base.errors import Unacceptable
 from hook.base.files import is_shortage
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ def words(number: "Number") -> str:
 
 
 def matching(pattern: str) -> "dict[Number, str]":
-    """The node's device nodes whose path matches, with the path of each. Raises Undecided, OSError.
+    """The node's device nodes whose path matches, with the path of each. Raises Unacceptable, OSError.
 
     Symbolic links that match are followed. File systems mounted below the pattern's first directory are left out, as
     /dev/shm, which pods fill.
@@ -71,7 +71,10 @@ def matching(pattern: str) -> "dict[Number, str]":
 
 
 def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, posix.DirEntry[str]]]":
-    """All files below a directory whose path begins with `start`, but for directories. Raises Undecided, OSError."""
+    """All files below a directory whose path begins with `start`, but for directories. Raises Unacceptable, OSError.
+
+    A pod with a volume at a directory of /dev can fill that directory, and no `failurePolicy` may let it gain by that.
+    """
     pending, seen = [top], 0
     try:
         device = posix.stat(top).st_dev
@@ -85,7 +88,8 @@ def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, posix.D
             continue
         seen += len(entries)
         if seen > ENTRIES:
-            raise Undecided(f"exclusive {pattern}: more than {ENTRIES} files are in {top}; write a narrower pattern")
+            why = f"more than {ENTRIES} files are in {top}; write a narrower pattern"
+            raise Unacceptable(f"exclusive {pattern}: {why}")
         for entry in entries:
             path = f"{directory.rstrip('/')}/{entry.name}"
             if not (path.startswith(start) or start.startswith(path + "/")):
@@ -121,7 +125,7 @@ def _add(found: "dict[Number, str]", path: str) -> None:
 
 
 def within(path: str) -> "dict[Number, str]":
-    """The device node at a path, or the nodes below it: of what a device plugin named. Raises Undecided, OSError."""
+    """The device node at a path, or the nodes below it: of what a device plugin named. Raises Unacceptable, OSError."""
     try:
         status = posix.stat(path)
     except OSError as error:

@@ -135,10 +135,10 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                 denying.setdefault(mount.destination, rule.name)
             if mount.source not in container.facts.absent_sources:
                 reserved.append((rule, mount, origin))
-            elif not mount.skip_missing:
-                from hook.reserve.places import missing_source  # few nodes lack one
+            else:
+                from hook.reserve.places import without_source  # few nodes lack one
 
-                outcome.deny(rule.name, KIND, missing_source(mount))
+                without_source(rule.name, mount, container.facts.unreadable.get(mount.source, ""), outcome)
     if reserved:
         _compare(reserved, denying, container, outcome)
 
@@ -171,7 +171,7 @@ def _compare(
         companions = companions.union(path for path in paths if is_let_through(path, rules_mounts))
     near = _near(rules_mounts, paths)
     devices = cleaned([str(device.get("path", "")) for device in container.devices]) if container.devices else []
-    for path in sorted(wanted, key=_depth) if len(wanted) > 1 else wanted:
+    for path in sorted(wanted, key=lambda path: (path.count("/"), path)) if len(wanted) > 1 else wanted:
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
         edit.volumes_above = mount.volumes_above and all(m.volumes_above for m in rules_mounts if m.destination == path)
@@ -203,10 +203,6 @@ def _near(mounts: "list[Mount]", paths: "list[str]") -> "list[tuple[int, str]]":
     below = tuple([mount.below for mount in mounts])
     around: set[str] = set().union(*[mount.around for mount in mounts])
     return [(at, path) for at, path in enumerate(paths) if path in around or path.startswith(below)]
-
-
-def _depth(path: str) -> "tuple[int, str]":
-    return path.count("/"), path
 
 
 def apply(outcome: Outcome, target: "Editable") -> None:

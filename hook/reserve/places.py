@@ -2,6 +2,7 @@
 
 from hook.base.compare import is_below
 from hook.base.errors import named
+from hook.reserve.mounts import KIND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,13 +18,21 @@ _NOTHING_MADE = ("proc", "sysfs", "devpts")
 """File systems in which no mount point can be made."""
 
 
-def missing_source(mount: "Mount") -> str:
-    """The reason to refuse a container if the node lacks a hostPath."""
-    from hook.trust.remedy import build_command
+def without_source(rule: str, mount: "Mount", problem: str, outcome: "Outcome") -> None:
+    """Add the reason to refuse a container if the node lacks a hostPath; none with `skip_missing`.
 
-    command = build_command(mount.source)
-    missing = f"hostPath {mount.source} for mount {mount.destination} does not exist on this node"
-    return f"{missing}; run there: {command}" if command else missing
+    `problem`: why the hostPath cannot be looked at, or "". Whether to skip it is then unknown: `failurePolicy` decides.
+    """
+    what = f"hostPath {mount.source} for mount {mount.destination}"
+    if problem:
+        tell = outcome.cannot_tell if mount.skip_missing else outcome.deny
+        tell(rule, KIND, f"{what} cannot be looked at: {problem}")
+    elif not mount.skip_missing:
+        from hook.trust.remedy import build_command
+
+        command = build_command(mount.source)
+        missing = f"{what} does not exist on this node"
+        outcome.deny(rule, KIND, f"{missing}; run there: {command}" if command else missing)
 
 
 def deny_above(edit: "PlaceMount", above: "list[tuple[str, OciMount]]", outcome: "Outcome") -> None:

@@ -11,13 +11,13 @@ import runpy
 import socket
 import sys
 import tempfile
-import time
 
 source, count, *tests = sys.argv[1:]
 sys.path.insert(0, source)
 
 from hook import __version__  # noqa: E402  # after the path is set
 from hook.agent import protocol, work  # noqa: E402  # likewise
+from hook.agent.clients import Client  # noqa: E402  # likewise
 from hook.agent.memory import Memory  # noqa: E402  # likewise
 from hook.base.jsontext import encode  # noqa: E402  # likewise
 from hook.policy.compiler import rule_to_line  # noqa: E402  # likewise
@@ -86,11 +86,11 @@ class Front:
 
     def ask(self, *arguments: str) -> None:
         """One request, whose answer has to be that the real runtime starts with the same arguments."""
-        parts = [protocol.REQUEST.decode(), __version__, protocol.RUNTIME, "/bin/true", *self.where, "/hook", "", "022"]
+        parts = [protocol.REQUEST.decode(), __version__, protocol.RUNTIME, "/bin/true", *self.where, "/hook", "", "022", ""]
         frame = "".join(f"{part}\0" for part in (*parts, "--root", self.state, *arguments)).encode()
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = os.open(self.bundle, os.O_PATH)
-        answer = work.answer(self.memory, protocol.Request(frame), ends[0], given, time.monotonic())
+        answer = work.answer(self.memory, protocol.Request(frame), Client(ends[0], os.getpid()), given)
         if answer != protocol.go():
             raise SystemExit(f"profile.py: {answer!r}")
         for end in ends:
@@ -112,7 +112,7 @@ class Front:
 def write(path: str, value: object) -> None:
     """Write a file of JSON."""
     with open(path, "w") as file:
-        json.dump(value, file)
+        json.dump(value, file, separators=(",", ":"))  # as Go writes it
 
 
 with tempfile.TemporaryDirectory(dir="/run") as directory:

@@ -141,7 +141,7 @@ def caused_by(error: OSError) -> Exception:
         return found
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN])
 @pytest.mark.parametrize("made", [lambda error: error, caused_by])
 def test_a_shortage_starts_no_container_that_was_not_decided_about(
     root_dir: Path, code: int, made: Callable[[OSError], Exception]

@@ -13,6 +13,7 @@ from hook.base.errors import ReassertError, Unacceptable, Undecided
 from hook.base.system import Untrusted
 from hook.container.identity import Identity
 from hook.decide import gather
+from hook.plan import Container, plan
 from hook.policy.model import Match, evaluate
 from hook.valuefile import VALUE_LIMIT, first_line
 from unit.support import POD, policy, rule
@@ -96,6 +97,21 @@ def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path, monkeypatch: 
         one = rule(**fields)
         with pytest.raises(OSError, match="short"):
             gather(policy(), POD, [Match(one, evaluate(one, POD))], short)
+
+
+@pytest.mark.parametrize(("on_missing", "reported"), [("Skip", "errors"), ("Fail", "denials")])
+def test_a_host_path_that_cannot_be_looked_at_is_not_left_out(root_dir: Path, on_missing: str, reported: str) -> None:
+    """Only one that is certainly missing is; and no other rule loses anything by it."""
+    loop = root_dir / "loop"
+    loop.symlink_to(loop)
+    entry = {"hostPath": str(loop), "mountPath": "/m", "onMissingSource": on_missing}
+    rules = policy({"name": "ca", "mounts": [entry]}, {"name": "gpu", "env": [{"name": "A", "value": "1"}]})
+    matches = [Match(one, evaluate(one, POD)) for one in rules.candidates(None)]
+    decided = plan(rules, Container(POD, [], [], gather(rules, POD, matches)), matches)
+    [reason] = getattr(decided, reported)
+    assert str(reason).startswith(f"rule ca: hostPath {loop} for mount /m cannot be looked at: {loop}: Too many levels")
+    assert len(decided.denials + decided.errors) == 1
+    assert [edit.name for edit in decided.edits] == ["A"]
 
 
 def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() -> None:

@@ -133,9 +133,7 @@ class Decider:
         """What can be done about a plan, and the bytes that ask the runtime for it. The event is made later."""
         if decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
             return Done(NOWHERE, handed_on=True), b""
-        case.reads_node = True
         adjustment, denials = adjust(decided, case.container, self.removes_mounts)
-        case.reads_node = False
         if case.trial and case.trial.plan and case.trial.container:
             _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
             case.trial.would_refuse(tried, denials)

@@ -149,3 +149,16 @@ def test_hostile_sizes_are_refused_or_right_and_others_are_answered_meanwhile(
     assert {"5 MB of env", "150,000 names", "50,000 names that must be absent", "5,000 mounts below"} <= refused
     peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
     assert peak < 128 * 1024
+
+
+@pytest.mark.parametrize("containerd", ["1.7"], indirect=True)
+@pytest.mark.parametrize("runtime", ["runc"])
+def test_very_long_paths_below_a_reserved_mount_do_not_make_the_answer_late(
+    start_pod: StartPod, start_plugin: StartPlugin, node: Node
+) -> None:
+    """Where NRI removes no mount, each is looked for in the reserved hostPath. A late answer could let it start."""
+    node.write_policy(POLICY)
+    start_plugin()
+    mounts = [(str(node.ca), f"/etc/ssl/{number}{'/a' * 1950}") for number in range(700)]
+    with pytest.raises(CriError, match="conflicts with the reserved mount /etc/ssl"):
+        start_pod("open").create(name="long", image=HOSTILE, env=ENV, mounts=mounts)

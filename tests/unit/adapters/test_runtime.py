@@ -102,6 +102,22 @@ def test_missing_config_is_for_the_real_runtime_to_tell(wrapper: Wrapper) -> Non
     assert wrapper.run("create", "--bundle", str(wrapper.config.parent), "0a").returncode == 0
 
 
+def test_config_that_only_a_runtime_reaches_is_refused(wrapper: Wrapper) -> None:
+    """A runtime goes into the bundle first; for the whole path, a bundle's path of 4,090 bytes is too long."""
+    long = 4090 - len(str(wrapper.directory))
+    parts = ["x" * 99] * (long // 100 - 1) + ["y" * (long % 100 + 99)]
+    deep = os.open(wrapper.directory, os.O_RDONLY)
+    for part in parts:
+        os.mkdir(part, dir_fd=deep)
+        above, deep = deep, os.open(part, os.O_RDONLY, dir_fd=deep)
+        os.close(above)
+    os.rename(wrapper.config, "config.json", dst_dir_fd=deep)
+    os.close(deep)
+    result = wrapper.run("create", "--bundle", "/".join([str(wrapper.directory), *parts]), "0a")
+    assert result.returncode != 0
+    assert result.stderr.startswith("reassert: refused 0a: ")
+
+
 def test_forged_decision_is_removed_in_audit_mode(wrapper: Wrapper) -> None:
     wrapper.policy.write_text(document(CA, mode="Audit"))
     forged = config(["CA=/tmp/x"], annotations={ANNOTATION: '{"version":1,"env":{"A":"1"},"absent":[]}', "x": "y"})

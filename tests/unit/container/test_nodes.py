@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base.compare import glob_match, is_pattern
-from hook.base.errors import Undecided
+from hook.base.errors import Unacceptable, Undecided
 from hook.container import nodes
 from hook.container.cdi import spec_files
 from hook.container.nodes import directories_above, inode, matching, number_in, within
@@ -82,12 +82,12 @@ def test_every_node_that_matches_is_found_and_no_other(dev: Path, pattern: str) 
     assert found == wanted | linked
 
 
-def test_another_file_system_is_not_entered_and_too_many_files_are_undecided(
+def test_another_file_system_is_not_entered_and_too_many_files_refuse(
     dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not any(path.startswith("/dev/pts/") for path in matching("/dev/p*").values())
     monkeypatch.setattr(nodes, "ENTRIES", 5)
-    with pytest.raises(Undecided, match=r"exclusive .*\*: more than 5 files are in .*; write a narrower pattern"):
+    with pytest.raises(Unacceptable, match=r"exclusive .*\*: more than 5 files are in .*; write a narrower pattern"):
         matching(f"{dev}/*")
     assert names(matching(f"{dev}/gpu-caps/*"), dev)
 

@@ -243,6 +243,7 @@ def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:
         ("hook.decide.gather", "Ignore", 0, "container.error"),
         ("hook.decide.plan", "Fail", 7, "container.denied"),
         ("hook.decide.plan", "Ignore", 7, "container.denied"),
+        ("hook.adapters.nri.creation.adjust", "Ignore", 7, "container.denied"),
     ],
 )
 def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_refused(
@@ -257,6 +258,16 @@ def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_re
         [told] = [line for line in plugin.logged() if line["event"].startswith("container.")]
         assert (told["event"], told["container"]["pod"]) == (event, "web-1")
         go.set()
+
+
+def test_very_long_paths_below_a_reserved_mount_are_refused_for_what_they_are(root_dir: Path) -> None:
+    """Looking for each of their names on the node took longer than the runtime waits, which `Ignore` let start."""
+    rule = {"name": "ca", "mounts": [{"hostPath": str(root_dir), "mountPath": "/etc/ssl"}]}
+    mounts = [{"destination": f"/etc/ssl/{at}{'/a' * 1990}", "type": "bind", "source": "/v"} for at in range(350)]
+    with running(root_dir, document(GPU, rule, failurePolicy="Ignore"), version="1.7.24") as plugin:
+        response = plugin.create(["GPU=all"], mounts=mounts)
+        assert response.status.code == 7
+        assert "conflicts with the reserved mount /etc/ssl" in response.status.message
 
 
 OVERSIZED = struct.pack(">II", PLUGIN, 1 << 30)
