@@ -167,6 +167,7 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
 def test_status_tells_of_starts_that_leave_no_event(node: Wirable) -> None:
     """Of containers that need nothing, and execs; also while the agent is away."""
     booted = node.booted
+    booted.path("/var/log/reassert/events.jsonl").unlink(missing_ok=True)  # of other tests
     node.install("--no-probe")
     booted.wait_for_cri()
     pod = booted.cri.run_pod("runc", namespace="kube-system")
