@@ -35,7 +35,9 @@ class UnchangedStarts:
         self._path = f"{store}/{NAME}"
         self.metrics = metrics or NoMetrics()
         self._taken = -1  # the last file that was taken away: a start may have opened it before
-        self._last: dict[tuple[bool, str], deque[dict[str, Any]]] = {}  # by whether they are execs, and real runtime
+        self._last: dict[
+            tuple[bool, str], deque[tuple[float, str, str, str]]
+        ] = {}  # by whether they are execs, and real runtime
         self._lock = threading.Lock()
 
     def add(self, kind: str, probe: bool, cold: str | None, whose: str, when: float) -> None:
@@ -54,12 +56,12 @@ class UnchangedStarts:
             if len(self._last) >= _RUNTIMES:
                 return
             last = self._last.setdefault((is_exec, runtime), deque(maxlen=LAST))
-        last.append(_entry(start, reason, "" if runtime else whose, when))
+        last.append((when, start, reason, "" if runtime else whose))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The last starts and execs without an event, by real runtime; "" if it is not known (a hook)."""
         return [
-            {"runtime": runtime, "exec": is_exec, "starts": list(last)}
+            {"runtime": runtime, "exec": is_exec, "starts": [_entry(*start) for start in list(last)]}
             for (is_exec, runtime), last in list(self._last.items())
         ]
 
@@ -109,7 +111,7 @@ def not_taken(store: str) -> list[dict[str, Any]]:
     return waiting.as_json()
 
 
-def _entry(start: str, cold: str, container_id: str, when: float) -> dict[str, Any]:
+def _entry(when: float, start: str, cold: str, container_id: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"time": round(when, 3), "start": start}
     entry.update((key, value) for key, value in (("cold", cold), ("id", container_id)) if value)
     return entry
