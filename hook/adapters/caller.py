@@ -109,8 +109,8 @@ class Caller:
         if verdict.refusal:
             raise Refused(verdict.refusal)
 
-    def count(self, options: Options, case: "Case") -> None:
-        """Counts a container that needed nothing and has no event."""
+    def count(self, options: Options, case: "Case", kind: str = "") -> None:
+        """Counts a container that needed nothing, or an exec (`kind`), which has no event."""
         from hook.adapters.unchanged import record
 
-        record(options, case)
+        record(options, case, kind)

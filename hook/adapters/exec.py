@@ -47,12 +47,14 @@ def correct_or_report(options: Options, invocation: Invocation, caller: Caller) 
     """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
     cold = caller.start.get("cold", "")
     asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, cold)  # the agent's is one
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     try:
-        return correct_exec(invocation, options.real, asking)
+        arguments = correct_exec(invocation, options.real, asking)
     except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
-        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
         caller.report(options, case.failed(error))
         return invocation.arguments
+    caller.count(options, case, "exec")
+    return arguments
 
 
 def correct_exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":

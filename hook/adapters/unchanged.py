@@ -1,7 +1,6 @@
-"""Count cold starts of containers that needed nothing. They leave no event. Part of the start path: builtins only.
+"""Count cold starts that leave no event: containers that needed nothing, and execs. Start path: builtins only.
 
-The agent makes the file where it serves metrics (hook.metrics.unchanged), and takes the lines away. Where there is no
-file, nothing is counted.
+The agent makes the file and takes the lines away (hook.metrics.unchanged). Where there is no file, nothing is counted.
 """
 
 import posix
@@ -15,27 +14,29 @@ if TYPE_CHECKING:
     from hook.decide import Case
 
 NAME = "unchanged-starts"
-"""In the directory of compiled policies: a line `ADAPTER COLD` for each start; `probe` before those of probes."""
+"""In the directory of compiled policies: a line `KIND COLD SECONDS WHOSE` for each start; `probe` before those of
+probes. KIND: the adapter, or EXEC. SECONDS: since the epoch. WHOSE: as `whose` says."""
 
 LIMIT = 1 << 20
-"""Size in bytes from which nothing is added, as when no agent has run for long: about 60,000 starts."""
+"""Size in bytes from which nothing is added, as when no agent has run for long: about 20,000 starts."""
 
-PROBE, NO_REASON = "probe", "-"
+PROBE, NO_REASON, EXEC = "probe", "-", "exec"
 
 _FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 
 
-def record(options: "Options", case: "Case") -> None:
-    """Add a line. A file that is missing or cannot be written is no error."""
+def record(options: "Options", case: "Case", kind: str = "") -> None:
+    """Add a line. `kind`: EXEC, or "" for a container. A file that is missing or cannot be written is no error."""
     words = [PROBE] if is_probe(case) else []
-    words += [adapter(options, case), case.start.get("cold", NO_REASON)]
+    words += [kind or adapter(options, case), case.start.get("cold", NO_REASON)]
+    words += [str(case.began[0] // 1_000_000_000), whose(options, case)]
     try:
         fd = posix.open(f"{options.store}/{NAME}", _FLAGS)
     except OSError:
         return
     try:
         if posix.fstat(fd).st_size < LIMIT:
-            posix.write(fd, " ".join(words).encode("ascii", "replace") + b"\n")
+            posix.write(fd, " ".join(words).encode() + b"\n")
     except OSError:
         pass
     finally:
@@ -52,3 +53,9 @@ def adapter(options: "Options", case: "Case") -> str:
     if FLAG not in options.flags:
         return case.adapter
     return "runtime" if options.config else "precreate"  # only the wrapper tells its hook the path (handover)
+
+
+def whose(options: "Options", case: "Case") -> str:
+    """The real runtime, as an absolute path; of a hook, which is not told it, the container's id; or NO_REASON."""
+    text = options.real or case.container_id.lstrip("/")
+    return text if text.isprintable() and 0 < len(text) <= 128 else NO_REASON

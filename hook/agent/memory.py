@@ -7,11 +7,11 @@ import stat
 from collections.abc import Sequence
 
 from hook.adapters.caller import Options
-from hook.adapters.nri.metrics import NoMetrics
 from hook.agent.cold import POLICY, GoCold
 from hook.agent.kept import Kept, is_settled
 from hook.base.compare import parents
 from hook.base.system import Untrusted, trusted
+from hook.metrics.unchanged import UnchangedStarts
 from hook.policy import store
 from hook.policy.model import Policy
 from hook.reserve.env import Reserved
@@ -33,7 +33,7 @@ class Memory:
         self.checkpoints: Kept[bytes] = Kept(2)
         self.bundles: Kept[str] = Kept(_DECISIONS)
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
-        self.metrics = NoMetrics()
+        self.unchanged = UnchangedStarts(directory)
         self.options: dict[tuple[str, str], Options] = {}
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
         self._policy: tuple[object, Policy] | None = None

@@ -30,6 +30,7 @@ from hook.base.errors import Usage, describe
 from hook.base.notifier import Notifier
 from hook.base.system import timestamp
 from hook.linux.mountns import few_arenas, own_directories, own_root, trim_memory
+from hook.metrics.unchanged import UnchangedStarts
 from hook.policy.resident import Resident
 
 ADAPTER = "agent"
@@ -81,8 +82,9 @@ def main(chosen: argparse.Namespace) -> int:
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     try:
         listener, own = listener_at(chosen.socket)
-        metrics = _metrics(chosen)
-        agent = Agent(listener, Memory(chosen.policy, chosen.store, chosen.events), notifier, Tally(metrics))
+        memory = Memory(chosen.policy, chosen.store, chosen.events)
+        metrics = _metrics(chosen, memory.unchanged)
+        agent = Agent(listener, memory, notifier, Tally(metrics))
         if chosen.nri:
             agent.plugin = _plugin(chosen, metrics)
         gc.freeze()  # what is loaded now, stays
@@ -101,13 +103,13 @@ def main(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _metrics(chosen: argparse.Namespace) -> NoMetrics:
-    """What counts for Prometheus. Raises Usage."""
+def _metrics(chosen: argparse.Namespace, unchanged: UnchangedStarts) -> NoMetrics:
+    """What counts for Prometheus. `unchanged`: counts there too. Raises Usage."""
     if not chosen.metrics and not chosen.textfile:
         return NoMetrics()
     from hook.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
-    return start(chosen, chosen.nri, all_adapters=True)
+    return start(chosen, chosen.nri, unchanged)
 
 
 class Plugin:
@@ -144,7 +146,6 @@ class Agent:
 
     def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, tally: Tally) -> None:
         self._memory = memory
-        memory.metrics = tally.metrics
         self._notifier = notifier
         self._tally = tally
         self._poll = select.epoll()
@@ -174,6 +175,7 @@ class Agent:
             self._workers.start()
             self._clients.expire()
             self._tell_dropped()
+            self._memory.unchanged.count()
             self._policy.get(0)  # compiles an edit in the background, so that no container start has to
             self._collect()
             self.tell_systemd()
@@ -210,6 +212,7 @@ class Agent:
 
     def status(self) -> dict[str, object]:
         """For `reassert agent --status`."""
+        self._memory.unchanged.count()
         pages = int(open("/proc/self/statm").read().split()[1])  # noqa: SIM115  # closed at once by its reference count
         return {
             "version": __version__,
@@ -221,6 +224,7 @@ class Agent:
             "nri": self.plugin.connected() if self.plugin else None,
             "working": self._workers.count(),
             **self._tally.as_json(),
+            "last": self._memory.unchanged.as_json(),
         }
 
     def log(self, event: str, level: str, text: str, **more: object) -> None:

@@ -254,10 +254,11 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             self.check_log()
         super().report(options, verdict)
 
-    def count(self, options: Options, case: Case) -> None:
-        """Counts a container that needed nothing, for the metrics of this process, while front waits."""
+    def count(self, options: Options, case: Case, kind: str = "") -> None:
+        """Counts a container that needed nothing, or an exec, in this process, while front waits."""
         self.still_waits()
-        self._memory.metrics.unchanged(unchanged.adapter(options, case), unchanged.is_probe(case), "warm", "")
+        kind = kind or unchanged.adapter(options, case)
+        self._memory.unchanged.add(kind, unchanged.is_probe(case), None, unchanged.whose(options, case), time.time())
 
 
 def answer(memory: Memory, request: Request, client: Client, given: int) -> bytes:

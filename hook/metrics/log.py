@@ -32,14 +32,25 @@ _OUTCOMES = {
 
 
 class LogCounter:
-    """Counts what is appended to the event log. `own`: adapters of this process, which count for themselves."""
+    """Counts what is appended to the event log. `own`: adapters of this process, which count for themselves.
 
-    def __init__(self, log: str, store: str, metrics: NoMetrics, own: tuple[str, ...] = ()) -> None:
+    `unchanged`: counts what leaves no event; None: one of its own.
+    """
+
+    def __init__(
+        self,
+        log: str,
+        store: str,
+        metrics: NoMetrics,
+        own: tuple[str, ...] = (),
+        unchanged: UnchangedStarts | None = None,
+    ) -> None:
         self._metrics = metrics
         self._own = own
         self._store = store
         self._place = _read(store)
-        self._unchanged = UnchangedStarts(store, metrics)
+        self._unchanged = unchanged or UnchangedStarts(store)
+        self._unchanged.metrics = metrics
         self._tail = Tail(log, start=self._place)
         if self._place is None:
             self._tail.to_the_end()

@@ -14,6 +14,7 @@ from hook.base.system import replace_file
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
 from hook.metrics.options import check_address, check_directory
+from hook.metrics.unchanged import UnchangedStarts
 
 FILE = "reassert.prom"
 """Name of the file for node_exporter's textfile collector, which reads `*.prom`."""
@@ -22,21 +23,22 @@ _COUNT, _WRITE = 5.0, 15.0
 """Seconds between two looks at the event log, and between two versions of the textfile."""
 
 
-def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> NoMetrics:
+def start(options: argparse.Namespace, has_plugin: bool, unchanged: UnchangedStarts | None) -> NoMetrics:
     """What counts, served as the options say. Raises Usage.
 
     `options`: metrics, textfile, policy, store, events. `has_plugin`: whether the NRI plugin is in this process.
-    `all_adapters`: whether this process is the agent. It counts the other adapters from the event log, and it runs
-    without metrics while the address is in use or the directory is missing: container starts wait for it.
+    `unchanged`: counts what leaves no event, None where this process is not the agent. The agent counts the other
+    adapters from the event log, and it runs without metrics while the address is in use or the directory is missing:
+    container starts wait for it.
     """
     if not options.metrics and not options.textfile:
         return NoMetrics()
-    metrics = Metrics()
+    metrics, all_adapters = Metrics(), unchanged is not None
     if not has_plugin:
         metrics.without_plugin()
     state = NodeState(metrics, options.policy, options.store, has_plugin)
     own = ("nri",) if has_plugin else ()
-    log = LogCounter(options.events, options.store, metrics, own) if all_adapters else None
+    log = LogCounter(options.events, options.store, metrics, own, unchanged) if all_adapters else None
 
     def refresh() -> None:
         try:

@@ -13,11 +13,14 @@ from typing import Any
 from hook import events
 from hook.agent.status import ask
 from hook.base.errors import ReassertError
+from hook.base.system import timestamp
 from hook.eventlog.tail import tail
+from hook.metrics.unchanged import not_taken
 from hook.node import systemd
 from hook.node.change.program import front_in_use, path_in_use
 from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, why_cold
 from hook.node.engines.artifacts.dispatchers import WHERE
+from hook.policy.store import STORE
 
 _TAIL = 1 << 18
 """Bytes at the end of the event log in which the last starts are looked for."""
@@ -35,6 +38,7 @@ class Agent:
     `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
     that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `silence`: why it does
     not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None without one.
+    `last`: its last starts without an event (hook.metrics.unchanged).
     """
 
     cold: str
@@ -46,6 +50,7 @@ class Agent:
     memory: int = 0
     silence: str = ""
     plugin: bool | None = None
+    last: list[dict[str, Any]] = field(default_factory=list)
 
     def problems(self) -> list[str]:
         """What is wrong with it. That a unit does not run is said of the engine that wants it."""
@@ -100,16 +105,17 @@ def look(wanted: bool) -> Agent:
         running = os.readlink(f"/proc/{pid}/exe")
         memory = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
-        return Agent("", socket, service, installed=installed)
+        return Agent("", socket, service, installed=installed, last=not_taken(STORE))
     is_current = running == os.path.realpath(program)
     version = installed if is_current else _version(running)
     size = int(memory[1]) << 10 if memory else 0
     silence, plugin = "", None
     try:
-        plugin = ask(WHERE["socket"]).get("nri")
+        status = ask(WHERE["socket"])
+        plugin, last = status.get("nri"), status.get("last", [])  # one of another version may say none
     except ReassertError as error:
-        silence = str(error)
-    return Agent("", socket, service, version, installed, is_current, size, silence, plugin)
+        silence, last = str(error), not_taken(STORE)
+    return Agent("", socket, service, version, installed, is_current, size, silence, plugin, last)
 
 
 def _version(program: str) -> str:
@@ -123,7 +129,7 @@ def _version(program: str) -> str:
 
 @dataclass
 class Starts:
-    """The last starts of a handler's containers that left an event. `cold`: their number by reason, "" for none."""
+    """The last starts of a handler's containers, or execs. `cold`: their number by reason, "" for none."""
 
     warm: int = 0
     cold: Counter[str] = field(default_factory=Counter)
@@ -150,11 +156,28 @@ def last_starts(path: str = events.EVENTS) -> list[dict[str, Any]]:
     return [event for event in reversed(found) if event.get("start") in ("warm", "cold")]
 
 
+def with_unchanged(found: list[dict[str, Any]], last: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of starts and the starts without one (`Agent.last`), newest first."""
+    both = [*found, *without_event(last, False)]
+    return sorted(both, key=lambda event: str(event.get("timestamp", "")), reverse=True)
+
+
+def without_event(last: list[dict[str, Any]], execs: bool) -> list[dict[str, Any]]:
+    """The starts without an event, or the execs, newest first, with the members of events and the real runtime."""
+    found = [
+        {**start, "timestamp": timestamp(int(start["time"] * 1e9)), "runtime": of["runtime"]}
+        for of in last
+        for start in of["starts"]
+        if of["exec"] == execs
+    ]
+    return sorted(found, key=lambda start: str(start["timestamp"]), reverse=True)
+
+
 def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[str], str]) -> Starts:
     """The last starts under a real runtime. `called`: the runtime that a container's engine calls, "" if unknown."""
     counted = Starts()
     for event in found:
-        if called(str(event.get("id", ""))) not in ("", runtime):
+        if (event.get("runtime") or called(str(event.get("id", "")))) not in ("", runtime):
             continue
         if event["start"] == "warm":
             counted.warm += 1

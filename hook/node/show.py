@@ -51,6 +51,7 @@ def as_table(found: Status) -> str:
             handler.runtime or "-",
             ", ".join(handler.wired) or "no",
             found.starts.get((engine.name, handler.name), Starts()).as_text(),
+            found.execs.get((engine.name, handler.name), Starts()).as_text(),
             handler.note,
         )
         for engine, handler in found.rows
@@ -60,7 +61,9 @@ def as_table(found: Status) -> str:
         *(f"! {problem}" for problem in found.problems),
         *(f"Hint: {hint}" for hint in found.hints),
     ]
-    return "\n".join([table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", ""]), *map(printable, remarks)])
+    return "\n".join(
+        [table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", "EXECS", ""]), *map(printable, remarks)]
+    )
 
 
 def as_json(found: Status) -> str:
@@ -69,13 +72,14 @@ def as_json(found: Status) -> str:
     for engine, handler in found.rows:
         entry = engines.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
         entry["adapters"] = found.record.parts.get(engine.name, OwnerRecord()).adapters
-        made = found.starts.get((engine.name, handler.name))
+        made, executed = (each.get((engine.name, handler.name)) for each in (found.starts, found.execs))
         entry["handlers"].append(
             {
                 "name": handler.name,
                 "runtime": handler.runtime,
                 "wired": list(handler.wired),
                 "starts": made.as_dict() if made else None,
+                "execs": executed.as_dict() if executed else None,
                 "note": handler.note,
             }
         )

@@ -40,7 +40,7 @@ _EXEC_ENV = (
 
 @dataclass
 class Status:
-    """The state of a node. `rows`: every handler with its engine. `starts`: its last starts, by engine and handler.
+    """The state of a node. `rows`: every handler with its engine. `starts`, `execs`: the last ones of each handler.
 
     `exit_status`: 0, OUT_OF_DATE or NOT_WIRED.
     """
@@ -48,6 +48,7 @@ class Status:
     record: Record
     rows: list[tuple[AnyEngine, Handler]] = field(default_factory=list)
     starts: dict[tuple[str, str], agent.Starts] = field(default_factory=dict)
+    execs: dict[tuple[str, str], agent.Starts] = field(default_factory=dict)
     agent: agent.Agent | None = None
     problems: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
@@ -114,14 +115,17 @@ def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRec
     """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
     from hook.node import agent
 
-    last = agent.last_starts()
-    called = cache(lambda container_id: engine.called_for(now, container_id))
-    for handler in handlers:
-        if {RUNTIME, HOOK} & set(handler.wired):
-            found.starts[engine.name, handler.name] = agent.starts_of(handler.runtime, last, called)
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
         found.agent = agent.look(agent_unit.is_wanted(part.notes))
         found.problems += found.agent.problems()
+    unchanged = found.agent.last if found.agent else []
+    starts = agent.with_unchanged(agent.last_starts(), unchanged)
+    execs = agent.without_event(unchanged, True)
+    called = cache(lambda container_id: engine.called_for(now, container_id))
+    for handler in handlers:
+        if {RUNTIME, HOOK} & set(handler.wired):
+            found.starts[engine.name, handler.name] = agent.starts_of(handler.runtime, starts, called)
+            found.execs[engine.name, handler.name] = agent.starts_of(handler.runtime, execs, called)
 
 
 def kubelet_root() -> str:

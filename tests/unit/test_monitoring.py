@@ -243,6 +243,7 @@ def use(metrics: Metrics) -> None:
     metrics.started("runtime", "adjusted", "cold", "absent")
     metrics.unchanged("hook", False, "warm", "")
     metrics.unchanged("hook", True, "warm", "")
+    metrics.executed("cold", "absent")
     metrics.container("refused", 0.0003)
     metrics.edit("ca", "env", "applied", "runtime")
     metrics.refusal("gpu", "audited")

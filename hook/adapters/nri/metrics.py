@@ -40,6 +40,9 @@ class NoMetrics:
         else:
             self.started(adapter, "unchanged", start, cold)
 
+    def executed(self, start: str, cold: str) -> None:
+        """Count an exec. `start`: warm or cold; `cold`: why."""
+
     def edit(self, rule: str, kind: str, result: str, adapter: str = NRI) -> None:
         """Count an edit. `result`: APPLIED, ASKED, AUDITED or REFUSED."""
 
@@ -97,6 +100,13 @@ class Metrics(NoMetrics):
             "Containers that node verify or node install started, by the same outcomes; no other metric counts them.",
             "adapter",
             "outcome",
+        )
+        self._execs = counter(
+            "execs",
+            "Processes that the wrapper let start in running containers (exec), such as probes; start is warm or cold, "
+            "and cold the reason. A refused one counts in reassert_containers_total.",
+            "start",
+            "cold",
         )
         self._edits = counter(
             "edits",
@@ -192,6 +202,10 @@ class Metrics(NoMetrics):
     def started(self, adapter: str, outcome: str, start: str, cold: str) -> None:
         """See NoMetrics."""
         self._containers.labels(adapter, outcome, start, cold).inc()
+
+    def executed(self, start: str, cold: str) -> None:
+        """See NoMetrics."""
+        self._execs.labels(start, cold).inc()
 
     def probe(self, outcome: str, adapter: str = NRI) -> None:
         """See NoMetrics."""

@@ -58,7 +58,7 @@ def main(chosen: argparse.Namespace) -> int:
     if chosen.metrics or chosen.textfile:
         from hook.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
-        metrics = start(chosen, has_plugin=True, all_adapters=False)
+        metrics = start(chosen, has_plugin=True, unchanged=None)
     service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)

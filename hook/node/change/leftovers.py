@@ -16,7 +16,7 @@ from hook.policy import compiler, store
 _STATE = {
     "last-verify.json": "the last result of node verify",
     "events-position.json": "the position of --metrics",
-    "unchanged-starts": "starts that --metrics has not counted yet",
+    "unchanged-starts": "starts that no agent has counted yet",
 }
 """Other files in the directory of compiled policies (hook.metrics)."""
 

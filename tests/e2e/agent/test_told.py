@@ -201,6 +201,44 @@ def test_starts_that_change_nothing_are_counted_warm_or_cold(start: Start) -> No
     assert unchanged() == {"absent": 1}
 
 
+def test_the_status_has_the_last_starts_and_execs_that_leave_no_event(start: Start) -> None:
+    """By real runtime, also of front's own reasons: the agent was asked nothing then, or did not answer."""
+    agent, node = start.agent, start.agent.node
+    node.write_policy(POLICY.partition("    mounts:")[0])
+    run(str(REASSERT), "policy", "compile", *node.options()[:4])
+    state, process = node.directory / "state" / "0a", node.directory / "process.json"
+    state.mkdir(parents=True)
+    (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={start.bundle}"]}}))
+    config = {"process": {"env": [WANTED]}, "root": {"path": "r"}}
+    (start.bundle / "config.json").write_text(json.dumps(config))
+
+    def called(*arguments: str) -> None:
+        process.write_text(json.dumps({"args": ["sh"], "env": ["REQUESTS_CA_BUNDLE=x"]}))
+        command = [start.file, "--root", str(state.parent), *arguments, "0a"]
+        done = subprocess.run(command, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "exec" not in arguments or json.loads(process.read_text())["env"] == [WANTED]
+
+    def both() -> None:
+        called("create", "--bundle", str(start.bundle))
+        called("exec", "--process", str(process))
+
+    both()
+    agent.stop(signal.SIGSTOP)
+    both()
+    agent.stop(signal.SIGCONT)
+    asked = {of["exec"]: of for of in status(agent)["last"]}
+    for of in asked.values():
+        assert of["runtime"] == str(node.directory / "runc")
+        assert [(each["start"], each.get("cold")) for each in of["starts"]] == [("warm", None), ("cold", "timeout")]
+    assert sorted(asked) == [False, True]
+    agent.stop()
+    both()
+    agent.start()
+    assert [[each["cold"] for each in of["starts"]] for of in status(agent)["last"]] == [["absent"]] * 2
+    assert [event for event in node.logged() if event["event"].startswith("container.")] == []
+
+
 # -- the NRI plugin in the same process
 
 

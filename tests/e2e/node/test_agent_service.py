@@ -164,6 +164,31 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
     wait_for(lambda: not scraped(), "an agent without metrics", scraped)
 
 
+def test_status_tells_of_starts_that_leave_no_event(node: Wirable) -> None:
+    """Of containers that need nothing, and execs; also while the agent is away."""
+    booted = node.booted
+    booted.path("/var/log/reassert/events.jsonl").unlink(missing_ok=True)  # of other tests
+    node.install("--no-probe")
+    booted.wait_for_cri()
+    pod = booted.cri.run_pod("runc", namespace="kube-system")
+    container = pod.run(name="quiet")
+    container.exec_environ()
+
+    def told() -> dict[str, dict[str, dict[str, object]]]:
+        shown = json.loads(node.node("status", "--engine", "containerd", "-o", "json", check=False).stdout)
+        return {handler["name"]: handler for handler in shown["engines"]["containerd"]["handlers"]}
+
+    runc = told()["runc"]
+    assert (runc["starts"], runc["execs"]) == ({"warm": 2, "cold": {}}, {"warm": 1, "cold": {}})
+    assert told()["crun"]["execs"] == {"warm": 0, "cold": {}}
+    booted.run("systemctl", "stop", *UNITS)
+    container.exec_environ()
+    assert told()["runc"]["execs"] == {"warm": 0, "cold": {"absent": 1}}
+    booted.run("systemctl", "start", *UNITS)
+    assert told()["runc"]["execs"] == {"warm": 0, "cold": {"absent": 1}}
+    pod.remove()
+
+
 def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     said = node.install("--no-agent", "--no-probe").stdout
     assert "Note: every container start is cold: --no-agent\n" in said

@@ -26,6 +26,7 @@ from hook.metrics.certificates import expiries
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
 from hook.metrics.options import check_directory
+from hook.metrics.unchanged import UnchangedStarts
 from hook.policy.compiler import refresh
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
 from unit.metrics.support import samples
@@ -245,7 +246,7 @@ def options(directory: Path, **more: Any) -> argparse.Namespace:
 
 
 def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
-    assert type(service.start(options(tmp_path), False, True)) is NoMetrics
+    assert type(service.start(options(tmp_path), False, None)) is NoMetrics
 
 
 def test_a_node_without_the_plugin_is_none_without_a_connection() -> None:
@@ -320,7 +321,7 @@ def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys
 def serve(address: str, directory: str) -> None:
     """The agent's part of it, in a process of its own."""
     service._COUNT = 0.2
-    service.start(options(Path(directory), metrics=address), False, True)
+    service.start(options(Path(directory), metrics=address), False, UnchangedStarts(directory))
     time.sleep(60)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hook.base.errors import Usage
 from hook.node import agent, systemd
-from hook.node.agent import Agent, Starts, last_starts, starts_of
+from hook.node.agent import Agent, Starts, last_starts, starts_of, with_unchanged, without_event
 from hook.node.change.files import put
 from hook.node.engines.artifacts import agent_unit, dispatchers
 from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of, why_cold
@@ -192,6 +192,25 @@ def test_starts_are_counted_by_the_runtime_that_an_engine_calls() -> None:
     assert starts_of("/usr/bin/crun", found * 100, called).count() == 20
     assert Starts(cold=Counter({"": 2})).as_text() == "2 cold"
     assert Starts().as_text() == "-"
+
+
+def test_starts_without_an_event_count_for_their_real_runtime() -> None:
+    """The agent names the real runtime; of a hook's containers only the id."""
+    first, second = "2025-11-22T08:26:40.000000Z", "2025-11-22T08:26:42.000000Z"
+    log = [{**json.loads(event("cold", "policy", "b")), "timestamp": first}]
+    last = [
+        {"runtime": "/usr/sbin/runc", "exec": False, "starts": [{"time": 1763800002.0, "start": "warm"}] * 20},
+        {"runtime": "", "exec": False, "starts": [{"time": 1763800001.0, "start": "warm", "id": "b"}]},
+        {"runtime": "/usr/bin/crun", "exec": True, "starts": [{"time": 9.0, "start": "cold", "cold": "timeout"}]},
+    ]
+    called = {"b": "/usr/bin/crun"}.__getitem__
+    both = with_unchanged(log, last)
+    assert [each["timestamp"] for each in both if "event" in each or "runtime" in each][::21] == [second, first]
+    assert starts_of("/usr/sbin/runc", both, called).as_text() == "20 warm"
+    assert starts_of("/usr/bin/crun", both, called).as_text() == "1 warm, 1 cold (policy 1)"
+    execs = without_event(last, True)
+    assert starts_of("/usr/bin/crun", execs, called).as_text() == "1 cold (timeout 1)"
+    assert starts_of("/usr/sbin/runc", execs, called).as_text() == "-"
 
 
 def test_an_agent_of_another_version_is_a_problem() -> None:
