@@ -86,18 +86,8 @@ class Front:
 
     def ask(self, *arguments: str) -> None:
         """One request, whose answer has to be that the real runtime starts with the same arguments."""
-        parts = [
-            protocol.REQUEST.decode(),
-            __version__,
-            protocol.RUNTIME,
-            "/bin/true",
-            *self.where,
-            "/hook",
-            "",
-            "022",
-            "",
-        ]
-        frame = "".join(f"{part}\0" for part in (*parts, "--root", self.state, *arguments)).encode()
+        parts = [protocol.REQUEST.decode(), __version__, protocol.RUNTIME, "/bin/true", *self.where, "/hook", "", "022"]
+        frame = "".join(f"{part}\0" for part in (*parts, "", "--root", self.state, *arguments)).encode()
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = os.open(self.bundle, os.O_PATH)
         answer = work.answer(self.memory, protocol.Request(frame), Client(ends[0], os.getpid()), given)
