@@ -70,15 +70,15 @@ def container_event(case: "Case") -> "dict[str, object]":
 
 def draft_event(case: "Case") -> "dict[str, object]":
     """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
-    return {"timestamp": timestamp(case.began[0]), "adapter": case.adapter, **case.start}
+    return {"began": case.began[0], "adapter": case.adapter, **case.start}
 
 
 def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bool:
     """Whether the container is a probe, which `node verify` or `node install` started as root."""
     try:
-        if not posix.listdir(PROBES):
-            return False
-    except OSError:  # as almost always
+        if not posix.access(PROBES, posix.F_OK) or not posix.listdir(PROBES):
+            return False  # as almost always
+    except OSError:
         return False
     from hook.probes import is_marked
 

@@ -61,7 +61,10 @@ class Invocation:
 
     def last(self, name: str) -> "Option | None":
         """An option of the verb; the last one of this name."""
-        return next((option for option in reversed(self.options) if option.name == name), None)
+        for option in reversed(self.options):
+            if option.name == name:
+                return option
+        return None
 
     def value(self, name: str) -> "str | None":
         """The value of an option of the verb; the last one counts."""

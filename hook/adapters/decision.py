@@ -3,6 +3,7 @@
 from hook.adapters.handover import ANNOTATION
 from hook.base.errors import Undecided
 from hook.base.jsontext import Malformed, parse
+from hook.base.system import timestamp
 from hook.reserve.env import Reserved
 
 TYPE_CHECKING = False
@@ -48,7 +49,9 @@ def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Seq
     earlier = draft.get("edits")
     drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
     names = {(edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit}  # see hook.trial
-    event.update((key, draft[key]) for key in ("timestamp", "adapter", "truncated", "omitted") if key in draft)
+    event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
+    if isinstance(began := draft.get("began"), int):
+        event["timestamp"] = timestamp(began)
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]

@@ -178,10 +178,10 @@ def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_
 
 
 def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
-    draft = {"timestamp": "then", "adapter": "runtime", "edits": [{"name": "CA"}]}
+    draft = {"began": 0, "adapter": "runtime", "edits": [{"name": "CA"}]}
     event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Done(CONFIG, draft=draft)))  # type: ignore[arg-type]  # a stand-in
     assert (event["timestamp"], event["adapter"], event["edits"]) == (
-        "then",
+        "1970-01-01T00:00:00.000000Z",
         "runtime",
         [{"name": "CA", "applied": True}],
     )
