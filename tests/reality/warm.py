@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TIMES = re.compile(
     r'"(timestamp|durationMs|time)": ?("[^"]*"|[0-9.]+)|time="[^"]*"'
-    r'|(\\"(timestamp|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
+    r'|(\\"(began|durationMs)\\":(\\"[^"]*\\"|[0-9.]+))'
     r'|,(\\?)"(start|cold)\6":\6"[a-z]+\6"'
 )
 """Where a warm start and a cold one may differ: times, and which of them it was."""
