@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -135,33 +136,37 @@ def test_pod_that_started_before_it_was_undone_goes_on(node: Wirable) -> None:
     node.is_untouched()
 
 
-SLOW = """\
-[Service]
-Restart=no
-ExecStartPre=/bin/sh -c 'if grep -qs reassert- /etc/containerd/config.toml; then sleep 2; exit 1; fi'
-"""
+@contextmanager
+def slow_start(node: Wirable, command: str) -> Iterator[None]:
+    """containerd's service runs a command before it starts."""
+    drop_in = node.booted.path("/run/systemd/system/containerd.service.d/slow.conf")
+    drop_in.parent.mkdir(exist_ok=True)
+    drop_in.write_text(f"[Service]\nRestart=no\nExecStartPre={command}\n")
+    node.booted.run("systemctl", "daemon-reload")
+    try:
+        yield
+    finally:
+        drop_in.unlink()
+        node.booted.run("systemctl", "daemon-reload")
+
+
+BROKEN = "/bin/sh -c 'if grep -qs reassert- /etc/containerd/config.toml; then sleep 2; exit 1; fi'"
 
 
 def test_install_that_was_killed_while_containerd_did_not_come_up(node: Wirable) -> None:
     """It was running before, so it is to run again, whatever it is doing when everything is put back."""
-    drop_in = node.booted.path("/run/systemd/system/containerd.service.d/slow.conf")
-    drop_in.parent.mkdir(exist_ok=True)
-    drop_in.write_text(SLOW)
-    node.booted.run("systemctl", "daemon-reload")
-    try:
+    with slow_start(node, BROKEN):
         assert end(node, KILL, "starting", "install").returncode == -KILL
         node.node("uninstall")
         node.is_untouched()
-    finally:
-        drop_in.unlink()
-        node.booted.run("systemctl", "daemon-reload")
     node.pod_gets("runc", overridden=True)
 
 
 @pytest.mark.parametrize("repeated", ["install", "uninstall"])
 def test_uninstall_that_was_killed(node: Wirable, repeated: str) -> None:
     node.install("--no-probe")
-    assert end(node, KILL, "restarting", "uninstall").returncode == -KILL
+    with slow_start(node, "/bin/sleep 1"):
+        assert end(node, KILL, "restarting", "uninstall").returncode == -KILL
     assert node.status()[0] == 1
     node.node(repeated)
     if repeated == "install":
@@ -199,7 +204,8 @@ def test_uninstall_that_is_interrupted_when_nothing_refers_to_it_any_more(node: 
 def test_uninstall_that_is_interrupted_puts_everything_back(node: Wirable) -> None:
     node.install("--no-probe")
     complete = installed(node)
-    done = end(node, TERM, "restarting", "uninstall")
+    with slow_start(node, "/bin/sleep 1"):
+        done = end(node, TERM, "restarting", "uninstall")
     assert (done.returncode, done.stderr) == (1, INTERRUPTED)
     assert differences(complete, installed(node)) == []
     assert node.status() == (0, WIRED, [])
