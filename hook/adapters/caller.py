@@ -84,8 +84,8 @@ class Caller:
         """Returns kubelet's device checkpoint. Raises Undecided, OSError."""
         return read_file(path, limit)
 
-    def forestall(self, path: str) -> None:
-        """Removes what an agent that is late would rename to `path`: it wrote that for this process, front's."""
+    def remove_temporary(self, path: str) -> None:
+        """Removes the agent's temporary file for `path`, named by front's pid: a late agent could still rename it."""
         if "cold" in self.start:
             try:
                 posix.unlink(temporary_of(path, posix.getpid()))

@@ -82,7 +82,7 @@ def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: R
     if option is None:
         return
     path = option.value
-    caller.forestall(path)
+    caller.remove_temporary(path)
     content, is_regular = caller.process_file(path)
     target = process.ProcessFile(content, path)
     target.env = reserved.correct(target.env)

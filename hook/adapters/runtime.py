@@ -63,7 +63,7 @@ def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]
 def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct config.json; the arguments stay as they are. Raises Refused."""
     config = config_path(invocation)
-    caller.forestall(config)
+    caller.remove_temporary(config)
     try:
         posix.stat(config)
     except (FileNotFoundError, NotADirectoryError):

@@ -159,9 +159,7 @@ class Clients:
 
     def _read(self, connection: _socket.socket) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
-        if not hasattr(
-            self._own, "buffer"
-        ):  # one for each thread: 64 KiB for each request would be a page fault for each
+        if not hasattr(self._own, "buffer"):  # one for each thread: a new one for each request costs page faults
             self._own.buffer = bytearray(protocol.LIMIT)
         size, controls, flags, _ = connection.recvmsg_into(
             [self._own.buffer], _socket.CMSG_LEN(_INT.size), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SPACE = " \t\n\r"
 _ESCAPED = bytes(range(0x20)) + b'"\\\x7f'
 """ASCII bytes that JSON writes as an escape sequence."""
-_UNESCAPED = bytes([byte for byte in range(256) if byte not in _ESCAPED or byte == 0x7F])
+_UNESCAPED = bytes(sorted({*range(0x20, 0x100)} - {*b'"\\'}))
 """Bytes that stand in a JSON string as they are."""
 
 
@@ -79,7 +79,7 @@ def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]
         raise Malformed(reason(error, scan, text, start)) from None
 
 
-class Strings:  # noqa: PLW1641  # as a list, it is no key
+class Strings:  # noqa: PLW1641  # like a list, it is not a key of a dictionary
     """A list of strings as compact JSON without an escape sequence: each `"` in `text` begins or ends a string."""
 
     def __init__(self, text: str) -> None:
@@ -88,7 +88,7 @@ class Strings:  # noqa: PLW1641  # as a list, it is no key
     def __iter__(self) -> "Iterator[str]":
         return iter(self.text[2:-2].split('","') if len(self.text) > 2 else ())
 
-    def __eq__(self, other: object) -> bool:  # no key, as a list is none
+    def __eq__(self, other: object) -> bool:
         return self.text == other.text if isinstance(other, Strings) else list(self) == other
 
     def replaced(self, edits: "list[tuple[int, str, str | None]]", more: "list[str]") -> "list[str] | Strings":

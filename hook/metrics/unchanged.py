@@ -35,9 +35,8 @@ class UnchangedStarts:
         self._path = f"{store}/{NAME}"
         self.metrics = metrics or NoMetrics()
         self._taken = -1  # the last file that was taken away: a start may have opened it before
-        self._last: dict[
-            tuple[bool, str], deque[tuple[float, str, str, str]]
-        ] = {}  # by whether they are execs, and real runtime
+        # By whether they are execs, and by the real runtime: the time, warm or cold, the reason, a hook's container id.
+        self._last: dict[tuple[bool, str], deque[tuple[float, str, str, str]]] = {}
         self._lock = threading.Lock()
 
     def add(self, kind: str, probe: bool, cold: str | None, whose: str, when: float) -> None:

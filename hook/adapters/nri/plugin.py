@@ -20,6 +20,7 @@ from typing import Any
 from hook import late
 from hook.adapters.nri import messages, ttrpc, validation
 from hook.adapters.nri.creation import Reply, removes_mounts, sends_cdi_devices
+from hook.adapters.nri.job import Job
 from hook.adapters.nri.mux import PLUGIN, RUNTIME, Violation, frames
 from hook.adapters.nri.pending import MOST, QUIET
 from hook.adapters.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
@@ -71,26 +72,6 @@ the runtime's limit."""
 
 REFUSALS = 2
 """After so many connections that a runtime ended right after the plugin subscribed, it subscribes to no validation."""
-
-
-class Job:
-    """A request in progress. The first thread that claims it answers it, and no other does."""
-
-    def __init__(self, stream: int, method: str, limit: float) -> None:
-        self.stream = stream
-        self.method = method
-        self.started = time.monotonic()
-        self.deadline = self.started + limit
-        self.container = ""
-        self._answered = threading.Lock()
-
-    def claim(self) -> bool:
-        """Claim the right to answer. False if another thread has it already."""
-        return self._answered.acquire(blocking=False)
-
-    def answered(self) -> bool:
-        """Whether a thread has claimed the answer."""
-        return self._answered.locked()
 
 
 class Plugin:

@@ -113,7 +113,7 @@ class Agent:
         return self._written(Path(file).name + "-only", f"{header}\n\necho went cold >&2\nexit {WENT_COLD}\n")
 
     def only_cold(self, file: str) -> str:
-        """The same file, with a socket that nobody has."""
+        """The same file, with a socket that does not exist."""
         text = Path(file).read_text().replace(f"# socket: {self.socket}", "# socket: /nonexistent/agent.sock")
         return self._written(Path(file).name + "-cold", text)
 
@@ -173,7 +173,7 @@ class Cold:
         return bool(done.returncode)
 
     def assert_right(self) -> None:
-        """A start of the whole file gets a corrected config.json, whoever corrects it."""
+        """A start of the whole file gets a corrected config.json, by the agent or by a cold start."""
         self.reset()
         done = subprocess.run([self.full, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, b"")

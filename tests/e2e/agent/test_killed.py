@@ -287,7 +287,7 @@ def test_killed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -
 
 @pytest.mark.parametrize("kind", [Call, Exec])
 def test_stopped_and_resumed(several: Callable[[type[Call]], list[Call]], kind: type[Call]) -> None:
-    """Whoever is resumed changes nothing: an engine may have written the file of a new start meanwhile."""
+    """An agent that is resumed changes nothing: an engine may have written the file of a new start meanwhile."""
     *calls, late = several(kind)
     found = calls[0].calls()
     promises = [one for one in found if one[0] in PROMISES]
