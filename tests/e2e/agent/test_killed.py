@@ -31,8 +31,9 @@ AGENTS = 4
 PROMISES = ("poll", "rename", "sendto")
 """Where a promise is kept: whether front still waits, the file that is put in place, the answer."""
 
-MAY_MISS = {"epoll_wait", "futex", "brk", "mmap", "munmap"}
-"""Calls of which a request makes as many as threads and memory happen to need."""
+MAY_MISS = {"epoll_wait", "epoll_ctl", "recvmsg", "futex", "brk", "mmap", "munmap"}
+"""Calls whose number differs from request to request: whether front has sent its request yet, which thread takes it,
+and whether memory is there."""
 
 READS = """#!/bin/busybox sh
 # In the place of a runtime: keeps the file that it would read.
