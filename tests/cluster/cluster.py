@@ -77,14 +77,17 @@ class Authority:
         path.with_suffix(".crt").write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(pem))
         path.with_suffix(".key").write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
 
-    def kubeconfig(self, name: str) -> Path:
-        """The file with which a client of an issued name talks to the API server."""
+    def kubeconfig(self, name: str, token: str = "") -> Path:
+        """The file with which a client talks to the API server: with an issued certificate, or with a token."""
 
         def data(file: str) -> str:
             return b64encode((self.directory / file).read_bytes()).decode()
 
         cluster = {"server": f"https://{CONTROL}", "certificate-authority-data": data("ca.crt")}
-        user = {"client-certificate-data": data(f"{name}.crt"), "client-key-data": data(f"{name}.key")}
+        if token:
+            user = {"token": token}
+        else:
+            user = {"client-certificate-data": data(f"{name}.crt"), "client-key-data": data(f"{name}.key")}
         path = self.directory / f"{name}.conf"
         config = {
             "apiVersion": "v1",
@@ -99,9 +102,12 @@ class Authority:
 
 
 class Cluster:
-    """`nodes`: by name, which is their Debian suite. `directory` has certificates and the logs of the control plane."""
+    """`nodes`: by name, which is their Debian suite. `directory` has certificates and the logs of the control plane.
 
-    def __init__(self) -> None:
+    Without `controllers` its control plane is etcd and the API server.
+    """
+
+    def __init__(self, controllers: bool = True) -> None:
         self.directory = scratch()
         self.nodes: dict[str, BootedNode] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -110,10 +116,12 @@ class Cluster:
         ip("address", "add", f"{CONTROL}/24", "dev", "nodes")
         ip("link", "set", "nodes", "up")
         ip("address", "add", f"{SERVICE}/32", "dev", "lo")  # in place of kube-proxy
-        self._start_control_plane()
+        self._start_api_server()
+        if controllers:
+            self._start_controllers()
         self.helm = helm().Config(kubeconfig_path=self.directory / "admin.conf", namespace=NAMESPACE)
 
-    def _start_control_plane(self) -> None:
+    def _start_api_server(self) -> None:
         ca, at = self.authority, self.directory
         ca.issue("apiserver", "kube-apiserver", hosts=(CONTROL, SERVICE, "127.0.0.1"))
         ca.issue("accounts", "accounts")
@@ -147,6 +155,9 @@ class Cluster:
             "--allow-privileged=true",
         )
         self.wait(lambda: self.try_kubectl("get", "--raw=/readyz")[0] == 0, "the API server")
+
+    def _start_controllers(self) -> None:
+        at = self.directory
         self._start(
             "kube-controller-manager",
             f"--kubeconfig={at}/manager.conf",
@@ -167,6 +178,8 @@ class Cluster:
         for process in reversed(self._processes):
             process.terminate()
             process.wait(60)
+        ip("link", "delete", "nodes")
+        ip("address", "delete", f"{SERVICE}/32", "dev", "lo")
         if "REASSERT_TEST_KEEP" not in os.environ:
             shutil.rmtree(self.directory)
 

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Installs the chart on a real cluster: a control plane, and kubelets on booted nodes with containerd 1.6, 1.7 and 2.1.
 #
-#   sudo tests/cluster/run.sh --bin DIR [pytest's arguments]
+#   sudo tests/cluster/run.sh --bin DIR [--api-server] [pytest's arguments]
+#
+# --api-server: only what needs no node (on_api_server.py; a minute), with etcd, kube-apiserver and kubectl alone.
 #
 # DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian's
 # etcd (etcd-server) and kubectl (of Debian 13, since the chart's image gets this one). The nodes are the roots of
@@ -20,19 +22,26 @@ fail() {
 [ "${1-}" = --bin ] && [ $# -ge 2 ] || fail "where are the programs? sudo tests/cluster/run.sh --bin DIR"
 REASSERT_TEST_KUBERNETES=$(realpath -- "$2")
 shift 2
-for program in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
+programs="etcd kubectl kube-apiserver"
+if [ "${1-}" = --api-server ]; then
+  shift
+  set -- tests/cluster/on_api_server.py "$@"
+else
+  programs="$programs kube-controller-manager kube-scheduler kubelet"
+  set -- tests/cluster/on_api_server.py tests/cluster/on_cluster.py "$@"
+  [ -x dist/reassert/reassert ] || fail "no frozen build: run packaging/build.sh"
+  [ -x /usr/lib/cni/ptp ] || fail "no CNI plugins: apt-get install containernetworking-plugins"
+fi
+for program in $programs; do
   [ -x "$REASSERT_TEST_KUBERNETES/$program" ] || fail "$REASSERT_TEST_KUBERNETES has no program $program"
 done
 [ "$(id -u)" -eq 0 ] || fail "run it as root"
-[ -x dist/reassert/reassert ] || fail "no frozen build: run packaging/build.sh"
-[ -x /usr/lib/cni/ptp ] || fail "no CNI plugins: apt-get install containernetworking-plugins"
 export REASSERT_TEST_KUBERNETES
 "$REASSERT_TEST_KUBERNETES/etcd" --version | head -n 1
-for program in kube-apiserver kubelet; do
+for program in ${programs#etcd kubectl}; do
   "$REASSERT_TEST_KUBERNETES/$program" --version
 done
 exec unshare --mount --net --propagation private sh -c '
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
   ip link set lo up
-  exec build/venv-test/bin/python -m pytest --verbose --tb=short --exitfirst tests/cluster/on_cluster.py "$@"' \
-  tests/cluster/run.sh "$@"
+  exec build/venv-test/bin/python -m pytest --verbose --tb=short --exitfirst "$@"' tests/cluster/run.sh "$@"

@@ -65,6 +65,13 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if or .Values.node.startupTaint .Values.node.condition }}true{{ end }}
 {{- end }}
 
+{{- /* Whether a ValidatingAdmissionPolicy limits their token to their own node. */}}
+{{- define "reassert.limitsToken" -}}
+{{- $asked := .Values.node.tokenPolicy | default "Auto" }}
+{{- $served := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
+{{- if or (eq $asked "Always") (and (eq $asked "Auto") $served) }}true{{ end }}
+{{- end }}
+
 {{- /* securityContext of a pod and of a container at PodSecurity's level restricted. */}}
 {{- define "reassert.unprivileged" -}}
 {runAsNonRoot: true, runAsUser: 65534, runAsGroup: 65534, seccompProfile: {type: RuntimeDefault}}
