@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,8 @@ def cluster() -> Iterator[Cluster]:
     with ended(Cluster(controllers=False)) as cluster:
         for name in (MINE, FOREIGN):
             cluster.kubectl("create", "--filename=-", input=json.dumps(node(name)))
+            alone = merge("spec", taints=node(name)["spec"]["taints"])  # the API server adds one: not-ready
+            cluster.kubectl("patch", "node", name, f"--type={alone[0]}", f"--patch={alone[1]}")
         cluster.install({**VALUES, "node": {**REPORTS, "tokenPolicy": "Never"}})
         for name in (MINE, FOREIGN):
             cluster.kubectl("create", "--filename=-", input=json.dumps(pod(name)))
@@ -163,8 +165,7 @@ def limited(cluster: Cluster, client: Client) -> Client:
     """The same token, once the API server has the policy, which the chart has by default."""
     cluster.install({**VALUES, "node": REPORTS}, upgrade=True)
     assert cluster.get("validatingadmissionpolicy", ACCOUNT)["spec"]["failurePolicy"] == "Fail"
-    refused: Callable[[], bool] = lambda: client.patch(FOREIGN, OWN["condition"], "--dry-run=server")[0] != 0
-    cluster.wait(refused, "the policy")
+    cluster.wait(lambda: client.patch(FOREIGN, OWN["condition"], "--dry-run=server")[0] != 0, "the policy")
     return client
 
 

@@ -15,7 +15,7 @@ from e2e.support import need
 
 from hook import __version__
 from hook.policy.compiler import compile_bytes
-from unit.kubernetes.chart import CHART, IMAGE, KUBERNETES, NAMESPACE, Object, find, helm, load, objects
+from unit.kubernetes.chart import CHART, IMAGE, KUBERNETES, NAMESPACE, Object, find, helm, load, objects, text
 from unit.support import ROOT
 
 EVERYTHING: Object = {
@@ -166,6 +166,37 @@ def test_what_reports_may_is_what_was_asked_for(node: Object, rules: list[tuple[
     assert [[(rule["resources"][0], rule["verbs"]) for rule in role["rules"]] for role in roles] == (
         [rules] if rules else []
     )
+
+
+def limits(**node: object) -> list[Object]:
+    """What limits the token. Helm's library knows no kinds of a cluster, like one before Kubernetes 1.30."""
+    return [each for each in objects({"node": node}) if each["kind"].startswith("ValidatingAdmissionPolicy")]
+
+
+def test_a_cluster_without_the_api_gets_no_policy_and_helm_says_so() -> None:
+    """With the API on a real one: tests/cluster/on_api_server.py."""
+    words = "may patch every node"
+    assert not limits(condition=True, startupTaint="a/b")
+    assert not limits(condition=True, tokenPolicy="Never")
+    assert not limits(tokenPolicy="Always")  # there is no token
+    for node, said in (({"condition": True}, True), ({"condition": True, "tokenPolicy": "Always"}, False), ({}, False)):
+        assert (words in text({"node": node})["NOTES.txt"]) is said
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_the_policy_is_about_the_token_that_the_pods_have(version: str) -> None:
+    node = {"condition": True, "startupTaint": "a/b", "tokenPolicy": "Always"}
+    policy, binding = limits(**node)
+    for each in (policy, binding):
+        kubernetes_validate.validate(each, version, strict=True)
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    account = find(objects({"node": node}), "DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{account}'"
+    allowed = "\n".join(each["expression"] for each in policy["spec"]["validations"])
+    assert "taint.key != 'a/b'" in allowed
+    assert "each.type != 'ReassertEnforcing'" in allowed
 
 
 def hooks_of(found: list[Object], moment: str) -> list[Object]:

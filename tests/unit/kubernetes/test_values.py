@@ -33,6 +33,7 @@ def refusal(values: Object, namespace: str = NAMESPACE) -> str:
         ({"node": {"maxUnavailable": 0}}, "maxUnavailable"),
         ({"node": {"maxUnavailable": "0%"}}, "maxUnavailable"),
         ({"node": {"onUninstall": "remove"}}, "onUninstall"),
+        ({"node": {"tokenPolicy": "always"}}, "tokenPolicy"),
         ({"nri": {"enabled": "yes"}}, "enabled"),
         ({"agent": {"textfile": "/a b"}}, "textfile"),
         ({"nri": {"index": 10}}, "index"),
