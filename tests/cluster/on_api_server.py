@@ -87,13 +87,16 @@ class Client:
         token = cluster.kubectl("create", "token", ACCOUNT, "--namespace", NAMESPACE, *bound).strip()
         self.kubeconfig = cluster.authority.kubeconfig(f"token-{name}", token)
 
-    def patch(self, node: str, case: tuple[str, tuple[str, str]], *options: str) -> tuple[int, str]:
+    def kubectl(self, *arguments: str, **options: str) -> tuple[int, str]:
         """Exit status, and what the API server says."""
-        part, (kind, text) = case
-        command = [str(PROGRAMS / "kubectl"), f"--kubeconfig={self.kubeconfig}", "patch", "node", node, *options]
-        command += [f"--type={kind}", f"--patch={text}", *([f"--subresource={part}"] if part else [])]
-        done = run(*command, check=False)
+        done = run(str(PROGRAMS / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments, check=False, **options)
         return done.returncode, done.stdout + done.stderr
+
+    def patch(self, node: str, case: tuple[str, tuple[str, str]], *options: str) -> tuple[int, str]:
+        """The same, of one of the patches above."""
+        part, (kind, text) = case
+        command = ["patch", "node", node, f"--type={kind}", f"--patch={text}", *options]
+        return self.kubectl(*command, *([f"--subresource={part}"] if part else []))
 
 
 def node(name: str) -> Object:
@@ -244,3 +247,16 @@ def test_what_reports_do_on_their_own_node(cluster: Cluster, limited: Client, tm
         for field in ("resourceVersion", "managedFields"):
             each["metadata"].pop(field, None)
     assert after == before
+
+
+def test_a_role_that_gives_the_account_more_gives_the_token_no_more_of_nodes(cluster: Cluster, limited: Client) -> None:
+    """RBAC adds up: somebody may bind a role to all accounts of a namespace."""
+    more = ("--clusterrole=cluster-admin", f"--serviceaccount={NAMESPACE}:{ACCOUNT}")
+    cluster.kubectl("create", "clusterrolebinding", "more", *more)
+    cluster.wait(lambda: limited.kubectl("auth", "can-i", "delete", "nodes")[0] == 0, "the role")
+    new = json.dumps(node(MINE) | {"metadata": {"name": "c"}})
+    for tried in (("delete", "node", MINE), ("delete", "node", FOREIGN), ("create", "--filename=-")):
+        status, said = limited.kubectl(*tried, input=new)
+        assert status == 1
+        assert f"ValidatingAdmissionPolicy '{ACCOUNT}' with binding '{ACCOUNT}' denied request" in said
+    assert {each["metadata"]["name"] for each in cluster.get("nodes")} == {MINE, FOREIGN}

@@ -185,6 +185,19 @@ def test_the_only_token_may_patch_nodes_and_no_more(cluster: Cluster) -> None:
         assert cluster.try_kubectl(*tried)[0] == status, container
 
 
+def test_a_node_pods_token_is_for_its_own_node(cluster: Cluster) -> None:
+    """The token that kubelet gave the pod. All that it is refused: on_api_server.py."""
+    (limit,) = cluster.get("validatingadmissionpolicies")
+    assert limit["status"]["typeChecking"] == {}, "what the controller manager warns of"
+    here, there, *_ = cluster.pods("node")
+    for each, words in ((here, "start-up taint and condition alone"), (there, "is for updates of node")):
+        patch = ("patch", "node", each["spec"]["nodeName"], "--type=merge", '--patch={"metadata":{"labels":{"a":"b"}}}')
+        report = ("exec", here["metadata"]["name"], "--namespace", NAMESPACE, "--container=report", "--")
+        status, said = cluster.try_kubectl(*report, "kubectl", *patch)
+        assert status == 1
+        assert words in said
+
+
 def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluster) -> None:
     before = cluster.uids()
     with helm_error("policy-check"):
@@ -289,7 +302,8 @@ def test_uninstall_removes_reassert_from_every_node(cluster: Cluster, configs: d
     cluster.wait(lambda: not cluster.pods("node"), "the end of the pods")
     left = cluster.kubectl(
         "get",
-        "all,configmap,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding",
+        "all,configmap,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding,"
+        "validatingadmissionpolicy,validatingadmissionpolicybinding",
         "--all-namespaces",
         "--output=name",
         "--selector=app.kubernetes.io/name=reassert",
