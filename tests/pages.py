@@ -4,7 +4,8 @@
     build/venv-test/bin/python tests/pages.py --check    names the pages that are not up to date
 
 They stand in docs/ between `<!-- generated: NAME -->` and `<!-- end -->`. The claims of docs/security.md are in
-tests/claims.toml; which runtimes and engines each one is tried with is read from the parameters of its tests.
+tests/claims.toml; which runtimes and engines each one is tried with is read from the parameters of its tests. The holes
+of docs/track-record.md are in tests/track-record.toml.
 """
 
 from __future__ import annotations
@@ -176,17 +177,26 @@ def trust_stacks() -> str:
     return table(header, [[_cell(cell) for cell in row] for row in rows])
 
 
-# -- claims
+# -- claims and holes
 
 
-class Claims:
-    """tests/claims.toml, with the tests that pytest collects for each claim."""
+class Ledgers:
+    """tests/claims.toml and tests/track-record.toml, with the tests that pytest collects for each claim and hole."""
 
     def __init__(self) -> None:
         self.data = tomllib.loads((ROOT / "tests/claims.toml").read_text())
+        self.holes = tomllib.loads((ROOT / "tests/track-record.toml").read_text())["hole"]
         named = {test for claim in self.data["claim"] for adapter in ADAPTERS for test in claim.get(adapter, [])}
+        named.update(test for hole in self.holes for test in hole["tests"])
         files = sorted({str(ROOT / "tests" / test.partition("::")[0]) for test in named})
         self.items = _collected(files)
+
+    def _items(self, test: str) -> list[Any]:
+        """The items of a test; raises LookupError for no such test."""
+        items = [item for item in self.items if item.nodeid.partition("[")[0] == f"tests/{test}"]
+        if not items:
+            raise LookupError(f"tests/claims.toml, tests/track-record.toml: no test is called {test}")
+        return items
 
     def tried_with(self, test: str) -> list[str]:
         """The runtimes and engines that the parameters of a test name; raises LookupError for no such test.
@@ -195,9 +205,7 @@ class Claims:
         """
         found: dict[str, None] = {}
         test, _, adapter = test.partition("@")
-        items = [item for item in self.items if item.nodeid.partition("[")[0] == f"tests/{test}"]
-        if not items:
-            raise LookupError(f"tests/claims.toml: no test is called {test}")
+        items = self._items(test)
         fixed = next((words for start, words in self.data["fixed"].items() if test.startswith(start)), "")
         for item in items:
             if any(item.iter_markers("xfail")):
@@ -237,6 +245,22 @@ class Claims:
             tests = [test.partition("@")[0] for adapter in ADAPTERS for test in claim.get(adapter, [])]
             rows.append([str(number), ", ".join(f"`{test}`" for test in dict.fromkeys(tests))])
         return table(["claim", "tests, below tests/"], rows)
+
+    def track_record(self) -> str:
+        """Every hole, with the command that tries it again."""
+        rows = []
+        for number, hole in enumerate(self.holes, 1):
+            for test in hole["tests"]:
+                self._items(test)
+            commands = [hole["command"]] if "command" in hole else [_command(test) for test in hole["tests"]]
+            cells = [hole[field] for field in ("gave", "introduced", "found", "fixed")]
+            rows.append([str(number), *cells, "<br>".join(f"`{command}`" for command in commands) or "none yet"])
+        return table(["", "what an attacker had", "introduced", "found by", "fixed", "tried again by"], rows)
+
+
+def _command(test: str) -> str:
+    """How one test is run: only unit tests without root."""
+    return f"tests/run.sh --fast tests/{test}" if test.startswith("unit/") else f"sudo tests/run.sh tests/{test}"
 
 
 def _collected(files: list[str]) -> list[Any]:
@@ -290,13 +314,14 @@ def values() -> str:
 
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
-    claims = Claims()
+    ledgers = Ledgers()
     made: dict[str, Callable[[], str]] = {
         "commands": commands,
         "metrics": metrics,
         "values": values,
-        "claims": claims.table,
-        "tests of claims": claims.tests,
+        "claims": ledgers.table,
+        "tests of claims": ledgers.tests,
+        "track record": ledgers.track_record,
         "trust layouts": trust_layouts,
         "trust stacks": trust_stacks,
         **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},

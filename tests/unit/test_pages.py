@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from unit.support import ROOT, container, policy
 
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+VERSION = re.compile(r"\d\.\d\.\d")
 HTML = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
@@ -97,6 +99,21 @@ def test_generated_parts_are_up_to_date() -> None:
         [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_hole_is_tried_by_a_test() -> None:
+    """That these tests exist, tests/pages.py looks."""
+    holes = tomllib.loads((ROOT / "tests/track-record.toml").read_text())["hole"]
+    assert [hole["gave"] for hole in holes if not hole["tests"]] == []
+    assert len({hole["gave"] for hole in holes}) == len(holes)
+    for hole in holes:
+        assert hole.keys() - {"command"} == {"gave", "introduced", "found", "fixed", "tests"}, hole
+        assert hole["found"] in ("review", "fuzz", "user"), hole
+        assert VERSION.fullmatch(hole["introduced"]), hole
+        assert VERSION.fullmatch(hole["fixed"]), hole
+        assert hole["introduced"] <= hole["fixed"], hole
+    fixed = [hole["fixed"] for hole in holes]
+    assert fixed == sorted(fixed)
 
 
 def test_every_page_is_in_the_index() -> None:
