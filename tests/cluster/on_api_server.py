@@ -229,7 +229,8 @@ def test_what_reports_do_on_their_own_node(cluster: Cluster, limited: Client, tm
     (tmp_path / "sleep").write_text("#!/bin/sh\nexit 1\n")  # ends it after one round
     (tmp_path / "sleep").chmod(0o755)
     (tmp_path / "kubectl").symlink_to(PROGRAMS / "kubectl")
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(limited.kubeconfig)}
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}  # kubectl caches below HOME
+    environment["KUBECONFIG"] = str(limited.kubeconfig)
     environment |= {"NODE": MINE, "CONDITION": "true", "TAINT": TAINT, "STATE_FILE": str(tmp_path / "state")}
     for state, status in (("NotReady words\n", "False"), ("Enforcing \n", "True")):
         (tmp_path / "state").write_text(state)
