@@ -34,6 +34,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "userns": ("user namespaces of ordinary users", machine.users_make_namespaces),
     "native": ("no emulator, which /proc would show and which takes CPU time", machine.is_native),
     "traced": ("processes that can be traced: ptrace(2)", machine.traces),
+    "slow": ("time: it takes seconds of CPU for what it proves", lambda: True),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),
     "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),
     "zsh": ("zsh", lambda: shutil.which("zsh") is not None),
@@ -43,7 +44,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
 }
 """Markers: what a test needs of the machine, in words, and the probe for it."""
 
-NEVER_FAST = ("frozen", "engine")
+NEVER_FAST = ("slow", "frozen", "engine")
 """What `--fast` does without, though it may be there."""
 
 SUITES = ("bookworm", "trixie", "forky", "sid", "1.6", "1.7", "2.1")

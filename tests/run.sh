@@ -90,13 +90,17 @@ packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstr
   rpm kubernetes-client libc6-dev chromium-headless-shell zsh fish
 tests/promtool.sh
 took "packages"
-case $* in
-*tests/unit*) ;;
-*)
+units=
+for argument; do
+  case $argument in
+  tests/unit*) [ "$units" = no ] || units=yes ;;
+  tests/*) units=no ;;
+  esac
+done
+if [ "$units" != yes ]; then
   tests/roots.sh bookworm trixie forky # containerd 1.6, 1.7 and 2.1
   took "root file systems"
-  ;;
-esac
+fi
 make_venv
 took "test tools"
 checking=
@@ -119,7 +123,7 @@ fi
 # files, and the program waits until each is on the disk. Second, crun does not work with cgroup v1 if a v2 tree is
 # mounted beside it, as on some virtual machines: the tests see an empty directory instead. A machine with one cgroup
 # version stays as it is.
-export VENV=$venv PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
+export VENV=$venv REASSERT_WHOLE=1 PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
 mkdir -p "$PYTEST_DEBUG_TEMPROOT"
 status=0
 unshare --mount --propagation private sh -c '

@@ -62,8 +62,12 @@ class Process:
 
         The process can overwrite that memory. Raises Gone, TooLarge, OSError.
         """
-        data = self._read("environ", ENVIRON_LIMIT) or self._read("environ", ENVIRON_LIMIT)  # empty during execve(2)
-        self.check()
+        try:
+            data = self._read("environ", ENVIRON_LIMIT) or self._read(
+                "environ", ENVIRON_LIMIT
+            )  # empty during execve(2)
+        finally:
+            self.check()  # nobody but root of the node may read that of a zombie, or of a process that is ending
         return data.decode("utf-8", "surrogateescape").rstrip("\0").split("\0") if data else []
 
     def cgroups(self) -> list[str]:

@@ -101,4 +101,4 @@ def in_user_namespace(bundle: Bundle) -> None:
     for path in [bundle.rootfs, *bundle.rootfs.rglob("*")]:
         os.chown(path, 100000, 100000, follow_symlinks=False)
     possible = run("unshare", "-U", "true", check=False).returncode == 0
-    need(possible, "user namespaces (user.max_user_namespaces, CONFIG_USER_NS)")
+    need(possible, "user namespaces (user.max_user_namespaces, CONFIG_USER_NS)", installed=False)

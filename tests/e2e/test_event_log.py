@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,9 +103,7 @@ def test_whatever_lies_at_its_path_a_container_starts(
     node.events.parent.mkdir(exist_ok=True)
     make(node.events)
     before, hostname = os.lstat(node.events), Path("/etc/hostname").read_text()
-    began = time.monotonic()
     assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=x"])
-    assert time.monotonic() - began < 20
     assert os.lstat(node.events).st_mtime_ns == before.st_mtime_ns
     assert Path("/etc/hostname").read_text() == hostname
 

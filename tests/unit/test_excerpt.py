@@ -133,6 +133,7 @@ def test_two_thousand_absent_names_of_a_kilobyte() -> None:
 
 
 @pytest.mark.native
+@pytest.mark.slow
 def test_ninety_megabytes() -> None:
     """A config.json of 32 MiB could have become 90 MB of log: control characters, in several members of an event."""
     huge = "\x01" * 15_000_000

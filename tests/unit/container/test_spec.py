@@ -235,6 +235,7 @@ def test_annotations_and_unknown_members_may_have_any_spelling() -> None:
     assert spec.annotations == {"Mounts": "1", "mounts": "2"}
 
 
+@pytest.mark.slow
 def test_fold_is_unicodes_simple_folding_of_ascii() -> None:
     """Go's unicode.SimpleFold: the only characters beyond ASCII in an orbit with an ASCII letter are these two."""
     others = {chr(code): fold(chr(code)) for code in range(128, 0x110000) if fold(chr(code)).isascii()}

@@ -39,6 +39,7 @@ def test_thousand_rules_are_compiled_in_half_a_second(root_dir: Path, kind: str)
     assert cpu_of(path, root_dir / "s") < CPU
 
 
+@pytest.mark.slow
 def test_ten_thousand_rules_are_the_most() -> None:
     rules = [{"name": f"r{n}", "env": [{"name": f"A{n}", "value": ""}]} for n in range(10_001)]
     assert len(compile_bytes("p", document(*rules[1:]).encode()).lines) == 10_000

@@ -1,15 +1,20 @@
-"""Builds on file systems that are too small, in a mount namespace of its own: python full_disk.py DIRECTORY.
+"""Builds on a file system with too little room, in a mount namespace of its own: python full_disk.py DIRECTORY.
 
 DIRECTORY has the sources of conftest.Node. Prints "full" for every build that failed with the message of a full disk.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parents[2])]
+
+
+SIZE = 4096
+"""Of the file system, in KiB."""
 
 
 def main(directory: Path) -> None:
@@ -21,7 +26,7 @@ def main(directory: Path) -> None:
     disk = directory / "disk"
     disk.mkdir()
     sources = Sources([str(directory / "trust.d")], str(directory / "system.pem"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}k", "tmpfs", str(disk)], check=True)
     store = disk / "store"
     build(str(store), sources)
     before = read_tree(store / "live")
@@ -30,8 +35,9 @@ def main(directory: Path) -> None:
         subprocess.run(["df", "--output=used", "-k", str(disk)], capture_output=True, check=True).stdout.split()[-1]
     )
     failures = 0
-    for size in range(used, 4096, 4):
-        subprocess.run(["mount", "-o", f"remount,size={size}k", str(disk)], check=True)
+    for size in range(used, SIZE, 4):
+        with (disk / "other").open("wb") as other:  # takes all room but `size` (an ordinary user cannot remount)
+            os.posix_fallocate(other.fileno(), 0, (SIZE - size) * 1024)
         try:
             build(str(store), sources)
         except TrustError as error:

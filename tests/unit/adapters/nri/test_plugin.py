@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +157,7 @@ def slow(plugin: Running, name: str) -> threading.Event:
 
     def wait(pod: Any, container: Any) -> Any:
         if container.name == name:
-            go.wait(20)
+            go.wait(120)
         return create(pod, container)
 
     plugin.decider.create = wait  # type: ignore[method-assign]  # a decision that hangs
@@ -168,13 +167,12 @@ def slow(plugin: Running, name: str) -> threading.Event:
 def test_a_slow_decision_holds_up_nobody_and_is_refused_in_time(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
         go = slow(plugin, "slow")
-        begin = time.monotonic()
         late = plugin.peer.send("CreateContainer", create_request(["GPU=all"], name="slow"))
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}  # before the one that was there first
         stream, response = plugin.peer.response()
         assert (stream, response.status.code) == (late, 7)
         assert "no decision in time" in response.status.message
-        assert time.monotonic() - begin < 15  # and not after the decision
+        assert plugin.plugin._stuck, "it was answered before it was decided"
         assert DEADLINE + 2 * TICK < 2  # what a runtime waits
         go.set()  # the late decision is not sent, and nobody is told that it was applied
         wait_until(lambda: not plugin.plugin._stuck)
