@@ -92,11 +92,13 @@ def from_state_json(base: str) -> str:
 def _bundle_of_state(state: "dict[str, Any]") -> str:
     config = state.get("config")
     labels = config.get("labels") if isinstance(config, dict) else None
-    # runc appends its own label after the labels that it makes of annotations (libcontainer/specconv): the last counts.
-    for label in reversed(labels if isinstance(labels, list) else []):
-        if isinstance(label, str) and label.startswith("bundle="):
-            return label[len("bundle=") :]
-    return _bundle_member(state)
+    found = [str(label) for label in labels if str(label).startswith("bundle=")] if isinstance(labels, list) else []
+    if len(set(found)) > 1:
+        # runc appends its own after those that it makes of annotations, and its `exec` takes the first (SearchLabels).
+        raise Undecided(
+            "an annotation names another bundle than the container's, which runc would take; create it again"
+        )
+    return found[0][len("bundle=") :] if found else _bundle_member(state)
 
 
 def from_status(base: str) -> str:
