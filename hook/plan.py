@@ -169,7 +169,7 @@ def plan(
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
-    if rules and any([key.startswith(STEERING) for key in container.annotations]):
+    if rules and any(key.startswith(STEERING) for key in container.annotations):
         from hook.reserve import annotations  # few containers have one
 
         annotations.want_unsteered(policy.allowed_annotations, container.annotations, outcome)

@@ -22,8 +22,8 @@ FIELD = "annotations"
 STEER = {
     "run.oci.": (
         "crun",
-        "opens a file of the node as standard output or standard error of hooks, loads a library, sends descriptors to a "
-        "socket, replaces seccomp, cgroup and mounts, starts another program (crun.1; find_annotation in src/libcrun)",
+        "opens a file of the node as standard output or standard error of hooks, loads a library, sends descriptors to "
+        "a socket, replaces seccomp, cgroup and mounts, starts another program (crun.1, src/libcrun)",
     ),
     "krun.": ("crun", "sets up libkrun's virtual machine (crun's src/libcrun/handlers/krun.c)"),
     "module.wasm.image/": ("crun, youki", "starts a WebAssembly engine (crun's handler-utils.c, youki's src/workload)"),

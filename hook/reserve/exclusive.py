@@ -131,7 +131,7 @@ class Closed:
         Where everything is allowed first (a privileged container; crun also without any rule), each device is denied.
         Else nothing is denied: cgroup v1 cannot take one device out of a rule for many (runc refuses such a rule, crun
         ignores it). There the rules that open one are left out, and what they give to those devices of the container
-        that it may have is one rule for each of these, at the end.
+        that it may have is one rule for each of these.
         """
         usable = self.usable(rules)
         if not usable:
@@ -145,13 +145,15 @@ class Closed:
             for at, rule in enumerate(rules)
             if at >= said.start and rule.get("allow") and _access(rule) and _scope(rule) in against
         }
-        result = [rule for at, rule in enumerate(rules) if at not in gone]
+        given = []
         for number in sorted(self._kept):
             decided = [(letter, *said.last(number, letter)) for letter in "rwm"]
             letters = "".join([letter for letter, at, allows in decided if allows and at in gone])
             if letters:
-                result.append({"allow": True, **_numbers(number), "access": letters})
-        return result
+                given.append({"allow": True, **_numbers(number), "access": letters})
+        last = max(gone)
+        before = [rule for at, rule in enumerate(rules[:last]) if at not in gone]
+        return before + given + rules[last + 1 :]
 
     def apply(self, target: "Editable") -> None:
         """Take everything out of `target` that must not be there."""

@@ -187,7 +187,7 @@ def test_refusal_of_a_hook(root_dir: Path, stage: str) -> None:
     state = json.dumps({"ociVersion": "1.0.2", "id": EVIL, "status": "creating", "pid": 1, "bundle": str(root_dir)})
     done = adapter(files, "hook", stage, text=files.config.read_text() if stage == "precreate" else state)
     assert done.returncode == 1
-    assert done.stderr.startswith("reassert: refused team-a\\x1b]0;owned")
+    assert done.stderr.startswith("reassert: refused team-a\\x1b]0\\x3bowned")
     assert_harmless(done.stderr)
 
 
