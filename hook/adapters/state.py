@@ -12,7 +12,7 @@ of runc or crun. So all state directories of these runtimes are searched for the
 
 import posix
 
-from hook.base.errors import Undecided
+from hook.base.errors import Undecided, named
 from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import read_file
 from hook.container.spec import ENTRIES, LIMIT
@@ -65,7 +65,9 @@ def bundle_of(
         if bundle:
             bundles.setdefault(bundle, base)
     if not bundles:
-        raise Undecided(f"the real runtime's state of the container is not in {', '.join(searched)}")
+        raise Undecided(
+            f"the real runtime's state of the container is not in {', '.join([named(base, 512) for base in searched])}"
+        )
     if len(bundles) > 1:
         raise Undecided(f"there are different containers with this id in {' and '.join(bundles.values())}")
     return next(iter(bundles))
