@@ -46,7 +46,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         path = error.filename2 or error.filename  # link(2) and rename(2) have two; the second is the new name
         return f"{_inert(str(path))}: {error.strerror}" if path else error.strerror
-    return f"internal error, please report it: {type(error).__name__}: {error}"
+    return f"internal error, please report it: {type(error).__name__}: {_inert(str(error))}"
 
 
 def named(name: str, limit: int = _NAME) -> str:
