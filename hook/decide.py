@@ -182,7 +182,9 @@ class Case:
 
     def refused(self, reasons: str) -> str:
         """The line for the engine."""
-        return f"refused {self.who or self.container_id or 'a container'}: {reasons}"
+        from hook.base.errors import named
+
+        return f"refused {named(str(self.who or self.container_id or 'a container'), 1024)}: {reasons}"
 
 
 def gather(

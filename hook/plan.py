@@ -2,7 +2,7 @@
 
 from hook.container.identity import Identity
 from hook.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
-from hook.reserve import Outcome, Reason, env, mounts
+from hook.reserve import STEERING, Outcome, Reason, env, mounts
 from hook.reserve.env import Reserved
 
 TYPE_CHECKING = False
@@ -169,4 +169,9 @@ def plan(
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
+    if rules and any(key.startswith(STEERING) for key in container.annotations):
+        from hook.reserve import annotations  # few containers have one
+
+        annotations.want_unsteered(policy.allowed_annotations, container.annotations, outcome)
+        wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
     return Plan(policy, matches, outcome, kinds=wanted)

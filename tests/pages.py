@@ -29,6 +29,7 @@ from hook.adapters import usage  # noqa: E402  # likewise
 from hook.adapters.nri.metrics import Metrics  # noqa: E402  # likewise
 from hook.cli import GROUPS, command_line  # noqa: E402  # likewise
 from hook.policy.check import schema  # noqa: E402  # likewise
+from hook.reserve.annotations import HARMLESS, STEER  # noqa: E402  # likewise
 from hook.trust.expand import table as trust_table  # noqa: E402  # likewise
 
 ADAPTERS = ("runtime", "nri", "hook", "precreate")
@@ -151,6 +152,16 @@ def _values(field: dict[str, Any]) -> str:
             return "list of " + ", ".join(f"`{value}`" for value in items["enum"])
         return "list of absolute paths" if items.get("$ref") == "#/$defs/path" else "list"
     return {"string": "text", "object": "mapping", "integer": "number"}[kind]
+
+
+def steering() -> str:
+    """Which annotations steer a runtime, and which of them stay."""
+    rows = []
+    for start, (runtimes, what) in STEER.items():
+        stay = [f"`{key}`" + (f" with {' or '.join(HARMLESS[key])}" if HARMLESS[key] else "") for key in HARMLESS]
+        name = f"`{start}*`" if start.endswith((".", "/")) else f"`{start}`"
+        rows.append([name, runtimes, what, ", ".join(text for text in stay if text.startswith(f"`{start}"))])
+    return table(["annotation", "read by", "what it does, and the source", "stays"], rows)
 
 
 # -- trust
@@ -325,6 +336,7 @@ def pages() -> dict[Path, str]:
         "trust layouts": trust_layouts,
         "trust stacks": trust_stacks,
         **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},
+        "annotations that steer": steering,
         "fields of annotation": lambda: fields("annotation"),
     }
     found: dict[Path, str] = {}

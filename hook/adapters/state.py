@@ -12,7 +12,7 @@ of runc or crun. So all state directories of these runtimes are searched for the
 
 import posix
 
-from hook.base.errors import Undecided
+from hook.base.errors import Undecided, named
 from hook.base.jsontext import Malformed, bounded, decode, parse
 from hook.base.system import read_file
 from hook.container.spec import ENTRIES, LIMIT
@@ -65,7 +65,9 @@ def bundle_of(
         if bundle:
             bundles.setdefault(bundle, base)
     if not bundles:
-        raise Undecided(f"the real runtime's state of the container is not in {', '.join(searched)}")
+        raise Undecided(
+            f"the real runtime's state of the container is not in {', '.join([named(base, 512) for base in searched])}"
+        )
     if len(bundles) > 1:
         raise Undecided(f"there are different containers with this id in {' and '.join(bundles.values())}")
     return next(iter(bundles))
@@ -92,11 +94,13 @@ def from_state_json(base: str) -> str:
 def _bundle_of_state(state: "dict[str, Any]") -> str:
     config = state.get("config")
     labels = config.get("labels") if isinstance(config, dict) else None
-    # runc appends its own label after the labels that it makes of annotations (libcontainer/specconv): the last counts.
-    for label in reversed(labels if isinstance(labels, list) else []):
-        if isinstance(label, str) and label.startswith("bundle="):
-            return label[len("bundle=") :]
-    return _bundle_member(state)
+    found = [str(label) for label in labels if str(label).startswith("bundle=")] if isinstance(labels, list) else []
+    if len(set(found)) > 1:
+        # runc appends its own after those that it makes of annotations, and its `exec` takes the first (SearchLabels).
+        raise Undecided(
+            "an annotation names another bundle than the container's, which runc would take; create it again"
+        )
+    return found[0][len("bundle=") :] if found else _bundle_member(state)
 
 
 def from_status(base: str) -> str:

@@ -41,10 +41,10 @@ def ended(error: BaseException, arguments: "list[str]") -> int:
     """
     command, *own = arguments
     if not isinstance(error, Usage):
-        say(describe(error))
+        say(describe(error), command == "hook")
         return 1
     if {"-h", "--help"}.isdisjoint(own[: own.index("--")] if "--" in own else own):
-        say(f"{error}; see reassert {command} --help")
+        say(f"{error}; see reassert {command} --help", command == "hook")
         return 2
     posix.write(1, (RUNTIME if command == "runtime" else HOOK).encode())
     return 0

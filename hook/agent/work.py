@@ -25,7 +25,7 @@ from hook.agent.cold import BUNDLE, ERROR, LATE, MOUNT, OPTIONS, PATH, PIPE, PRO
 from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
-from hook.base.files import parents_stderr
+from hook.base.files import OWN, hooks_stderr
 from hook.base.system import is_file, is_link, read_fd, replace_file, temporary_of
 from hook.base.text import message
 from hook.container.spec import LIMIT
@@ -86,12 +86,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
     def say(self, text: str, is_hook: bool = False) -> None:
         """Adds a line for the caller's standard error, with the words of a cold start."""
         line = f"reassert: {message(text)}\n"
-        self._said.append(line)
-        if is_hook:
-            stderr = parents_stderr(self._pid)
-            if stderr >= 0:
-                with open(stderr, "wb", buffering=0) as file, contextlib.suppress(OSError):
-                    file.write(line.encode())
+        stderr = hooks_stderr(self._pid) if is_hook else OWN
+        if stderr == OWN:
+            self._said.append(line)
+        elif stderr >= 0:
+            with open(stderr, "wb", buffering=0) as file, contextlib.suppress(OSError):
+                file.write(line.encode())
 
     def options(self, request: Request) -> Options:
         """Returns the options of the wrapper. They are the same in each request of one dispatcher. Raises Usage."""

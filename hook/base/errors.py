@@ -1,5 +1,8 @@
 """The exceptions of reassert, and their text for users. Part of the start path: builtins only."""
 
+_ACTIVE = frozenset("`$&|;<>()")
+"""Characters by which a shell ends a command, opens a file or substitutes something. Messages reach files."""
+
 _NAME = 64
 """Bytes of UTF-8 that are kept of a name or path inside a message, so that text.STRING bytes hold the reason too."""
 
@@ -42,14 +45,23 @@ def describe(error: BaseException) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         path = error.filename2 or error.filename  # link(2) and rename(2) have two; the second is the new name
-        return f"{path}: {error.strerror}" if path else error.strerror
-    return f"internal error, please report it: {type(error).__name__}: {error}"
+        return f"{_inert(str(path))}: {error.strerror}" if path else error.strerror
+    return f"internal error, please report it: {type(error).__name__}: {_inert(str(error))}"
 
 
-def named(name: str) -> str:
-    """A name or path of a pod, as a message quotes it: a longer one is cut."""
-    if len(name) <= _NAME and name.isascii():
+def named(name: str, limit: int = _NAME) -> str:
+    """A name or path of a pod, as a message quotes it: a longer one is cut, and nothing in it is code for a shell."""
+    if len(name) <= limit and name.isascii() and _ACTIVE.isdisjoint(name):
         return name
     from hook.base.text import shortened
 
-    return shortened(name, _NAME)
+    return shortened(name, limit, _inert)
+
+
+def _inert(text: str) -> str:
+    """The text with each of _ACTIVE escaped."""
+    if _ACTIVE.isdisjoint(text):
+        return text
+    from hook.base.text import inert
+
+    return inert(text, _ACTIVE)

@@ -60,31 +60,45 @@ def ownership_problem(path: str, status: posix.stat_result) -> str:
 def say(text: str, is_hook: bool = False) -> None:
     """Print one line on standard error, with control characters escaped. A closed standard error is no error.
 
-    `is_hook`: on the runtime's, if this process is a hook that has none.
+    `is_hook`: on the runtime's, if this process is a hook whose own the runtime may have opened for an annotation.
     """
     try:
-        if is_hook and (stderr := parents_stderr("self")) >= 0:
-            posix.dup2(stderr, 2)
-        write_all(2, f"reassert: {message(text)}\n".encode())
+        stderr = hooks_stderr("self") if is_hook else OWN
+        if stderr != NONE:
+            write_all(2 if stderr == OWN else stderr, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
 
 
-def parents_stderr(pid: "int | str") -> int:
-    """Opens the standard error of a process's parent if the process's own is /dev/null, else returns -1.
+OWN, NONE = -1, -2
 
-    crun starts hooks with /dev/null, and engines read crun's own. `pid`: of the process, or "self".
+
+def hooks_stderr(pid: "int | str") -> int:
+    """Where a hook may write: OWN standard error, a descriptor of its runtime's, which this opens, or NONE.
+
+    runc gives hooks a pipe. crun gives them /dev/null, or a file of the node that the annotation run.oci.hooks.stderr
+    names and that crun opens as root. Others pass on their own, which is the parent's too. An engine reads the
+    runtime's, and the runtime has it open for writing. `pid`: of the process, or "self".
     """
     try:
-        if posix.stat(f"/proc/{pid}/fd/2").st_rdev == posix.stat("/dev/null").st_rdev:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
-            if parent > 1:
-                flags = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
-                return posix.open(f"/proc/{parent}/fd/2", flags)
+        if posix.readlink(f"/proc/{pid}/fd/2").startswith(("pipe:[", "socket:[")):
+            return OWN
+        own = posix.stat(f"/proc/{pid}/fd/2")
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+        if parent <= 1:
+            return NONE
+        runtimes = posix.stat(f"/proc/{parent}/fd/2")
+        if (own.st_dev, own.st_ino) == (runtimes.st_dev, runtimes.st_ino):
+            return OWN
+        with open(f"/proc/{parent}/fdinfo/2", "rb") as file:
+            access = int(file.read().partition(b"flags:")[2].split()[0], 8) & (posix.O_WRONLY | posix.O_RDWR)
+        if access:
+            flags = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+            return posix.open(f"/proc/{parent}/fd/2", flags)
     except (OSError, ValueError, IndexError):
         pass
-    return -1
+    return NONE
 
 
 def discard_output() -> None:

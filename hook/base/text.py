@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 STRING = 256
 """Bytes of UTF-8 that are kept of one string in a message."""
@@ -64,16 +64,24 @@ def measure(text: str) -> "tuple[int, str]":
     return size, digest.hexdigest()[:16]
 
 
-def shortened(text: str, limit: int = STRING) -> str:
+def inert(text: str, active: "frozenset[str]") -> str:
+    r"""The text with these characters of ASCII escaped: `\x24`."""
+    return "".join([f"\\x{ord(c):02x}" if c in active else c for c in text])
+
+
+def shortened(text: str, limit: int = STRING, escaped: "Callable[[str], str]" = str) -> str:
     """The text, or a prefix with the length and hash of the whole: `abc… (1000 bytes, sha256 12ab…)`.
 
-    For text of a pod that a message quotes. The result is at most 60 bytes longer than `limit`.
+    For text of a pod that a message quotes. The result is at most 60 bytes longer than `limit`. `escaped`: returns the
+    text as it is shown.
     """
     kept = head(text, limit)
-    if kept is text:
-        return text
+    whole = escaped(kept)
+    shown = head(whole, limit)
+    if kept is text and shown is whole:
+        return whole
     size, digest = measure(text)
-    return f"{kept}… ({size} bytes, sha256 {digest})"
+    return f"{shown}… ({size} bytes, sha256 {digest})"
 
 
 def joined(reasons: "Sequence[object]") -> str:

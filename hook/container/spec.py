@@ -3,7 +3,7 @@
 Part of the start path: builtins only. Field names are the runtime-spec's.
 """
 
-from hook.base.errors import Unacceptable, named
+from hook.base.errors import TooLarge, Unacceptable, named
 from hook.base.jsontext import Malformed, Strings, bounded, decode, encode, encode_strings, fold, members, parse
 
 TYPE_CHECKING = False
@@ -133,7 +133,7 @@ class Spec:
         return self._replaceable() != self._original
 
     def render(self) -> bytes:
-        """The text with the replaced parts in it."""
+        """The text with the replaced parts in it. Raises TooLarge: nothing is written that reassert would not read."""
         env, mounts, annotations, devices, device_rules, hooks = self._original
         was = {"mounts": mounts, "annotations": annotations, "hooks": hooks}
         values = [(name, getattr(self, name)) for name in was if getattr(self, name) != was[name]]
@@ -145,7 +145,12 @@ class Spec:
         if self.env != env:
             splices.append(splice(self._process, self._members["process"][1], "env", encoded(self.env)))
         self._splices = splices
-        return apply(self._text, splices)
+        what = f"{self.where} as corrected"
+        if len(self._text) + sum([len(new) for _, _, new in splices]) <= LIMIT:
+            data = apply(self._text, splices)
+            if len(data) <= LIMIT:
+                return bounded(data, ENTRIES, what)
+        raise TooLarge(f"{what} is larger than the limit of {LIMIT} bytes")
 
     def env_in(self, data: bytes) -> "Entries":
         """process.env of what `render` returned last. Raises Malformed."""

@@ -51,6 +51,7 @@ class Compiled:
             "excludedTypes": list(exclude.get("containerTypes") or []),
             "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
             "eventLog": _event_log(spec.get("eventLog") or {}),
+            "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
             "rules": len(rules),
             "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
             "index": index,

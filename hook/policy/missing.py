@@ -25,6 +25,7 @@ NO_RULES: "dict[str, Any]" = {
     "excludedTypes": [],
     "kubeletRoot": KUBELET_ROOT,
     "eventLog": [],
+    "allowedAnnotations": [],
     "rules": 0,
     "trust": {},
     "index": {},

@@ -85,6 +85,7 @@ class Policy:
         self.excluded_types: list[str] = header["excludedTypes"]
         self.kubelet_root: str = header["kubeletRoot"]
         self.event_log: list[Any] = header.get("eventLog", [])
+        self.allowed_annotations: list[str] = header.get("allowedAnnotations", [])
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 

@@ -122,6 +122,7 @@ def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, 
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
             **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
+            **({"allowedAnnotations": policy.allowed_annotations} if policy.allowed_annotations else {}),
             "rules": [_rule(rule, policy.mode, (trust or {}).get(rule.name)) for rule in policy.candidates(None)],
         },
     }

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 SHOWN = 64
 """How many of the container's own entries one edit describes. The rest is only counted."""
 
+STEERING = ("run.oci.", "krun.", "module.wasm.image/", "org.criu.", "org.systemd.property.", "bundle", "dev.gvisor.")
+"""How annotations begin that tell a runtime to do something beside the spec (hook.reserve.annotations.STEER)."""
+
 EDITS = 1000
 """How many edits of one kind a container may need: each costs time and memory, and no honest pod needs so many."""
 

@@ -97,13 +97,13 @@ class Closed:
         if not source.startswith("/") and self.patterns:
             return self.patterns[0][0], "what a path that is relative to the bundle leads to"
         rule = self._placed.get((clean(source), path))
-        return (rule, source) if rule else self._first(self._facts.sources.get(source, set()), path)
+        return (rule, named(source)) if rule else self._first(self._facts.sources.get(source, set()), path)
 
     def _first(self, shown: "set[Number]", path: str) -> "tuple[Rule, str] | None":
         for number in sorted(shown):
             rule = self.rule_for(number, path)
             if rule:
-                return rule, f"{named(self.path(number))} ({words(number)})"
+                return rule, f"{self.path(number)} ({words(number)})"
         return None
 
     def is_ours(self, path: str) -> bool:
@@ -115,36 +115,45 @@ class Closed:
         return self._first(self.directories.get(inode, set()), path)
 
     def path(self, number: "Number") -> str:
-        """Where the node has a device."""
-        return self.nodes[number][1] if number in self.nodes else "a device"
+        """Where the node has a device, or the container; as a message quotes it."""
+        return named(self.nodes[number][1]) if number in self.nodes else "a device"
 
     # -- cgroup rules
 
     def usable(self, rules: "list[Json]") -> "list[Number]":
         """The devices that cgroup rules let the container read or write, though it must not have them."""
-        return [number for number in sorted(self.nodes) if _opens(rules, number)]
+        said = _Said(rules)
+        return [number for number in sorted(self.nodes) if said.opens(number)]
 
     def narrowed(self, rules: "list[Json]") -> "list[Json]":
         """The rules without that access.
 
         Where everything is allowed first (a privileged container; crun also without any rule), each device is denied.
         Else nothing is denied: cgroup v1 cannot take one device out of a rule for many (runc refuses such a rule, crun
-        ignores it). There a rule for many is replaced by rules for those devices of the container that it may have.
+        ignores it). There the rules that open one are left out, and what they give to those devices of the container
+        that it may have is one rule for each of these.
         """
         usable = self.usable(rules)
         if not usable:
             return rules
-        start, everything = _beginning(rules)
-        if everything:
+        said = _Said(rules)
+        if said.everything:
             return rules + [{"allow": False, **_numbers(number), "access": "rw"} for number in usable]
-        result = rules[:start]
-        for rule in rules[start:]:
-            if not rule.get("allow") or not any(_covers(rule, number) and _access(rule) for number in usable):
-                result.append(rule)
-            elif not _is_exact(rule):
-                kept = [number for number in sorted(self._kept) if _covers(rule, number)]
-                result += [{**rule, **_numbers(number)} for number in kept]
-        return result
+        against = {scope for number in usable for scope in _scopes(number)}
+        gone = {
+            at
+            for at, rule in enumerate(rules)
+            if at >= said.start and rule.get("allow") and _access(rule) and _scope(rule) in against
+        }
+        given = []
+        for number in sorted(self._kept):
+            decided = [(letter, *said.last(number, letter)) for letter in "rwm"]
+            letters = "".join([letter for letter, at, allows in decided if allows and at in gone])
+            if letters:
+                given.append({"allow": True, **_numbers(number), "access": letters})
+        last = max(gone)
+        before = [rule for at, rule in enumerate(rules[:last]) if at not in gone]
+        return before + given + rules[last + 1 :]
 
     def apply(self, target: "Editable") -> None:
         """Take everything out of `target` that must not be there."""
@@ -199,7 +208,8 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     if usable:
         rule = min((closed.nodes[number][0] for number in usable), key=lambda rule: not rule.deny)
         names = ", ".join(f"{closed.path(number)} ({words(number)})" for number in usable[:SHOWN])
-        giving = [r for r in container.device_rules if r.get("allow") and any(_covers(r, n) for n in usable)]
+        against = {scope for number in usable for scope in _scopes(number)}
+        giving = [r for r in container.device_rules if r.get("allow") and (_is_everything(r) or _scope(r) in against)]
         what = f"cgroup rules let the container use {names}"
         _add(outcome, rule, Drop(rule.name, RULES, what, giving[:SHOWN]))
 
@@ -245,15 +255,16 @@ def _beginning(rules: "list[Json]") -> "tuple[int, bool]":
     return last + 1, last < 0 or bool(rules[last].get("allow"))
 
 
-def _is_exact(rule: "Json") -> bool:
-    return all(rule.get(key) not in (None, -1) for key in ("major", "minor"))
+def _scope(rule: "Json") -> "tuple[object, ...]":
+    """What a cgroup rule is about: type, major and minor number, None for any number."""
+    values = (rule.get("type"), *[None if rule.get(key) == -1 else rule.get(key) for key in ("major", "minor")])
+    return tuple([value if isinstance(value, (str, int, float, type(None))) else repr(value) for value in values])
 
 
-def _covers(rule: "Json", number: "Number") -> bool:
-    if _is_everything(rule):
-        return True
-    same = all(rule.get(key) in (None, -1, wanted) for key, wanted in (("major", number[1]), ("minor", number[2])))
-    return same and rule.get("type") == number[0]
+def _scopes(number: "Number") -> "list[tuple[object, ...]]":
+    """The scopes of all rules that are about a device."""
+    kind, major, minor = number
+    return [(kind, major, minor), (kind, major, None), (kind, None, minor), (kind, None, None)]
 
 
 def _access(rule: "Json") -> "set[str]":
@@ -265,17 +276,32 @@ def _numbers(number: "Number") -> "Json":
     return {"type": number[0], "major": number[1], "minor": number[2]}
 
 
-def _opens(rules: "list[Json]", number: "Number") -> bool:
-    """Whether some runtime on some cgroup version would let a container open the device.
+class _Said:
+    """What cgroup rules say about devices: of all rules for one scope only the last one about a letter counts.
 
-    Where nothing is allowed first, a rule that denies takes back only what a rule for the same numbers gave.
+    So the time for all devices grows with the number of rules plus that of devices. `start`, `everything`: as
+    `_beginning`.
     """
-    start, everything = _beginning(rules)
-    given: dict[tuple[object, ...], set[str]] = {(): {"r", "w"} if everything else set()}
-    for rule in rules[start:]:
-        if not _covers(rule, number):
-            continue
-        key = () if everything else (rule.get("type"), rule.get("major"), rule.get("minor"))
-        had = given.get(key, set())
-        given[key] = had | _access(rule) if rule.get("allow") else had - _access(rule)
-    return any(given.values())
+
+    def __init__(self, rules: "list[Json]") -> None:
+        self.start, self.everything = _beginning(rules)
+        self._last: dict[tuple[object, ...], dict[str, tuple[int, bool]]] = {}
+        for at in range(self.start, len(rules)):
+            letters = self._last.setdefault(_scope(rules[at]), {})
+            for letter in set(str(rules[at].get("access") or "rwm")) & {"r", "w", "m"}:
+                letters[letter] = at, bool(rules[at].get("allow"))
+
+    def last(self, number: "Number", letter: str) -> "tuple[int, bool]":
+        """The position of the last rule about a letter of a device, -1 without one, and whether it is allowed then."""
+        said = [self._last.get(scope, {}).get(letter) for scope in _scopes(number)]
+        return max([one for one in said if one], default=(-1, self.everything))
+
+    def opens(self, number: "Number") -> bool:
+        """Whether some runtime on some cgroup version would let a container open the device.
+
+        Where nothing is allowed first, a rule that denies takes back only what a rule for the same numbers gave.
+        """
+        if self.everything:
+            return self.last(number, "r")[1] or self.last(number, "w")[1]
+        said = [self._last.get(scope, {}) for scope in _scopes(number)]
+        return any(letters[letter][1] for letters in said for letter in "rw" if letter in letters)

@@ -64,8 +64,8 @@ def _shared_above(volume: str, path: str) -> str:
 
 def _nothing_made(volume: str, mount: "OciMount", path: str) -> str:
     return (
-        f"mount {named(volume)} is above the reserved mount {named(path)} and of type {mount['type']}: no mount point "
-        "can be made in it"
+        f"mount {named(volume)} is above the reserved mount {named(path)} and of type {named(str(mount['type']))}: no "
+        "mount point can be made in it"
     )
 
 

@@ -124,7 +124,7 @@ static enum answer understood(const struct frame *frame, const char **rest, size
 		return COLD;
 	const int is_one = *size > 1 && strlen(strings) == *size - 1;
 	if ((kind == GO && !*size) || (kind == CHANGED && *size) || (kind == COLD && is_one) ||
-	    (kind == REFUSED && *size > 2 && *strings)) { /* one character is the status, then the message */
+	    (kind == REFUSED && *size > 1 && *strings)) { /* one character is the status, then the message, which may be empty */
 		*rest = strings;
 		return (enum answer)kind;
 	}

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED
+from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED, config
 from e2e.support import EXHAUSTIVE, REASSERT, Node, scratch
+from hook.container.spec import LIMIT
 
 MEGABYTES = 128
 SECONDS = 1.0
@@ -130,3 +131,16 @@ def test_a_decision_is_bounded(node: Node, adapter: str, shape: str) -> None:
     if taken.status:
         assert taken.said.startswith("reassert: refused ") or adapter == "exec"
         assert taken.said.count("\n") == 1
+
+
+@pytest.mark.parametrize("adapter", ["runtime", "precreate"])
+@pytest.mark.parametrize("what", ["bytes", "entries"])
+def test_result_that_no_adapter_would_read_is_refused_and_not_written(node: Node, adapter: str, what: str) -> None:
+    """The hook and exec read config.json again. The engine's is below both limits, the corrected one is not."""
+    text = config(more='"x":[0' + ",0" * 99_960 + "]" if what == "entries" else '"x":""')
+    if what == "bytes":
+        text = text.replace('"x":""', f'"x":"{"v" * (LIMIT - len(text) - 100)}"')
+    taken = cost(node, adapter, text)
+    assert taken.status == 1
+    assert f"as corrected {'is larger than' if what == 'bytes' else 'has lists and objects of more than'}" in taken.said
+    assert (node.directory / "k8s.io/0a1b/config.json").read_text() == text

@@ -17,7 +17,8 @@ from unit.kubelet import entry, write_checkpoint
 
 from e2e.agent.support import Agent
 from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
-from e2e.support import RUNTIMES, Bundle, Node, Running, run
+from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, run
+from e2e.test_bounds import MEGABYTES
 from e2e.test_hook import in_user_namespace
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -404,3 +405,34 @@ def test_broken_record_is_undecided(machine: Machine, real: str) -> None:
     machine.node.compile(good.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
     with start(machine, real):
         pass
+
+
+@pytest.mark.parametrize("adapter", ["runtime", "precreate"])
+def test_rules_for_many_devices_do_not_multiply_with_devices(machine: Machine, adapter: str) -> None:
+    """Each of the container's devices gets one rule, however many rules for all of them there were."""
+    many = 1_000
+    for number in range(many):
+        machine.devices.append({"path": f"/dev/d{number}", "type": "c", "major": MAJOR + 1, "minor": number})
+        machine.rules.append({"allow": True, "type": "c", "access": "rwm"})
+    machine.bundle.spec["linux"]["cgroupsPath"] = "a.slice:cri-containerd:0a1b"  # for precreate
+    machine.bundle.save()
+    config = machine.bundle.config
+    size = config.stat().st_size
+    command = [str(REASSERT), "hook", *machine.node.options(), "precreate"]
+    if adapter == "runtime":
+        bundle = str(machine.bundle.directory)
+        command = [str(REASSERT), "runtime", "--real", "/bin/true", *machine.node.options(), "--"]
+        command += ["create", "--bundle", bundle, "x"]
+    output = machine.node.directory / "output"
+    done = run(
+        *("/usr/bin/time", "--quiet", "--format", "%M", "sh", "-c", 'exec "$@" > "$0"', str(output), *command),
+        input=config.read_text(),
+        cwd=machine.bundle.directory,
+    )
+    assert int(done.stderr) / 1024 < MEGABYTES
+    made = config if adapter == "runtime" else output
+    assert made.stat().st_size < 2 * size
+    rules = json.loads(made.read_text())["linux"]["resources"]["devices"]
+    ours = [rule["minor"] for rule in rules if rule.get("major") == MAJOR + 1]
+    assert ours == list(range(many))
+    assert len(rules) == 1 + many + 1  # the rule against all, and the allocated device

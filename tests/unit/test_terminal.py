@@ -187,8 +187,31 @@ def test_refusal_of_a_hook(root_dir: Path, stage: str) -> None:
     state = json.dumps({"ociVersion": "1.0.2", "id": EVIL, "status": "creating", "pid": 1, "bundle": str(root_dir)})
     done = adapter(files, "hook", stage, text=files.config.read_text() if stage == "precreate" else state)
     assert done.returncode == 1
-    assert done.stderr.startswith("reassert: refused team-a\\x1b]0;owned")
+    assert done.stderr.startswith("reassert: refused team-a\\x1b]0\\x3bowned")
     assert_harmless(done.stderr)
+
+
+CODE = ";x$(>OWNED)`>OWNED`|x>OWNED<OWNED&&>OWNED&>OWNED #(x)"
+
+
+@pytest.mark.parametrize("way", ["create", "exec", "createRuntime", "precreate"])
+def test_refusal_is_no_code_for_a_shell(root_dir: Path, way: str) -> None:
+    """A message can land in a file that a shell reads, whoever opened it."""
+    files = Files(root_dir, CODE)
+    files.policy.write_text(document({**RULE, "onConflict": "Deny"}))
+    text = json.dumps({"ociVersion": "1.0.2", "id": CODE, "status": "creating", "pid": 1, "bundle": str(root_dir)})
+    if way in ("create", "exec"):
+        arguments = ["create", "--bundle", str(root_dir), CODE] if way == "create" else ["exec", CODE, "sh"]
+        done = adapter(files, "runtime", "--root", f"{root_dir}/state", "--log", f"{root_dir}/log", *arguments)
+    else:
+        done = adapter(files, "hook", way, text=files.config.read_text() if way == "precreate" else text)
+    assert done.returncode in (1, 255)
+    assert "\\x24\\x28>" not in done.stderr
+    assert "\\x24\\x28\\x3eOWNED\\x29" in done.stderr
+    (root_dir / "empty").mkdir()
+    for said in (done.stderr, (root_dir / "log").read_text() if way == "create" else ""):
+        subprocess.run(["sh"], input=said, cwd=root_dir / "empty", text=True, capture_output=True, timeout=60)
+        assert list((root_dir / "empty").iterdir()) == []
 
 
 def test_refusal_is_bounded(root_dir: Path) -> None:

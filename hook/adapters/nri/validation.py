@@ -21,7 +21,7 @@ from hook.adapters.nri.asked import Asked
 from hook.adapters.nri.creation import Decider, Reply, version_at_least
 from hook.adapters.nri.report import Report
 from hook.base.compare import clean
-from hook.base.errors import Undecided
+from hook.base.errors import Undecided, named
 from hook.container.cdi import DIRECTORIES, edits_of_devices, items
 from hook.container.identity import Identity
 from hook.decide import NOWHERE, Done
@@ -99,10 +99,10 @@ class Validator(Decider):
                 raise Undecided(merged.problem)
             wrong = edits_left(decided, case.container)
             audit = decided.audit_only()  # then nothing was corrected, and the first event names it
-            named = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
+            said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
             reasons = {str(each) for each in first.reasons} if first else set()
-            is_new = bool(named) or any(str(each) not in reasons for each in decided.reasons())
-            denials = [_reason(edit, case.container, merged.owners) for edit in named]
+            is_new = bool(said) or any(str(each) not in reasons for each in decided.reasons())
+            denials = [_reason(edit, case.container, merged.owners) for edit in said]
             return Done(NOWHERE, denials, wrong)
 
         verdict = self._settle(case, read, act)
@@ -250,7 +250,7 @@ class Merged(Asked):
         unknown = [name for name in names if name not in [of for of, _ in found]]
         if unknown:
             where = " or ".join(DIRECTORIES)
-            raise Undecided(f"CDI device {unknown[0]}, which an NRI plugin injects, is in no spec in {where}")
+            raise Undecided(f"CDI device {named(unknown[0])}, which an NRI plugin injects, is in no spec in {where}")
         for name, edits in found:
             owner = f"CDI device {name}, which {_plugin(asked.get(name, ''))} injected"
             for entry in items(edits, "env", str):
@@ -296,9 +296,9 @@ def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]
     if isinstance(edit, PlaceMount):
         names.update(map(clean, mount_leftovers(edit, container.mounts, own_parts(edit, container))))
     kind = "mount" if isinstance(edit, DropMount) else edit.kind
-    found = sorted({owners[kind, name] for name in names if (kind, name) in owners})
+    found = sorted({named(owners[kind, name], 256) for name in names if (kind, name) in owners})
     by = f", because of {' and '.join(found)}" if found else ""
-    wrong = edit.conflict() if isinstance(edit, Drop) else f"{edit.kind} {edit.name} is not as reserved"
+    wrong = edit.conflict() if isinstance(edit, Drop) else f"{edit.kind} {named(edit.name)} is not as reserved"
     return Reason(edit.rule, edit.kind, f"{wrong} after the changes of all NRI plugins{by}")
 
 

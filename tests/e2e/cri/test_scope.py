@@ -129,3 +129,20 @@ def test_a_rule_for_others_leaves_a_container_alone(start_pod: StartPod, node: N
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == OVERRIDDEN
     assert "LD_PRELOAD=x" not in container.exec_environ()
     assert "reassert/decision" not in containerd.annotations(container.id)
+
+
+def test_annotations_that_steer_a_runtime_do_not_arrive(
+    start_pod: StartPod, node: Node, containerd: Containerd, tmp_path: Path
+) -> None:
+    """Through a handler that lets all annotations of pods and containers through; docs/policy.md lists them."""
+    file = str(tmp_path / "opened")
+    asked = {"run.oci.hooks.stderr": file, "bundle": "/x", "run.oci.keep_original_groups": "1"}
+    container = start_pod("open", annotations={**asked, "pods/own": "arrived"}).run(annotations=asked)
+    notes = containerd.annotations(container.id)
+    assert {key: notes.get(key) for key in (*asked, "pods/own")} == {
+        "run.oci.hooks.stderr": None,
+        "bundle": None,
+        "run.oci.keep_original_groups": "1",
+        "pods/own": "arrived",
+    }
+    assert not (tmp_path / "opened").exists()

@@ -134,3 +134,29 @@ def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin
     wait_for(adjusted, "an adjusted container")
     events = [line["event"] for line in plugin.said()]
     assert events.count("nri.unread") == ("1.7" in containerd.cri.version()) * events.count("nri.connected")
+
+
+def test_annotations_that_steer_a_runtime_do_not_arrive(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, tmp_path: Path
+) -> None:
+    """NRI can remove them. The hook that looks afterwards would refuse the container for one that is left."""
+    start_plugin()
+    file = str(tmp_path / "opened")
+    asked = {"run.oci.hooks.stderr": file, "bundle": "/x", "run.oci.keep_original_groups": "1"}
+    container = start_pod("open", annotations={**asked, "pods/own": "arrived"}).run(annotations=asked)
+    notes = containerd.annotations(container.id)
+    assert {key: notes.get(key) for key in (*asked, "pods/own")} == {
+        "run.oci.hooks.stderr": None,
+        "bundle": None,
+        "run.oci.keep_original_groups": "1",
+        "pods/own": "arrived",
+    }
+    assert not (tmp_path / "opened").exists()
+
+
+def test_without_the_plugin_the_second_line_refuses_an_annotation_that_steers_a_runtime(
+    start_pod: StartPod, node: Node
+) -> None:
+    with pytest.raises(CriError):
+        start_pod("open").run(annotations={"krun.cpus": "1"})
+    assert "annotation krun.cpus is not what the policy wants" in str(node.logged()[-1]["denials"])

@@ -64,7 +64,7 @@ class Wrapper:
         self.create()
         state = self.directory / "0a" / "state.json"
         state.parent.mkdir()
-        labels = ["bundle=/elsewhere", f"bundle={self.config.parent}"]
+        labels = ["a=b", f"bundle={self.config.parent}"]
         state.write_text(json.dumps({"config": {"labels": labels}}))
 
 

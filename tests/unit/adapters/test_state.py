@@ -10,7 +10,7 @@ import pytest
 from hook.adapters.state import bundle_of
 from hook.base.errors import Undecided
 
-RUNC = ("state.json", {"config": {"labels": ["bundle=/elsewhere", "a=b", "bundle=BUNDLE"]}})
+RUNC = ("state.json", {"config": {"labels": ["a=b", "bundle=BUNDLE"]}})
 CRUN = ("status", {"pid": 1, "bundle": "BUNDLE"})
 YOUKI = ("state.json", {"id": "0a", "bundle": "BUNDLE"})
 
@@ -59,6 +59,14 @@ def test_two_records_must_agree_on_the_bundle(tmp_path: Path) -> None:
     record(tmp_path / "youki", YOUKI, "/other")
     with pytest.raises(Undecided, match=r"different containers with this id in .*/runc/0a and .*/youki/0a"):
         bundle_of("0a", None, "/usr/bin/crun", environment)
+
+
+@pytest.mark.parametrize("label", ["bundle=/elsewhere", "bundle=/elsewhere=x", "bundle="])
+def test_annotation_that_names_another_bundle_leaves_it_undecided(tmp_path: Path, label: str) -> None:
+    """runc appends its own label after those of annotations, and its exec takes the first."""
+    record(tmp_path, ("state.json", {"config": {"labels": [label, "a=b", "bundle=BUNDLE"]}}), "/b")
+    with pytest.raises(Undecided, match="an annotation names another bundle"):
+        bundle_of("0a", str(tmp_path), "/usr/sbin/runc", {})
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"bundle": 3}', "[]"])

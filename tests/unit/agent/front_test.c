@@ -67,7 +67,8 @@ static void examples(void)
 
 	assert(ANSWER_OF(P "G") == GO && ANSWER_OF(P "G\0") == COLD && ANSWER_OF(P "Gx\0") == COLD);
 	assert(ANSWER_OF(P "Aa\0\0b\0") == CHANGED && ANSWER_OF(P "Aa") == COLD && ANSWER_OF(P "A") == COLD);
-	assert(ANSWER_OF(P "R\1why\0") == REFUSED && ANSWER_OF(P "R\0why\0") == COLD && ANSWER_OF(P "R\1\0") == COLD);
+	assert(ANSWER_OF(P "R\1why\0") == REFUSED && ANSWER_OF(P "R\0why\0") == COLD && ANSWER_OF(P "R\1") == COLD);
+	assert(ANSWER_OF(P "R\1\0") == REFUSED); /* the agent has written the message to the runtime's standard error */
 	assert(ANSWER_OF(P "Cwhy\0") == COLD && strcmp(told, "why") == 0);
 	assert(ANSWER_OF(P "C\0") == COLD && strcmp(told, "broken") == 0);
 	assert(ANSWER_OF(P "Ca\0b\0") == COLD && strcmp(told, "broken") == 0);

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.base.errors import describe, named
 from hook.base.text import MESSAGE, REASONS, head, joined, measure, message, printable, printable_lines, shortened
 from unit.support import ROOT
 
@@ -102,3 +103,18 @@ def test_standard_error_gets_no_control_character() -> None:
     )
     assert done.stderr.removesuffix("\n").isprintable()
     assert done.stderr.startswith("reassert: \\x01\\x02")
+
+
+@given(st.text(), st.integers(1, 80))
+def test_name_that_a_message_quotes_is_no_code_and_is_bounded(text: str, limit: int) -> None:
+    shown = named(text, limit)
+    kept, cut, _ = shown.rpartition("… (")
+    assert set("`$&|;<>()").isdisjoint(kept if cut and len(shown.encode("utf-8", "surrogatepass")) > limit else shown)
+    assert len(shown.encode("utf-8", "surrogatepass")) <= limit + 60
+
+
+def test_usual_name_is_quoted_as_it_is() -> None:
+    for name in ("/etc/ssl", "REQUESTS_CA_BUNDLE", "nvidia.com/gpu=all", "/a b/{c}'d'\\x", "é"):
+        assert named(name) == name
+    assert named("/a;b") == "/a\\x3bb"
+    assert describe(FileNotFoundError(2, "No such file", "/a$b")) == "/a\\x24b: No such file"

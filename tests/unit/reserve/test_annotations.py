@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from hook.plan import Container, Plan, plan
+from hook.reserve import STEERING
+from hook.reserve.annotations import HARMLESS, STEER
 from unit.support import container, policy, problems
 
 KEY = "nvidia.cdi.k8s.io/pod"
@@ -66,3 +68,63 @@ def test_unknown_owner_is_an_error() -> None:
     )
     [problem] = problems(text)
     assert "Both" in str(problem)
+
+
+def unsteered(annotations: dict[str, str], *rules: dict[str, Any], **spec: Any) -> tuple[Plan, dict[str, str]]:
+    """The plan for a container with these annotations, and what it then has."""
+    made: Container = container()
+    made.annotations = annotations
+    found = plan(policy(*(rules or ({"name": "env", "env": [{"name": "A", "value": "b"}]},)), **spec), made)
+    found.apply(made)
+    return found, made.annotations
+
+
+STEERS = {f"{start}x" if start != "bundle" else start: "/x" for start in STEERING}
+
+
+@pytest.mark.parametrize("key", [*STEERS, "bundle=/x", "org.criu.config=/x", "run.oci.hooks.stderr"])
+def test_annotation_that_steers_a_runtime_is_removed(key: str) -> None:
+    found, left = unsteered({key: "/x", "mine": "1"})
+    assert left == {"mine": "1"}
+    [edit] = [edit for edit in found.edits if edit.kind == "annotation"]
+    assert edit.describe() == {"rule": "", "kind": "annotation", "name": key, "before": "/x", "after": None}
+    assert edit.conflict().startswith(f"annotation {key} steers a runtime (")
+
+
+@pytest.mark.parametrize("key", HARMLESS)
+@pytest.mark.parametrize("value", ["/sys/fs/cgroup", "/etc/ssl"])
+def test_what_engines_ask_for_by_themselves_stays(key: str, value: str) -> None:
+    stays = value in (HARMLESS[key] or (value,))
+    assert unsteered({key: value})[1] == ({key: value} if stays else {})
+
+
+@pytest.mark.parametrize("key", ["bundled", "bundle.example/x", "run.ocix", "krun", "mine/run.oci.hooks.stderr"])
+def test_annotation_whose_name_only_looks_alike_stays(key: str) -> None:
+    assert unsteered({key: "/x"})[1] == {key: "/x"}
+
+
+def test_policy_says_which_of_them_stay() -> None:
+    found, left = unsteered(dict(STEERS), allowedAnnotations=["run.oci.*", "bundle"])
+    assert left == {key: value for key, value in STEERS.items() if key.startswith(("run.oci.", "bundle"))}
+    assert found.policy.allowed_annotations == ["run.oci.*", "bundle"]
+    absent = {"name": "a", "annotations": [{"name": "run.oci.*", "absent": True}]}
+    assert "run.oci.x" not in unsteered(dict(STEERS), absent, allowedAnnotations=["*"])[1]
+
+
+def test_without_a_rule_that_applies_they_stay() -> None:
+    """Reassert adds no hook and reserves nothing there."""
+    nobody = {"name": "r", "match": {"namespaces": ["nobody"]}, "env": [{"name": "A", "value": "b"}]}
+    found, left = unsteered(dict(STEERS), nobody)
+    assert (left, found.is_empty()) == (STEERS, True)
+    found, left = unsteered({"run.oci.x": "1"}, {"name": "n", "annotations": [{"name": "run.oci.*", "absent": True}]})
+    assert ([edit.rule for edit in found.edits], left) == (["n"], {})
+
+
+def test_too_many_of_them_refuse_the_container() -> None:
+    found, _ = unsteered({f"run.oci.{number}": "" for number in range(1_001)})
+    assert "more than 1000 annotation entries" in found.refusal()
+
+
+def test_table_has_each_beginning() -> None:
+    assert tuple(STEER) == STEERING
+    assert all(key.startswith(STEERING) for key in HARMLESS)

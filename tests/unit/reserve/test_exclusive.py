@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -273,3 +274,74 @@ def test_no_rules_let_a_closed_device_be_opened_nor_close_what_was_open(rules: l
     for entry in target.devices:
         number = entry["type"], entry["major"], entry["minor"]
         assert kernel(target.device_rules, *number) == kernel(rules, *number)
+
+
+def several(count: int) -> tuple[Plan, Any]:
+    """Devices that stay, devices that go, and rules for all, for one and against one: each `count` times."""
+    rules = [DENY_ALL]
+    for number in range(count):
+        rules += [allow(None, None), allow(7, number), allow(7, number, yes=False), allow(number, None)]
+    devices = [device(f"/dev/d{number}", major=7, minor=number) for number in range(count)]
+    devices += [device(f"/dev/nvidia{number}", major=8, minor=number) for number in range(min(count, 900))]
+    return decide(device_rules=rules, devices=devices)
+
+
+def test_each_device_gets_one_rule() -> None:
+    _, target = several(50)
+    given = [rule for rule in target.device_rules if rule["allow"] and rule["major"] == 7]
+    assert len(given) <= 2 * 50
+
+
+def calls(count: int) -> int:
+    """How many calls and lines of Python a decision takes, which grows as its time does."""
+    number = 0
+
+    def counted(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal number
+        number += event in ("line", "call")
+        return counted
+
+    before = sys.gettrace()
+    sys.settrace(counted)
+    try:
+        several(count)
+    finally:
+        sys.settrace(before)
+    return number
+
+
+def test_time_grows_with_devices_plus_rules() -> None:
+    assert calls(400) < 5 * calls(100)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.sampled_from([None, 195, 7]),
+            st.sampled_from([None, 0, 1]),
+            st.sampled_from(["r", "w", "rw", "rwm", "m"]),
+        )
+    )
+)
+@examples(200)
+def test_devices_that_stay_keep_the_access_that_the_rules_give_in_their_order(
+    said: list[tuple[bool, int | None, int | None, str]],
+) -> None:
+    """As cgroup v2 has it: of the rules about a device the last one about a letter counts."""
+
+    def access(rules: list[Json], number: tuple[int, int]) -> set[str]:
+        given: set[str] = set()
+        for one in rules:
+            if all(one.get(key, -1) in (-1, wanted) for key, wanted in zip(("major", "minor"), number, strict=True)):
+                letters = set(one.get("access", "rwm"))
+                given = given | letters if one["allow"] else given - letters
+        return given
+
+    rules = [DENY_ALL, *(allow(major, minor, access=letters, yes=yes) for yes, major, minor, letters in said)]
+    stays = [device("/dev/a", major=7, minor=0), device("/dev/b", major=195, minor=1)]
+    first, target = decide(device_rules=list(rules), devices=stays)
+    for number in ((7, 0), (195, 1)):
+        assert access(target.device_rules, number) == access(rules, number)
+    if first.edits:
+        assert access(target.device_rules, (195, 0)).isdisjoint("rw")
