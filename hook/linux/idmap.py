@@ -25,12 +25,12 @@ from hook.linux.mountns import (
     own_users,
     same_file,
 )
-from hook.linux.walk import Misled, Row, mount_table, walk
+from hook.linux.walk import Misled, NotSo, Row, mount_table, walk
 from hook.reserve.mounts import PlaceMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 FILES = 2000
 """How many files of a reserved directory are looked at. Each costs some microseconds of a container's start."""
@@ -156,11 +156,6 @@ def _replace(view: View, edit: PlaceMount, users: int) -> str:
     source; other mounts on it, such as volumes that `allowBelow` lets through, are moved to the new one.
     """
     fds: list[int] = []
-
-    def keep(fd: int) -> int:
-        fds.append(fd)
-        return fd
-
     try:
         try:
             place = walk(view.root, edit.name)
@@ -168,24 +163,13 @@ def _replace(view: View, edit: PlaceMount, users: int) -> str:
             row = view.row(mount_id(place.fd))
             if "idmapped" in row.options:
                 return ""
-            parked = keep(posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC))
+            fds.append(posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC))
+            parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
                 return "its mount would appear on the node (mountPropagation: Bidirectional)"
-            trees = [(row, keep(clone_idmapped(place.fd, users, edit.name)))]
-            along: set[int] = set()  # mounts on one that is moved go with it
-            for below in view.below(row.id, row.point, view.inside):
-                if below.parent in along:
-                    along.add(below.id)
-                    continue
-                fd = keep(open_in_root(view.root, view.at(below)))
-                if mount_id(fd) != below.id:
-                    return f"another mount hides {named(view.at(below))}"
-                if view.came_with(edit, below.point[len(row.point) :], below):
-                    fd = keep(clone_idmapped(fd, users, view.at(below)))
-                else:
-                    along.add(below.id)
-                trees.append((below, fd))
-        except (Misled, OSError, Undecided) as error:
+            fds.append(clone_idmapped(place.fd, users, edit.name))
+            trees = [(row, fds[-1]), *_below(view, edit, row, users, fds)]
+        except (Misled, NotSo, OSError, Undecided) as error:
             if is_shortage(error):
                 raise
             return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
@@ -201,6 +185,23 @@ def _replace(view: View, edit: PlaceMount, users: int) -> str:
         for fd in fds:
             posix.close(fd)
     return ""
+
+
+def _below(view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]) -> "Iterator[tuple[Row, int]]":
+    """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`. Raises NotSo, OSError."""
+    along: set[int] = set()  # mounts on one that is moved go with it
+    for row in view.below(mount.id, mount.point, view.inside):
+        if row.parent in along:
+            along.add(row.id)
+            continue
+        fds.append(open_in_root(view.root, view.at(row)))
+        if mount_id(fds[-1]) != row.id:
+            raise NotSo(f"another mount hides {named(view.at(row))}")
+        if view.came_with(edit, row.point[len(mount.point) :], row):
+            fds.append(clone_idmapped(fds[-1], users, view.at(row)))
+        else:
+            along.add(row.id)
+        yield row, fds[-1]
 
 
 def _attach(view: View, old: Row, tree: int) -> None:

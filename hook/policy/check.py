@@ -153,7 +153,8 @@ def check_meaning(source: Source) -> list[Problem]:
             found.append(source.problem([*at, "name"], f"duplicate rule name {name}; the first one is at line {first}"))
         names.setdefault(name, number)
         if number in valid and not _reserves(rule):
-            message = f"rule {name} reserves nothing: give it trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
+            fields = "trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
+            message = f"rule {name} reserves nothing: give it {fields}"
             found.append(source.problem(at, message))
         for position, env in well_formed(rule.get("env"), "env"):
             found += _check_env(source, [*at, "env", position], env)

@@ -5,12 +5,13 @@ The mounts are read-only, and `remount,bind,rw` takes that off. All containers o
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import guarded
-from e2e.support import Bundle, Node
+from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
+from e2e.support import Bundle, Node, run
 
 DIRECTORY = """\
 apiVersion: reassert/v1
@@ -41,6 +42,13 @@ $b cat /etc/ssl/ca.crt
 """
 
 
+@pytest.fixture(params=[*WAYS, *((name, "createRuntime") for name in NEWER)], ids="-".join)
+def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """Path of a real runtime, and an adapter in front of it: also the hook alone with each newer runtime."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
+
+
 def administrator(bundle: Bundle) -> Bundle:
     """The bundle of a container with CAP_SYS_ADMIN beside the usual capabilities."""
     listed = [f"CAP_{name}" for name in (*USUAL.split(), "SYS_ADMIN")]
@@ -68,15 +76,86 @@ def files(directory: Path) -> list[object]:
 
 @pytest.mark.parametrize("name", RESERVED)
 def test_remounted_reserved_mount_cannot_be_written(
-    way: tuple[str, str], node: Node, bundle: Bundle, name: str
+    pair: tuple[str, str], node: Node, bundle: Bundle, name: str
 ) -> None:
     policy, at = RESERVED[name]
     ca(node)
     before = files(node.ca)
     node.compile(policy)
-    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+    with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
         said = container.exec("/bin/sh", "-c", ATTACK.format(at=at))
         assert said.startswith("remounted\n") and said.endswith("company\n"), said
         assert files(node.ca) == before
         [event] = node.logged()
         assert (event["applied"], event["verified"]) == (True, "container")
+
+
+def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """What the node has mounted below the hostPath is unwritable too; a volume keeps its own options."""
+    ca(node)
+    for name in ("below", "volume", "fixed"):
+        (node.ca / name).mkdir()
+        (bundle.directory.parent / name).mkdir(parents=True)
+        (bundle.directory.parent / name / "file").write_text(name + "\n")
+    run("mount", "--bind", str(bundle.directory.parent / "below"), str(node.ca / "below"))
+    try:
+        node.compile(DIRECTORY.replace("true}", "true, allowBelow: [/etc/ssl/volume, /etc/ssl/fixed]}"))
+        bundle.bind(node.ca, "/etc/ssl", "ro", "rprivate")
+        bundle.bind(bundle.directory.parent / "volume", "/etc/ssl/volume", "rprivate", "rw")
+        bundle.bind(bundle.directory.parent / "fixed", "/etc/ssl/fixed", "rprivate", "ro")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            writes = "for name in volume fixed below; do /bin/busybox echo more >> /etc/ssl/$name/file; done; /bin/true"
+            container.exec("/bin/sh", "-c", writes)
+            remounts = "/bin/busybox mount -o remount,bind,rw none /etc/ssl/below; echo evil >> /etc/ssl/below/file"
+            container.exec("/bin/sh", "-c", f"{remounts}; /bin/true")
+            read = [container.exec("/bin/cat", f"/etc/ssl/{name}/file") for name in ("volume", "fixed", "below")]
+            assert read == ["volume\nmore\n", "fixed\n", "below\n"]
+    finally:
+        run("umount", "--lazy", str(node.ca / "below"))
+
+
+def fifo(directory: Path) -> None:
+    os.mkfifo(directory / "fifo")
+
+
+def secret(directory: Path) -> None:
+    (directory / "certs/key.pem").write_text("key\n")
+    (directory / "certs/key.pem").chmod(0o600)
+
+
+UNLIKE = {
+    "secret": (secret, "can be read by its owner alone"),
+    "fifo": (fifo, "is neither a file nor a directory"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_mount_that_would_read_differently_stays(way: tuple[str, str], node: Node, bundle: Bundle, name: str) -> None:
+    """The event says that the container can remount it."""
+    change, why = UNLIKE[name]
+    change(node.ca)
+    node.compile(DIRECTORY + "    env: [{name: A, value: b}]\n")
+    bundle.spec["process"]["env"].append("A=b")
+    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+        if name == "secret":
+            assert container.exec("/bin/cat", "/etc/ssl/certs/key.pem") == "key\n"
+        [event] = node.logged()
+        [said] = event["remountable"]
+        assert said.startswith("/etc/ssl: ") and said.endswith(why)
+
+
+def test_writable_reserved_mount_stays_writable(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false"))
+    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+        container.exec("/bin/sh", "-c", "echo written > /etc/ssl/new")
+        assert (node.ca / "new").read_text() == "written\n"
+
+
+def test_container_without_the_capability_keeps_the_runtimes_mount(
+    way: tuple[str, str], node: Node, bundle: Bundle
+) -> None:
+    ca(node)
+    node.compile(DIRECTORY)
+    with guarded(way[1], way[0], node, bundle) as container:
+        assert all("idmapped" not in options for _, _, options in container.mounts())
