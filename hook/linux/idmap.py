@@ -23,6 +23,7 @@ from hook.linux.mountns import (
     move_mount,
     open_in_root,
     own_users,
+    remounted,
     same_file,
 )
 from hook.linux.walk import Misled, NotSo, Row, mount_table, walk
@@ -53,7 +54,7 @@ def protect(
     if not wanted or not _has_the_nodes_users(pid):
         return []
     before_mounting()
-    stay = {edit.name: _unlike(edit.source(), rootfs) for edit in wanted}
+    stay = {edit.name: _unlike(edit.source()) for edit in wanted}
     try:
         users = _one_unused_id() if "" in stay.values() else -1
     except OSError as error:
@@ -75,18 +76,48 @@ def protect(
     return [f"{named(name)}: {why}" for name, why in stay.items() if why]
 
 
+def remountable(source: str) -> str:
+    """Why a container with CAP_SYS_ADMIN can write through its read-only mount of a path, or "". Writes nothing.
+
+    It does with a mount of its own, which is nowhere attached, what such a container can do with its reserved mount.
+    """
+    fds: list[int] = []
+    try:
+        why = _unlike(source)
+        if why:
+            return why
+        fds.append(_one_unused_id())
+        fds.append(posix.open(source, posix.O_PATH | posix.O_CLOEXEC))
+        fds.append(clone_idmapped(fds[1], fds[0], source))
+        bare = remounted(fds[2], source)
+        if _is_writable(fds[2]):
+            return "this kernel lets root write through an idmapped mount"
+        if bare >= 0:
+            fds.append(bare)
+            if _is_writable(bare):
+                return "open_tree_attr(2) of this kernel takes the mapping off"
+    except (OSError, Undecided) as error:
+        return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
+    finally:
+        for fd in fds:
+            posix.close(fd)
+    return ""
+
+
+def _is_writable(fd: int) -> bool:
+    return posix.access(f"/proc/self/fd/{fd}", posix.W_OK, effective_ids=True)
+
+
 def _has_the_nodes_users(pid: int) -> bool:
     """Whether a process is in this one's user namespace. In another one root is not the node's, and can write less."""
     return not pid or same_file(posix.stat(f"/proc/{pid}/ns/user"), posix.stat("/proc/self/ns/user"))
 
 
-def _unlike(source: str, rootfs: str) -> str:
+def _unlike(source: str) -> str:
     """Why an idmapped mount of a path would not be read as the node's file or directory is, or "".
 
     Root reads it like any other user. And what writing to a socket, a FIFO or a device does needs no writable mount.
     """
-    if is_below(rootfs, source) or rootfs == source:
-        return f"the container's own root is below {named(source)}"
     todo, left, files = [source], FILES, 0
     while todo:
         path = todo.pop()
@@ -163,6 +194,8 @@ def _replace(view: View, edit: PlaceMount, users: int) -> str:
             row = view.row(mount_id(place.fd))
             if "idmapped" in row.options:
                 return ""
+            if is_below(view.prefix, view.tree(edit)[1] or "/"):
+                return "the container's own root is below it on the node"  # and would be below what is moved there
             fds.append(posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC))
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
-_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_FS = 0x20000, 0x10000000, 0x200
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
@@ -153,6 +153,18 @@ def clone_idmapped(fd: int, users: int, path: str) -> int:
         posix.close(tree)
         raise
     return tree
+
+
+def remounted(tree: int, path: str) -> int:
+    """A copy of a detached mount without `ro` and without its idmapping, -1 where the kernel makes none (before 6.15).
+
+    Takes `ro` off the detached mount itself too. Raises OSError.
+    """
+    flags, attributes = _AT_EMPTY_PATH, _ATTR(0, _MOUNT_ATTR["ro"], 0, 0)
+    _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", flags, attributes, 32)
+    flags, attributes = flags | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC, _ATTR(0, _ATTR_IDMAP, 0, 0)
+    result: int = _libc.syscall(_OPEN_TREE_ATTR, tree, b"", flags, attributes, 32, 0)
+    return result
 
 
 def set_attributes(

@@ -70,7 +70,7 @@ def test_shared_processes_are_refused(
     assert f"the container {shared}, and sharedProcesses is Refuse" in node.logged()[0]["denials"][0]["message"]
     [event] = node.logged()
     assert (event["event"], event["applied"]) == ("container.denied", False)
-    assert [denial["kind"] for denial in event["denials"]] == ["sharedProcesses"]
+    assert [denial["rule"] for denial in event["denials"]] == ["company-ca"]
 
 
 def test_own_processes_start(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
