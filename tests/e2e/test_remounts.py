@@ -12,6 +12,7 @@ import pytest
 
 from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
 from e2e.support import Bundle, Node, run
+from e2e.test_audit import seen
 
 DIRECTORY = """\
 apiVersion: reassert/v1
@@ -88,6 +89,7 @@ def test_remounted_reserved_mount_cannot_be_written(
         assert files(node.ca) == before
         [event] = node.logged()
         assert (event["applied"], event["verified"]) == (True, "container")
+        assert "remountable" not in event
 
 
 def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
@@ -159,3 +161,11 @@ def test_container_without_the_capability_keeps_the_runtimes_mount(
     node.compile(DIRECTORY)
     with guarded(way[1], way[0], node, bundle) as container:
         assert all("idmapped" not in options for _, _, options in container.mounts())
+
+
+def test_audit_finds_nothing_wrong_with_a_replaced_mount(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    ca(node)
+    node.compile(DIRECTORY)
+    with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+        assert any("idmapped" in options for _, _, options in container.mounts())
+        assert seen(node, container)["state"] == "in policy"

@@ -11,6 +11,7 @@ import pytest
 from e2e.hostile_mounts import FILE, RESERVED
 from e2e.runtimes import EACH, guarded, real_runtime
 from e2e.support import Bundle, Node, Running, run
+from e2e.test_audit import seen
 
 REFUSE = FILE + "    sharedProcesses: Refuse\n"
 DETACH = f"b=/bin/busybox; $b rm /proc/$1/root{RESERVED} && $b cp /etc/passwd /proc/$1/root{RESERVED}"
@@ -71,6 +72,17 @@ def test_shared_processes_are_refused(
     [event] = node.logged()
     assert (event["event"], event["applied"]) == ("container.denied", False)
     assert [denial["rule"] for denial in event["denials"]] == ["company-ca"]
+
+
+def test_audit_names_a_running_container_that_shares_its_processes(
+    pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str
+) -> None:
+    node.compile(FILE)
+    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as container:
+        node.compile(REFUSE)
+        [difference] = seen(node, container)["differences"]
+        assert difference["kind"] == "sharedProcesses"
+        assert difference["message"].endswith(f"{sandbox} of others, and sharedProcesses is Refuse")
 
 
 def test_own_processes_start(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
