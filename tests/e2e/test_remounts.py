@@ -13,6 +13,7 @@ import pytest
 from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
 from e2e.support import Bundle, Node, run
 from e2e.test_audit import seen
+from hook.linux.idmap import remountable
 
 DIRECTORY = """\
 apiVersion: reassert/v1
@@ -169,3 +170,27 @@ def test_audit_finds_nothing_wrong_with_a_replaced_mount(pair: tuple[str, str], 
     with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
         assert any("idmapped" in options for _, _, options in container.mounts())
         assert seen(node, container)["state"] == "in policy"
+
+
+BARE = """\
+import ctypes, os
+call = ctypes.CDLL(None).syscall
+call.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long]
+take_off = (ctypes.c_uint64 * 4)(0, 0x100000 | 1, 0, 0)  # MOUNT_ATTR_IDMAP, MOUNT_ATTR_RDONLY
+tree = call(467, -100, b"/etc/ssl", os.O_CLOEXEC | 1, take_off, 32)  # open_tree_attr(2), OPEN_TREE_CLONE
+if tree >= 0:
+    open(f"/proc/self/fd/{tree}/ca.crt", "a").write("evil")
+"""
+
+
+def test_verify_says_what_a_container_that_knows_the_kernel_can_write_to(real: str, node: Node, bundle: Bundle) -> None:
+    """From Linux 6.15 on the mapping can be taken off; the page of what is not guaranteed says so."""
+    file = ca(node)
+    node.compile(DIRECTORY)
+    said = remountable(str(node.ca))
+    for name in ("usr", "lib", "lib64"):
+        bundle.bind(f"/{name}", f"/{name}", "ro")
+    with guarded("wrapper", real, node, administrator(bundle)) as container:
+        container.exec("/usr/bin/python3", "-c", BARE)
+    assert (file.read_text() == "company\n") is (said == "")
+    assert said in ("", "open_tree_attr(2) of this kernel takes the mapping off")
