@@ -13,6 +13,7 @@ import pytest
 from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
 from e2e.support import Bundle, Node, run
 from e2e.test_audit import seen
+from e2e.test_finds import mounts_on_the_node
 from hook.linux.idmap import remountable
 
 DIRECTORY = """\
@@ -146,6 +147,23 @@ def test_mount_that_would_read_differently_stays(way: tuple[str, str], node: Nod
         [event] = node.logged()
         [said] = event["remountable"]
         assert said.startswith("/etc/ssl: ") and said.endswith(why)
+
+
+def test_mount_that_would_appear_on_the_node_stays(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """mountPropagation: Bidirectional. Kubernetes lets only privileged containers have it."""
+    run("mount", "--bind", str(node.ca), str(node.ca))
+    try:
+        run("mount", "--make-shared", str(node.ca))
+        node.compile(DIRECTORY)
+        bundle.spec["linux"]["rootfsPropagation"] = "rshared"
+        bundle.bind(node.ca, "/data", "rshared")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+            assert len(mounts_on_the_node(node)) == 1
+            [event] = node.logged()
+            assert event["applied"] and event["remountable"]
+    finally:
+        run("umount", "--recursive", "--lazy", str(node.ca))
 
 
 def test_writable_reserved_mount_stays_writable(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
