@@ -36,8 +36,11 @@ class Done:
     `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
     not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.
     `handed_on`: the event is made later, by a hook that verifies the result or by the adapter itself (`Case.event`).
-    `draft`: the event that an earlier adapter left for this one to complete.
+    `draft`: the event that an earlier adapter left for this one to complete. `remountable`: the read-only reserved
+    mounts that the container can make writable again, each with the reason.
     """
+
+    remountable: "Sequence[str]" = ()
 
     def __init__(
         self,
@@ -132,6 +135,7 @@ class Case:
             facts.devices.add_sources(of.mounts)  # the pod's author chose them, also one that hangs
         container = Container(who, of.env, of.mounts, facts, of.annotations, of.devices, of.device_rules)
         container.pod_annotations = getattr(of, "pod_annotations", {})
+        container.shared_processes = of.shared_processes
         return container
 
     def settle(

@@ -111,6 +111,8 @@ def plan_event(
             omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
     for edit in event["edits"]:
         edit["applied"] = event["applied"]
+    if done.remountable:
+        event["remountable"] = [*done.remountable[:ENTRIES]]
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from hook.policy.model import Rule
     from hook.reserve.target import Editable, Entries
 
-ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation"))
-"""What can be reserved."""
+SHARED_PROCESSES = "sharedProcesses"
+"""A rule's field, and the kind of its reasons to refuse a container."""
+
+ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation", SHARED_PROCESSES))
+"""What can be reserved, and what can be refused."""
 
 
 def kinds_of(rules: "list[Rule]") -> "tuple[ModuleType, ...]":
@@ -60,9 +63,11 @@ class Container:
 
     `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
     and linux.resources.devices. `annotations`: by key. `pod_annotations`: the pod's, which only NRI shows.
+    `shared_processes`: with whom it shares its processes, or ""; None where the adapter is not told.
     """
 
     pod_annotations: "dict[str, str]" = {}  # noqa: RUF012  # replaced, never changed
+    shared_processes: "str | None" = None
 
     def __init__(
         self,
@@ -166,6 +171,8 @@ def plan(
     for rule in rules:
         if problem and rule.uses_allocations:
             outcome.cannot_tell(rule.name, "", problem)
+        if SHARED_PROCESSES in rule.plain and SHARED_PROCESSES in kinds:
+            _check_processes(rule, container, outcome)
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
@@ -175,3 +182,12 @@ def plan(
         annotations.want_unsteered(policy.allowed_annotations, container.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
     return Plan(policy, matches, outcome, kinds=wanted)
+
+
+def _check_processes(rule: "Rule", container: Container, outcome: Outcome) -> None:
+    """Refuse a container whose mounts others can take away by /proc/PID/root, or that could do so with theirs."""
+    shared = container.shared_processes
+    if shared is None:
+        outcome.cannot_tell(rule.name, SHARED_PROCESSES, "the runtime does not say which namespaces the container has")
+    elif shared:
+        outcome.deny(rule.name, SHARED_PROCESSES, f"the container {shared}, and sharedProcesses is Refuse")

@@ -233,4 +233,9 @@ def _look(
         if astray:
             return Done(CONTAINER, astray, [], draft=draft)
     placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting) if decided.mounts else ([], [])
-    return Done(CONTAINER, denials, placed, draft=draft)
+    done = Done(CONTAINER, denials, placed, draft=draft)
+    if decided.mounts and not denials and spec.can_remount():
+        from hook.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
+
+        done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)
+    return done

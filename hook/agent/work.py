@@ -30,7 +30,7 @@ from hook.base.system import is_file, is_link, read_fd, replace_file, temporary_
 from hook.base.text import message
 from hook.container.spec import LIMIT
 from hook.decide import Case, Verdict
-from hook.linux import early, look, lookdevices, place
+from hook.linux import early, idmap, look, lookdevices, place
 from hook.linux.mountns import open_plain
 from hook.policy.model import Policy
 from hook.reserve.env import Reserved
@@ -46,7 +46,7 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DISPATCHERS = 64
 """The most real runtimes whose options are cached."""
 
-LOADED = (late, early, look, lookdevices, place)
+LOADED = (late, early, idmap, look, lookdevices, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)

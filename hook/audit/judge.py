@@ -53,6 +53,7 @@ class Actual:
         self.annotations = spec.annotations
         self.devices = spec.devices
         self.device_rules = spec.device_rules
+        self.shared_processes = spec.shared_processes
         self.pod_annotations: dict[str, str] = {}
 
 

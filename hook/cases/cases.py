@@ -126,6 +126,7 @@ class Tested(Case):
         of_spec = target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
         container = Container(who, *of_spec)
         container.pod_annotations = getattr(target, "pod_annotations", {})
+        container.shared_processes = target.shared_processes
         return container
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hook.base.errors import ReassertError
 from hook.container.identity import APP_TYPES, CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
+from hook.container.spec import JOINED, THE_NODES
 
 if TYPE_CHECKING:
     from hook.reserve.target import Entries
@@ -63,6 +64,7 @@ class Start:
     device_rules: list[dict[str, object]] = field(default_factory=list)
     annotations: dict[str, str] = field(default_factory=dict)
     pod_annotations: dict[str, str] = field(default_factory=dict)
+    shared_processes: str = ""
 
 
 def documents(path: str | Path) -> list[Any]:
@@ -133,7 +135,15 @@ class Pod:
             list(self._mounts(container)),
             [{"path": str(d.get("devicePath")), "type": "b"} for d in container.get("volumeDevices") or []],
             pod_annotations=_strings(meta.get("annotations")) if sees_labels else {},
+            shared_processes=self._shared_processes(container),
         )
+
+    def _shared_processes(self, container: dict[str, Any]) -> str:
+        """As `shared_processes` of hook.container.spec says it of what kubelet asks an engine for."""
+        if self.spec.get("hostPID"):
+            return THE_NODES
+        joins = self.spec.get("shareProcessNamespace") or container.get("targetContainerName")
+        return f"{JOINED} of others" if joins else ""
 
     def _env(self, container: dict[str, Any], given: Given, who: Identity) -> list[str]:
         """The pod's env as kubelet makes it: envFrom, then env, in which $(NAME) of earlier names is replaced."""

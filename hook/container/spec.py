@@ -30,7 +30,7 @@ def _names(text: str) -> "dict[str, str]":
 
 
 _ROOT = _names("process mounts annotations linux root hooks")
-PROCESS = _names("env args cwd terminal user")
+PROCESS = _names("env args cwd terminal user capabilities")
 _MOUNT = _names("destination type source options uidMappings gidMappings")
 _LINUX = _names(
     "devices resources cgroupsPath namespaces uidMappings gidMappings rootfsPropagation maskedPaths readonlyPaths"
@@ -94,6 +94,7 @@ class Spec:
             self._process = self._members["process"][0]
             check_names(self._process, PROCESS)
             self.terminal = self._process.get("terminal", (None,))[0]
+            self._capabilities = self._process.get("capabilities", (None,))[0]
             self.env = strings(self._process, "env", "process.env")
             self.mounts = _mounts(self.member("mounts"))
             self.annotations = _string_map(self.member("annotations"))
@@ -127,6 +128,19 @@ class Spec:
         """The value of a top-level member other than `process`; None if it is missing."""
         entry = self._members.get(name)
         return entry[0] if entry else None
+
+    @property
+    def shared_processes(self) -> str:
+        """With whom the container shares its processes, or "": by a PID namespace that it joins, or has not."""
+        return shared_processes(self.linux.get("namespaces"))
+
+    def can_remount(self) -> bool:
+        """Whether a process can take `ro` off the container's mounts: one with CAP_SYS_ADMIN in it, or beside it.
+
+        One beside it, with which it shares a PID namespace, can enter its mount namespace (setns(2)). That another one
+        joins later (`kubectl debug --target`) is not seen here.
+        """
+        return "SYS_ADMIN" in repr(self._capabilities or "SYS_ADMIN").upper() or JOINED in self.shared_processes
 
     def changed(self) -> bool:
         """Whether a part was replaced."""
@@ -163,6 +177,18 @@ class Spec:
         if part[:1] + part[-1:] != "[]":
             raise Malformed("process.env is not where it was written to")
         return Strings(part)
+
+
+JOINED, THE_NODES = "joins the PID namespace", "has the node's PID namespace"
+
+
+def shared_processes(namespaces: object) -> str:
+    """With whom a container shares its processes, or "". `namespaces`: as in OCI linux.namespaces."""
+    listed = [entry for entry in namespaces if isinstance(entry, dict)] if isinstance(namespaces, list) else []
+    paths = [entry.get("path") for entry in listed if entry.get("type") == "pid"]
+    if not paths:
+        return THE_NODES
+    return next((f"{JOINED} {path} of others" for path in paths if path), "")
 
 
 def encoded(env: "Entries") -> str:

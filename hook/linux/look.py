@@ -111,14 +111,15 @@ class View:
         self.spec = spec
         self.sources = sources
         self.own = mount_id(root)
-        self.prefix = self.own_tree = self._row(self.own).point.rstrip("/")
+        self.prefix = self.own_tree = self.row(self.own).point.rstrip("/")
         self.nodes_table = table
         self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
         self.ours: dict[int, PlaceMount] = {}
         self.places: dict[str, Place] = {}
         self._nodes: tuple[set[str], set[tuple[str, str]]] | None = None
 
-    def _row(self, number: int) -> Row:
+    def row(self, number: int) -> Row:
+        """The mount with an id. Raises Misled."""
         row = self.table.get(number)
         if row is None:
             raise Misled("leads through a mount that came meanwhile")
@@ -162,15 +163,15 @@ class View:
                 return
             if place.fd < 0:
                 raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
-            row = self._row(mount_id(place.fd))
+            row = self.row(mount_id(place.fd))
             same = same_file(posix.fstat(place.fd), self.sources[edit.name])
             if row.point != self.prefix + place.path or not same:
                 problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
-                alone = row.point == self.prefix + place.path and self._row(row.parent).point != row.point
+                alone = row.point == self.prefix + place.path and self.row(row.parent).point != row.point
                 raise NotSo(problem, True, row if alone else None)
-            under = self._row(row.parent)
+            under = self.row(row.parent)
             while under.point == row.point and (under.device, under.root) == (row.device, row.root):
-                under = self._row(under.parent)  # an earlier copy, on which `look` placed this one
+                under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
             if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
                 raise NotSo(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
             self.ours[row.id] = edit
@@ -181,7 +182,7 @@ class View:
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
         """Checks that no other mount than the root and the policy's is above: users of a volume can change it."""
         for number, path in place.crossed:
-            row = self._row(number)
+            row = self.row(number)
             if row.filesystem in _NOBODYS:
                 raise Misled(f"leads through {named(path)}, a {row.filesystem} file system")
             if edit.mount and number != self.own and number not in self.ours and not edit.volumes_above:
@@ -199,13 +200,13 @@ class View:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
         wanted = [option for option in _LASTING if option in edit.options()]
         tree = [mount] if not all(option in mount.options for option in wanted) else []
-        below = self._below(mount.id, mount.point, self.inside)
+        below = self.below(mount.id, mount.point, self.inside)
         self._check_complete(edit, mount, below, companions)
         for row in below:
             at = self.at(row)
             if any(at == ok or is_below(at, ok) for ok in companions):
                 continue
-            if not self._came_with(edit, row.point[len(mount.point) :], row):
+            if not self.came_with(edit, row.point[len(mount.point) :], row):
                 raise NotSo(
                     f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
                 )
@@ -221,7 +222,7 @@ class View:
         number, source = self.tree(edit)
         there = {(row.point, row.device, row.root) for row in below}
         left_out: set[int] = set()  # rbind skips what is unbindable; the container's own tree came later
-        for row in self._below(number, source, self.nodes_table.values()):
+        for row in self.below(number, source, self.nodes_table.values()):
             if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.own_tree}/"):
                 left_out.add(row.id)
                 continue
@@ -238,7 +239,7 @@ class View:
         """The mount of the node that holds an edit's source, and the source's path without symbolic links."""
         return tree_of(edit.source())
 
-    def _came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
+    def came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
         point = self.tree(edit)[1] + path
         rows = self.nodes_table.values()
@@ -254,7 +255,7 @@ class View:
         finally:
             posix.close(fd)
 
-    def _below(self, number: int, point: str, rows: "Iterable[Row]") -> "list[Row]":
+    def below(self, number: int, point: str, rows: "Iterable[Row]") -> "list[Row]":
         """Those of some mounts that are descendants of mount `number`, at a path below `point`; parents first."""
         children: dict[int, list[Row]] = {}
         for row in rows:
@@ -337,9 +338,9 @@ class View:
 
         A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
         """
-        if any(self._row(number).filesystem == "proc" for number, _ in links):
+        if any(self.row(number).filesystem == "proc" for number, _ in links):
             return "leads through a process's link in a proc file system"
-        rows = {number: self._row(number) for number, _ in crossed if number != self.own}
+        rows = {number: self.row(number) for number, _ in crossed if number != self.own}
         volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
         if volumes:
             nodes, dev = self._of_the_node()

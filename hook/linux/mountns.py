@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
-_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
 
-_CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_FS = 0x20000, 0x10000000, 0x200
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
@@ -36,6 +36,7 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
     "nodiratime": 0x80,
     "nosymfollow": 0x200000,
 }
+_ATTR_IDMAP = 0x100000
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 
@@ -139,6 +140,33 @@ def clone_tree(fd: int, path: str) -> int:
     return _call("open_tree", path, _OPEN_TREE, fd, "", flags)
 
 
+def clone_idmapped(fd: int, users: int, path: str) -> int:
+    """A detached, read-only copy of the mount at a descriptor, idmapped by a user namespace. Raises OSError, Undecided.
+
+    Without the mounts below it. `users`: a descriptor of the user namespace. `path`: for messages.
+    """
+    tree = _call("open_tree", path, _OPEN_TREE, fd, "", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
+    try:
+        attributes = _ATTR(_ATTR_IDMAP | _MOUNT_ATTR["ro"], 0, 0, users)
+        _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", _AT_EMPTY_PATH, attributes, 32)
+    except BaseException:
+        posix.close(tree)
+        raise
+    return tree
+
+
+def remounted(tree: int, path: str) -> int:
+    """A copy of a detached mount without `ro` and without its idmapping, -1 where the kernel makes none (before 6.15).
+
+    Takes `ro` off the detached mount itself too. Raises OSError.
+    """
+    flags, attributes = _AT_EMPTY_PATH, _ATTR(0, _MOUNT_ATTR["ro"], 0, 0)
+    _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", flags, attributes, 32)
+    flags, attributes = flags | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC, _ATTR(0, _ATTR_IDMAP, 0, 0)
+    result: int = _libc.syscall(_OPEN_TREE_ATTR, tree, b"", flags, attributes, 32, 0)
+    return result
+
+
 def set_attributes(
     fd: int, options: list[str], recursive: bool, path: str, clear: int = 0, propagation: int = 0
 ) -> None:
@@ -174,6 +202,13 @@ def _openat2(directory: int, path: str, flags: int, resolve: int) -> int:
     how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, resolve)
     result: int = _libc.syscall(_OPENAT2, directory, path.encode("utf-8", "surrogateescape"), how, 24, 0, 0)
     return result if result >= 0 else _failed("openat2", path)
+
+
+def own_users() -> None:
+    """Move this process, which has one thread, into a new user namespace (unshare(2)). Raises OSError."""
+    if _libc.unshare(_CLONE_NEWUSER) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {posix.strerror(code)}")
 
 
 def own_directories() -> None:

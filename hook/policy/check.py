@@ -153,7 +153,8 @@ def check_meaning(source: Source) -> list[Problem]:
             found.append(source.problem([*at, "name"], f"duplicate rule name {name}; the first one is at line {first}"))
         names.setdefault(name, number)
         if number in valid and not _reserves(rule):
-            message = f"rule {name} reserves nothing: give it trust, env, mounts, annotations or deviceAllocations"
+            fields = "trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
+            message = f"rule {name} reserves nothing: give it {fields}"
             found.append(source.problem(at, message))
         for position, env in well_formed(rule.get("env"), "env"):
             found += _check_env(source, [*at, "env", position], env)
@@ -178,7 +179,7 @@ def _check_exclusive(source: Source, at: list[str | int], rule: dict[str, Any]) 
 def _reserves(rule: dict[str, Any]) -> bool:
     allocations = rule.get("deviceAllocations") or {}
     lists = (entries for entries in rule.values() if isinstance(entries, list))
-    return any(lists) or any(allocations.values()) or bool(rule.get("trust"))
+    return any(lists) or any(allocations.values()) or bool(rule.get("trust")) or rule.get("sharedProcesses") == "Refuse"
 
 
 def _check_trust(source: Source, at: list[str | int], trust: dict[str, Any]) -> list[Problem]:

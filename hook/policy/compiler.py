@@ -16,6 +16,7 @@ from hook.base.errors import ReassertError, describe
 from hook.base.files import make_directory
 from hook.base.jsontext import encode
 from hook.base.system import replace_file, timestamp, trusted
+from hook.plan import SHARED_PROCESSES
 from hook.policy.missing import NO_RULES
 from hook.policy.model import AUDIT, ENFORCE, Policy, Rule
 from hook.policy.source import PolicyInvalid, Problem, Source, parse
@@ -24,7 +25,7 @@ from hook.reserve import devices
 from hook.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, VALUE, Env
 from hook.reserve.mounts import Mount
 
-_COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict")
+_COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict", SHARED_PROCESSES)
 """Fields of a rule that a start reads in another form than the policy file's."""
 
 _TICK = 1.1
@@ -255,7 +256,9 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
     reserved_env = [_env(entry) for entry in rule.get("env") or []]
     reserved_mounts = [_mount(entry) for entry in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
-    plain = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
+    plain: dict[str, Any] = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
+    if rule.get(SHARED_PROCESSES) == "Refuse":
+        plain[SHARED_PROCESSES] = "Refuse"
     parts = rule.get("deviceAllocations") or {}
     if parts.get(devices.EXCLUSIVE):
         plain[devices.EXCLUSIVE] = list(parts[devices.EXCLUSIVE])

@@ -35,7 +35,7 @@ class Rule:
     """A rule of the policy: its conditions and what it reserves.
 
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
-    `deny`: `onConflict: Deny`. `plain`: by field of the policy file, the lists that need no compiled form.
+    `deny`: `onConflict: Deny`. `plain`: by field of the policy file, what needs no compiled form.
     `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
     `uses_allocations`: whether the rule needs kubelet's device checkpoint.
     """
@@ -48,7 +48,7 @@ class Rule:
         env: "list[Env]",
         mounts: "list[Mount]",
         deny: bool,
-        plain: "dict[str, list[Any]]",
+        plain: "dict[str, Any]",
         allocations: "list[str]",
         tried: bool,
     ) -> None:

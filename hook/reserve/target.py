@@ -18,6 +18,10 @@ class Target(Protocol):
     def env(self) -> Entries:
         """Entries of process.env."""
 
+    @property
+    def shared_processes(self) -> str | None:
+        """With whom it shares its processes, or ""; None if that is not known."""
+
     mounts: list[dict[str, object]]
     annotations: dict[str, str]
     devices: list[dict[str, object]]

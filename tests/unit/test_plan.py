@@ -233,3 +233,21 @@ def test_another_env_than_the_one_that_was_compared_is_corrected_too() -> None:
     compared, other = container(["CA=x", "B=1"]), container(["B=1", "C=2", "CA=y"])
     plan(policy({"name": "r", "env": [{"name": "CA", "value": "/ca"}]}), compared).apply(other)
     assert other.env == ["B=1", "C=2", "CA=/ca"]
+
+
+ALONE = {"name": "alone", "sharedProcesses": "Refuse"}
+
+
+def test_shared_processes_refuse_the_container_by_rule() -> None:
+    target = container()
+    target.shared_processes = "has the node's PID namespace"
+    [denial] = plan(policy(ALONE), target).denials
+    assert str(denial) == "rule alone: the container has the node's PID namespace, and sharedProcesses is Refuse"
+    assert plan(policy({**CA, "sharedProcesses": "Allow"}), target).denials == ()
+    target.shared_processes = ""
+    assert plan(policy(ALONE), target).is_empty()
+
+
+def test_shared_processes_that_nobody_tells_are_for_the_failure_policy() -> None:
+    assert plan(policy(ALONE), container()).refusal().endswith("does not say which namespaces the container has")
+    assert plan(policy(ALONE, failurePolicy="Ignore"), container()).refusal() == ""

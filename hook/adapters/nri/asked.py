@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from hook.adapters.nri import messages
 from hook.base.errors import TooLarge, Unacceptable
-from hook.container.spec import ENTRIES
+from hook.container.spec import ENTRIES, shared_processes
 
 Object = dict[str, object]
 T = TypeVar("T")
@@ -97,7 +97,14 @@ class Asked:
         self.annotations: dict[str, str] = {key: notes[key] for key in notes}
         self.devices = _devices(devices) if devices else []
         self.device_rules = _device_rules(rules) if rules else []
+        self._namespaces = linux.namespaces
         self.check(args)
+
+    @property
+    def shared_processes(self) -> str | None:
+        """See hook.plan.Container. A runtime that tells a container's namespaces tells at least its mount namespace."""
+        listed = [{"type": one.type, "path": one.path} for one in self._namespaces]
+        return shared_processes(listed) if listed else None
 
     def check(self, args: list[str], mounts: Sequence[Object] = ()) -> None:
         """Look for a NUL in any string but those of `Mounts`. Raises Unacceptable."""

@@ -75,6 +75,7 @@ class Report:
     """The result of one `verify`.
 
     `rules`: the rules that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
+    `remountable`: hostPaths that containers with CAP_SYS_ADMIN can write to through a read-only mount, each with why.
     """
 
     engine: AnyEngine
@@ -83,6 +84,7 @@ class Report:
     rules: dict[str, str]
     accepted: Accepted
     nothing: str = ""
+    remountable: dict[str, str] = field(default_factory=dict)
 
     def status(self) -> int:
         """Returns the exit status."""
@@ -148,6 +150,7 @@ class Report:
                 for part, reason in self.untried().items()
             ],
             "notThere": [{"part": part, "because": reason} for part, reason in self.absent().items()],
+            "remountable": [{"hostPath": path, "because": why} for path, why in self.remountable.items()],
             "protected": not self.nothing and self._is_good(),
             "nothingToVerify": self.nothing or None,
         }
@@ -174,6 +177,8 @@ class Report:
             accepted = " (accepted by --except)" if self.accepted.covers(part) else ""
             parts.append(printable(f"not tried  {part}: {reason}{accepted}"))
         parts += [printable(f"not there  {part}: {reason}") for part, reason in self.absent().items()]
+        for path, why in self.remountable.items():
+            parts.append(printable(f"remount    a container with CAP_SYS_ADMIN can write to {path}: {why}"))
         return "\n".join([*parts, printable(f"result     {self._verdict()}")])
 
     def _verdict(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from hook.base.errors import ReassertError, describe
 from hook.base.system import timestamp
 from hook.decide import gather
+from hook.linux.idmap import remountable
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
@@ -77,6 +79,12 @@ def verify(
         nothing = str(error)
         findings, others = [Finding(handler, UNTRIED, [nothing]) for handler in handlers], {}
     report = Report(engine, policy, findings, others, accepted or Accepted(), nothing)
+    if not nothing:
+        sources = dict.fromkeys(
+            m.source for match in _rules(policy, starter)[0] for m in match.rule.mounts if "ro" in m.options
+        )
+        said = {source: remountable(source) for source in sources if os.path.lexists(source)}
+        report.remountable.update({source: why for source, why in said.items() if why})
     print(report.as_json() if output == "json" else report.as_table())
     return report.status()
 
@@ -265,6 +273,7 @@ class Attempt:
             rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
             mounts_there = observe.mounts(running.pid, reserved)
             there = Container(self.starter.identity, running.environ(), mounts_there, self.facts, device_rules=rules)
+            there.shared_processes = ""  # no test container shares them
             seen.decided = plan(self.policy, there, self.matches)
         if (env or mounts) and seen.executed is None:
             try:

@@ -59,10 +59,12 @@ class Cri:
         annotations: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
         privileged: bool = False,
+        share_processes: bool = False,
     ) -> Pod:
         """Start a pod's sandbox under a runtime handler, on the host's network. Raises CriError.
 
-        `privileged`: it may have privileged containers, and shares the host's pids.
+        `privileged`: it may have privileged containers, and shares the host's pids. `share_processes`:
+        shareProcessNamespace.
         """
         uid = str(uuid.uuid4())
         config = messages.PodSandboxConfig(
@@ -73,7 +75,7 @@ class Cri:
             linux=messages.LinuxPodSandboxConfig(
                 cgroup_parent=self.cgroup_parent,
                 security_context=messages.LinuxSandboxSecurityContext(
-                    namespace_options=namespaces(privileged), privileged=privileged
+                    namespace_options=namespaces(privileged, share_processes), privileged=privileged
                 ),
             ),
         )
@@ -101,8 +103,13 @@ class Pod:
         annotations: dict[str, str] | None = None,
         tty: bool = False,
         cdi: Iterable[str] = (),
+        capabilities: Iterable[str] = (),
     ) -> Container:
-        """Create a container. `mounts` and `devices`: (host path, container path). Raises CriError."""
+        """Create a container. `mounts` and `devices`: (host path, container path). Raises CriError.
+
+        `capabilities`: those that are added, without CAP_. It shares its processes if the pod does.
+        """
+        pid = self.config.linux.security_context.namespace_options.pid
         config = messages.ContainerConfig(
             metadata=messages.ContainerMetadata(name=name),
             image=messages.ImageSpec(image=image, user_specified_image=image),
@@ -115,7 +122,10 @@ class Pod:
             tty=tty,
             CDI_devices=[messages.CDIDevice(name=device) for device in cdi],
             linux=messages.LinuxContainerConfig(
-                security_context=messages.LinuxContainerSecurityContext(namespace_options=namespaces())
+                security_context=messages.LinuxContainerSecurityContext(
+                    namespace_options=namespaces(share_processes=pid == messages.POD),
+                    capabilities=messages.Capability(add_capabilities=capabilities),
+                )
             ),
         )
         return self.make(config)
@@ -227,6 +237,7 @@ def split_mounts(text: str, below: str) -> list[tuple[str, str, str]]:
     return [(row[3], row[4], row[5]) for row in rows if row[4] == below or row[4].startswith(below + "/")]
 
 
-def namespaces(host_pid: bool = False) -> Any:
+def namespaces(host_pid: bool = False, share_processes: bool = False) -> Any:
     """The namespaces of every pod of the tests: the node's network, since nobody sets up another."""
-    return messages.NamespaceOption(network=messages.NODE, pid=messages.NODE if host_pid else messages.CONTAINER)
+    own = messages.POD if share_processes else messages.CONTAINER
+    return messages.NamespaceOption(network=messages.NODE, pid=messages.NODE if host_pid else own)

@@ -159,3 +159,20 @@ def test_file_without_one_pod_is_refused(text: str, complaint: str) -> None:
 def test_what_is_missing_is_named(own: str, complaint: str) -> None:
     with pytest.raises(PodProblem, match=complaint):
         env(own)
+
+
+@pytest.mark.parametrize(
+    ("spec", "own", "shared"),
+    [
+        ("", "", ""),
+        ("shareProcessNamespace: true", "", "joins the PID namespace of others"),
+        ("hostPID: true", "", "has the node's PID namespace"),
+        ("", "targetContainerName: app", "joins the PID namespace of others"),
+    ],
+)
+def test_processes_that_a_container_shares(spec: str, own: str, shared: str) -> None:
+    found = pod(
+        f"kind: Pod\nspec:\n  {spec}\n  containers: [{{name: app}}]\n  ephemeralContainers: [{{name: e, {own}}}]"
+    )
+    kind, container = found.containers()[-1]
+    assert found.start(kind, container, Given()).shared_processes == shared

@@ -241,3 +241,41 @@ def test_fold_is_unicodes_simple_folding_of_ascii() -> None:
     others = {chr(code): fold(chr(code)) for code in range(128, 0x110000) if fold(chr(code)).isascii()}
     assert others == {"\u017f": "s", "\u212a": "k"}
     assert fold("READONLYpath\u017f") == "readonlypaths"
+
+
+PID = {"type": "pid"}
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "shared"),
+    [
+        ([{"type": "mount"}, PID], ""),
+        ([{**PID, "path": ""}], ""),
+        ([{**PID, "path": "/proc/7/ns/pid"}], "joins the PID namespace /proc/7/ns/pid of others"),
+        ([PID, {**PID, "path": "/p"}], "joins the PID namespace /p of others"),
+        ([{"type": "mount"}], "has the node's PID namespace"),
+        (None, "has the node's PID namespace"),
+    ],
+)
+def test_processes_that_a_container_shares(namespaces: object, shared: str) -> None:
+    assert read({"process": {}, "linux": {"namespaces": namespaces}}).shared_processes == shared
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "namespaces", "can"),
+    [
+        ({"bounding": ["CAP_CHOWN"]}, [PID], False),
+        ({}, [PID], True),  # a runtime's defaults
+        (None, [PID], True),
+        ({"bounding": ["CAP_CHOWN"], "ambient": ["CAP_SYS_ADMIN"]}, [PID], True),
+        ({"inheritable": ["cap_sys_admin"]}, [PID], True),  # as crun reads it
+        ({"bounding": ["CAP_CHOWN"]}, [{**PID, "path": "/proc/7/ns/pid"}], True),
+    ],
+)
+def test_who_can_remount(capabilities: object, namespaces: object, can: bool) -> None:
+    assert read({"process": {"capabilities": capabilities}, "linux": {"namespaces": namespaces}}).can_remount() is can
+
+
+def test_capabilities_in_another_spelling_are_refused() -> None:
+    with pytest.raises(Unacceptable, match="is spelled 'capabilities'"):
+        read({"process": {"Capabilities": {}}})

@@ -227,7 +227,8 @@ def test_all_errors_of_a_file_come_at_once_and_in_its_order() -> None:
 
 def test_rule_that_reserves_nothing_is_refused() -> None:
     assert errors("    match: {namespaces: [a]}\n") == [
-        "5:5: error: rule r reserves nothing: give it trust, env, mounts, annotations or deviceAllocations"
+        "5:5: error: rule r reserves nothing: give it trust, env, mounts, annotations, deviceAllocations or "
+        "sharedProcesses"
     ]
 
 

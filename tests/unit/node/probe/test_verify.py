@@ -274,6 +274,7 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
         "notTried": [],
         "notThere": [],
         "enginesBeside": [],
+        "remountable": [],
         "protected": True,
         "nothingToVerify": None,
     }

@@ -1,0 +1,37 @@
+"""Pods whose containers could change each other's reserved mounts, or the node's files by their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.cri.client import CriError
+from e2e.cri.conftest import CRI_POLICY
+from e2e.cri.fixtures import StartPod
+from e2e.support import Node
+
+REFUSE = CRI_POLICY + "  - {name: alone, sharedProcesses: Refuse}\n"
+REMOUNT = "mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt; true"
+
+
+def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, node: Node) -> None:
+    node.compile(REFUSE)
+    with pytest.raises(
+        CriError, match=r"joins the PID namespace /proc/[0-9]+/ns/pid of others, and sharedProcesses is"
+    ):
+        start_pod(share_processes=True).run(name="app")
+    start_pod().run(name="app")
+
+
+def test_pod_that_shares_its_processes_starts_otherwise(start_pod: StartPod, node: Node) -> None:
+    pod = start_pod(share_processes=True)
+    app, sidecar = pod.run(name="app"), pod.run(name="sidecar")
+    for container in (app, sidecar):
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["alone", "shares its processes"])
+def test_remounted_reserved_mount_cannot_be_written(start_pod: StartPod, node: Node, shares: bool) -> None:
+    container = start_pod(share_processes=shares).run(name="app", capabilities=["SYS_ADMIN"])
+    assert container.exec("/bin/sh", "-c", REMOUNT) == "remounted\n"
+    assert (node.ca / "certs/company.crt").read_text() == "company\n"
+    assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"

@@ -1,0 +1,34 @@
+"""Pods whose containers could change each other's reserved mounts, or the node's files by their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.cri.client import CriError
+from e2e.cri.fixtures import StartPod
+from e2e.nri.conftest import NRI_POLICY, StartPlugin
+from e2e.support import Node
+
+REMOUNT = "mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt; true"
+
+
+@pytest.mark.parametrize("variant", ["", "bare"])
+def test_pod_that_shares_its_processes_is_refused(
+    start_pod: StartPod, start_plugin: StartPlugin, node: Node, variant: str
+) -> None:
+    node.compile(NRI_POLICY + "  - {name: alone, sharedProcesses: Refuse}\n")
+    start_plugin()
+    with pytest.raises(
+        CriError, match=r"joins the PID namespace /proc/[0-9]+/ns/pid of others, and sharedProcesses is"
+    ):
+        start_pod(variant, share_processes=True).create(name="app")
+    start_pod(variant).run(name="app")
+
+
+def test_remounted_reserved_mount_cannot_be_written(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
+    """By the hook behind the plugin. The plugin alone cannot prevent it."""
+    start_plugin()
+    container = start_pod().run(name="app", capabilities=["SYS_ADMIN"])
+    assert container.exec("/bin/sh", "-c", REMOUNT) == "remounted\n"
+    assert (node.ca / "certs/company.crt").read_text() == "company\n"
+    assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"

@@ -1,0 +1,214 @@
+"""A container with CAP_SYS_ADMIN, not privileged, makes its reserved mounts writable again: what can it then write?
+
+The mounts are read-only, and `remount,bind,rw` takes that off. All containers of the node read the same files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
+from e2e.support import Bundle, Node, run
+from e2e.test_audit import seen
+from e2e.test_finds import mounts_on_the_node
+from hook.linux.idmap import remountable
+
+DIRECTORY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: company-ca
+    mounts:
+    - {hostPath: CA, mountPath: /etc/ssl, readOnly: true}
+"""
+FILE = DIRECTORY.replace("hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/ca.crt, mountPath: /etc/ssl/ca.crt,")
+RESERVED = {"directory": (DIRECTORY, "/etc/ssl"), "file": (FILE, "/etc/ssl/ca.crt")}
+
+USUAL = "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE SYS_CHROOT KILL"
+"""The capabilities that containerd gives a container of a pod that asks for none."""
+
+ATTACK = """\
+b=/bin/busybox
+$b mount -o remount,bind,rw none {at} && echo remounted
+for file in /etc/ssl/ca.crt /etc/ssl/open.crt; do
+    $b echo evil >> $file; $b chmod 666 $file; $b chown 1000 $file; $b touch -t 200001010000 $file
+    $b truncate -s 0 $file; $b ln $file /etc/ssl/link; $b mv $file /etc/ssl/moved; $b rm -f $file
+done
+$b touch /etc/ssl/new; $b mkdir /etc/ssl/more; $b ln -s / /etc/ssl/symbolic
+$b mount -t tmpfs none /tmp && $b mkdir /tmp/more && $b mount -o bind {at} /etc/pki && $b echo evil >> /etc/pki/ca.crt
+$b cat /etc/ssl/ca.crt
+"""
+
+
+@pytest.fixture(params=[*WAYS, *((name, "createRuntime") for name in NEWER)], ids="-".join)
+def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """Path of a real runtime, and an adapter in front of it: also the hook alone with each newer runtime."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
+
+
+def administrator(bundle: Bundle) -> Bundle:
+    """The bundle of a container with CAP_SYS_ADMIN beside the usual capabilities."""
+    listed = [f"CAP_{name}" for name in (*USUAL.split(), "SYS_ADMIN")]
+    bundle.spec["process"]["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), listed)
+    return bundle
+
+
+def ca(node: Node) -> Path:
+    """The file that all containers of the node read. Another one beside it can be written by everybody."""
+    (node.ca / "ca.crt").write_text("company\n")
+    (node.ca / "open.crt").write_text("company\n")
+    (node.ca / "open.crt").chmod(0o666)
+    return node.ca / "ca.crt"
+
+
+def files(directory: Path) -> list[object]:
+    """Everything in a directory: owner, mode, time and content."""
+    found: list[object] = []
+    for path in sorted([directory, *directory.rglob("*")]):
+        status = path.lstat()
+        content = path.read_text() if path.is_file() else ""
+        found.append((str(path), status.st_uid, status.st_mode, status.st_nlink, status.st_mtime_ns, content))
+    return found
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_remounted_reserved_mount_cannot_be_written(
+    pair: tuple[str, str], node: Node, bundle: Bundle, name: str
+) -> None:
+    policy, at = RESERVED[name]
+    ca(node)
+    before = files(node.ca)
+    node.compile(policy)
+    with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+        said = container.exec("/bin/sh", "-c", ATTACK.format(at=at))
+        assert said.startswith("remounted\n") and said.endswith("company\n"), said
+        assert files(node.ca) == before
+        [event] = node.logged()
+        assert (event["applied"], event["verified"]) == (True, "container")
+        assert "remountable" not in event
+
+
+def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """What the node has mounted below the hostPath is unwritable too; a volume keeps its own options."""
+    ca(node)
+    for name in ("below", "volume", "fixed"):
+        (node.ca / name).mkdir()
+        (bundle.directory.parent / name).mkdir(parents=True)
+        (bundle.directory.parent / name / "file").write_text(name + "\n")
+    run("mount", "--bind", str(bundle.directory.parent / "below"), str(node.ca / "below"))
+    try:
+        node.compile(DIRECTORY.replace("true}", "true, allowBelow: [/etc/ssl/volume, /etc/ssl/fixed]}"))
+        bundle.bind(node.ca, "/etc/ssl", "ro", "rprivate")
+        bundle.bind(bundle.directory.parent / "volume", "/etc/ssl/volume", "rprivate", "rw")
+        bundle.bind(bundle.directory.parent / "fixed", "/etc/ssl/fixed", "rprivate", "ro")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            writes = "for name in volume fixed below; do /bin/busybox echo more >> /etc/ssl/$name/file; done; /bin/true"
+            container.exec("/bin/sh", "-c", writes)
+            remounts = "/bin/busybox mount -o remount,bind,rw none /etc/ssl/below; echo evil >> /etc/ssl/below/file"
+            container.exec("/bin/sh", "-c", f"{remounts}; /bin/true")
+            read = [container.exec("/bin/cat", f"/etc/ssl/{name}/file") for name in ("volume", "fixed", "below")]
+            assert read == ["volume\nmore\n", "fixed\n", "below\n"]
+    finally:
+        run("umount", "--lazy", str(node.ca / "below"))
+
+
+def fifo(directory: Path) -> None:
+    os.mkfifo(directory / "fifo")
+
+
+def secret(directory: Path) -> None:
+    (directory / "certs/key.pem").write_text("key\n")
+    (directory / "certs/key.pem").chmod(0o600)
+
+
+UNLIKE = {
+    "secret": (secret, "can be read by its owner alone"),
+    "fifo": (fifo, "is neither a file nor a directory"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_mount_that_would_read_differently_stays(way: tuple[str, str], node: Node, bundle: Bundle, name: str) -> None:
+    """The event says that the container can remount it."""
+    change, why = UNLIKE[name]
+    change(node.ca)
+    node.compile(DIRECTORY + "    env: [{name: A, value: b}]\n")
+    bundle.spec["process"]["env"].append("A=b")
+    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+        if name == "secret":
+            assert container.exec("/bin/cat", "/etc/ssl/certs/key.pem") == "key\n"
+        [event] = node.logged()
+        [said] = event["remountable"]
+        assert said.startswith("/etc/ssl: ") and said.endswith(why)
+
+
+def test_mount_that_would_appear_on_the_node_stays(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """mountPropagation: Bidirectional. Kubernetes lets only privileged containers have it."""
+    run("mount", "--bind", str(node.ca), str(node.ca))
+    try:
+        run("mount", "--make-shared", str(node.ca))
+        node.compile(DIRECTORY)
+        bundle.spec["linux"]["rootfsPropagation"] = "rshared"
+        bundle.bind(node.ca, "/data", "rshared")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+            assert len(mounts_on_the_node(node)) == 1
+            [event] = node.logged()
+            assert event["applied"] and event["remountable"]
+    finally:
+        run("umount", "--recursive", "--lazy", str(node.ca))
+
+
+def test_writable_reserved_mount_stays_writable(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false"))
+    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+        container.exec("/bin/sh", "-c", "echo written > /etc/ssl/new")
+        assert (node.ca / "new").read_text() == "written\n"
+
+
+def test_container_without_the_capability_keeps_the_runtimes_mount(
+    way: tuple[str, str], node: Node, bundle: Bundle
+) -> None:
+    ca(node)
+    node.compile(DIRECTORY)
+    with guarded(way[1], way[0], node, bundle) as container:
+        assert all("idmapped" not in options for _, _, options in container.mounts())
+
+
+def test_audit_finds_nothing_wrong_with_a_replaced_mount(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    ca(node)
+    node.compile(DIRECTORY)
+    with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+        assert any("idmapped" in options for _, _, options in container.mounts())
+        assert seen(node, container)["state"] == "in policy"
+
+
+BARE = """\
+import ctypes, os
+call = ctypes.CDLL(None).syscall
+call.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long]
+take_off = (ctypes.c_uint64 * 4)(0, 0x100000 | 1, 0, 0)  # MOUNT_ATTR_IDMAP, MOUNT_ATTR_RDONLY
+tree = call(467, -100, b"/etc/ssl", os.O_CLOEXEC | 1, take_off, 32)  # open_tree_attr(2), OPEN_TREE_CLONE
+if tree >= 0:
+    open(f"/proc/self/fd/{tree}/ca.crt", "a").write("evil")
+"""
+
+
+def test_verify_says_what_a_container_that_knows_the_kernel_can_write_to(real: str, node: Node, bundle: Bundle) -> None:
+    """From Linux 6.15 on the mapping can be taken off; the page of what is not guaranteed says so."""
+    file = ca(node)
+    node.compile(DIRECTORY)
+    said = remountable(str(node.ca))
+    for name in ("usr", "lib", "lib64"):
+        bundle.bind(f"/{name}", f"/{name}", "ro")
+    with guarded("wrapper", real, node, administrator(bundle)) as container:
+        container.exec("/usr/bin/python3", "-c", BARE)
+    assert (file.read_text() == "company\n") is (said == "")
+    assert said in ("", "open_tree_attr(2) of this kernel takes the mapping off")

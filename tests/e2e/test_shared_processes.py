@@ -1,0 +1,99 @@
+"""Containers that share their processes: what one can do to the reserved mounts of another, and `sharedProcesses`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.hostile_mounts import FILE, RESERVED
+from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.support import Bundle, Node, Running, run
+from e2e.test_audit import seen
+
+REFUSE = FILE + "    sharedProcesses: Refuse\n"
+DETACH = f"b=/bin/busybox; $b rm /proc/$1/root{RESERVED} && $b cp /etc/passwd /proc/$1/root{RESERVED}"
+
+
+@pytest.fixture(params=[(name, adapter) for name in EACH for adapter in ("wrapper", "createRuntime")], ids="-".join)
+def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """Path of a real runtime, and an adapter in front of it."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
+
+
+def pid_of(container: Running) -> int:
+    pid: int = json.loads(run(container.runtime, "state", container.id).stdout)["pid"]
+    return pid
+
+
+def share(bundle: Bundle, path: str) -> Bundle:
+    """Let the container of a bundle join a PID namespace, as containerd writes it; "": have the node's."""
+    namespaces = [entry for entry in bundle.spec["linux"]["namespaces"] if entry["type"] != "pid"]
+    bundle.spec["linux"]["namespaces"] = [*namespaces, *([{"type": "pid", "path": path}] if path else [])]
+    return bundle
+
+
+@pytest.fixture
+def sandbox(pair: tuple[str, str], directory: Path) -> Iterator[str]:
+    """The PID namespace of a pod's pause container, which no rule is for."""
+    with Running(pair[0], Bundle(directory / "k8s.io" / "pause")) as pause:
+        yield f"/proc/{pid_of(pause)}/ns/pid"
+
+
+def test_sidecar_with_shared_processes_detaches_a_reserved_file(
+    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path, sandbox: str
+) -> None:
+    """No defect of a mount: unlink(2) of a mount point is EBUSY in the caller's own mount namespace alone."""
+    node.compile(FILE)
+    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as victim:
+        assert victim.exec("/bin/cat", RESERVED) == "company\n"
+        sidecar = share(Bundle(directory / "k8s.io" / "sidecar"), sandbox)
+        with guarded(pair[1], pair[0], node, sidecar) as attacker:
+            for name in attacker.exec("/bin/ls", "/proc").split():
+                if name.isdigit():
+                    attacker.exec("/bin/sh", "-c", f"{DETACH}; /bin/true", "sh", name)
+        assert victim.exec("/bin/cat", RESERVED) != "company\n"
+
+
+@pytest.mark.parametrize("whose", ["the pod's", "the node's"])
+def test_shared_processes_are_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str, whose: str
+) -> None:
+    node.compile(REFUSE)
+    path = sandbox if whose == "the pod's" else ""
+    container = guarded(pair[1], pair[0], node, share(bundle, path))
+    assert container.create() != 0
+    run(pair[0], "delete", "--force", container.id, check=False)
+    shared = f"joins the PID namespace {path} of others" if path else "has the node's PID namespace"
+    assert f"the container {shared}, and sharedProcesses is Refuse" in node.logged()[0]["denials"][0]["message"]
+    [event] = node.logged()
+    assert (event["event"], event["applied"]) == ("container.denied", False)
+    assert [denial["rule"] for denial in event["denials"]] == ["company-ca"]
+
+
+def test_audit_names_a_running_container_that_shares_its_processes(
+    pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str
+) -> None:
+    node.compile(FILE)
+    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as container:
+        node.compile(REFUSE)
+        [difference] = seen(node, container)["differences"]
+        assert difference["kind"] == "sharedProcesses"
+        assert difference["message"].endswith(f"{sandbox} of others, and sharedProcesses is Refuse")
+
+
+def test_own_processes_start(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(REFUSE)
+    with guarded(pair[1], pair[0], node, bundle) as container:
+        assert container.exec("/bin/cat", RESERVED) == "company\n"
+
+
+def test_shared_processes_start_unless_the_policy_refuses_them(
+    pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str
+) -> None:
+    node.compile(FILE + "    sharedProcesses: Allow\n")
+    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as container:
+        assert container.exec("/bin/cat", RESERVED) == "company\n"
