@@ -1,11 +1,14 @@
 """The agent's connections: who has connected, and the request that each sends.
 
+Who has connected, the kernel says. No request can: a container that reaches the socket would write any file as root.
+
 `_socket` has what `socket` has without enums, whose `|` and `&` are functions in Python.
 """
 
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 import select
 import socket
@@ -15,9 +18,12 @@ import time
 from collections.abc import Callable
 
 from hook.agent import protocol
+from hook.agent.cold import CALLER
 from hook.agent.protocol import Malformed, Request
-from hook.agent.tally import Tally
-from hook.base.errors import describe
+from hook.agent.tally import COLD, Tally
+from hook.base.errors import Undecided, describe
+from hook.base.system import read_fd
+from hook.linux.mountns import root_of
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""
@@ -28,18 +34,99 @@ _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 """Each descriptor is registered for one event, so no two threads have the same connection (epoll_ctl(2))."""
 
 
+_SO_PEERPIDFD = 77
+"""Since Linux 6.5 (include/uapi/asm-generic/socket.h). Python has no name for it."""
+
+_STATUS = 64 << 10
+"""The most bytes of /proc/PID/status; its line of groups can be long."""
+
+
+class Kernel:
+    """What the kernel says of this process, and of one that connects (proc(5), unix(7))."""
+
+    def __init__(self) -> None:
+        """Raises OSError, Undecided."""
+        proc = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._place = _place(proc)
+            self._rights, _ = _rights(proc)
+        finally:
+            os.close(proc)
+
+    def umask_of(self, connection: _socket.socket, pid: int) -> int | None:
+        """The umask of the process that connected; None unless it is provably as privileged as this one.
+
+        It has this process's mount, user and pid namespace and root directory, and each capability that this process
+        has: so the agent lends nobody a right. An engine's runtime has all capabilities.
+        """
+        try:
+            proc = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # it has ended, or is of another pid namespace
+            return None
+        try:
+            rights, umask = _rights(proc)
+            if _place(proc) == self._place and not self._rights & ~rights and _lives(connection):
+                return umask
+        except (OSError, Undecided, ValueError):  # it has ended
+            pass
+        finally:
+            os.close(proc)
+        return None
+
+
+def _place(proc: int) -> tuple[str, ...]:
+    """The root directory and the namespaces of a process. `proc`: its directory in /proc. Raises OSError, Undecided."""
+    return root_of(proc), *[os.readlink(f"ns/{kind}", dir_fd=proc) for kind in ("mnt", "user", "pid")]
+
+
+def _rights(proc: int) -> tuple[int, int]:
+    """The effective capabilities and the umask of a process. Raises OSError, ValueError, Undecided."""
+    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        status = read_fd(fd, _STATUS, "status")
+    finally:
+        os.close(fd)
+    # With the line ends, which a process's name cannot have there.
+    found = [status[(at := status.index(name) + len(name)) : status.index(b"\n", at)] for name in _LINES]
+    return int(found[0], 16), int(found[1], 8)
+
+
+_LINES = (b"\nCapEff:\t", b"\nUmask:\t")
+
+
+def _lives(connection: _socket.socket) -> bool:
+    """Whether the process that connected has not ended, so that its pid is still its own. Raises OSError.
+
+    True before Linux 6.5, which cannot say it: docs/agent.md has what that leaves.
+    """
+    try:
+        (fd,) = _INT.unpack(connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, _INT.size))
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:
+            return True
+        raise
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return not poll.poll(0)
+    finally:
+        os.close(fd)
+
+
 class Client:
     """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
 
-    `polled`: whether its descriptor is registered.
+    `umask`: of that process; None if it is not proved to be as privileged as this one. `polled`: whether the
+    connection's descriptor is registered.
     """
 
-    __slots__ = ("began", "connection", "pid", "polled")
+    __slots__ = ("began", "connection", "pid", "polled", "umask")
 
-    def __init__(self, connection: _socket.socket, pid: int) -> None:
+    def __init__(self, connection: _socket.socket, pid: int, umask: int | None) -> None:
         self.began = time.monotonic()
         self.connection = connection
         self.pid = pid
+        self.umask = umask
         self.polled = False
 
     def reply(self, frame: bytes) -> None:
@@ -74,6 +161,7 @@ class Clients:
         self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
         self._lock = threading.Lock()
         self._own = threading.local()
+        self._kernel = Kernel()
         listener.setblocking(False)
         poll.register(listener, _ONCE)
 
@@ -117,7 +205,7 @@ class Clients:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
-            return Client(connection, pid)
+            return Client(connection, pid, self._kernel.umask_of(connection, pid))
         self._drop(connection, f"uid {uid} is not root")
         return None
 
@@ -129,7 +217,7 @@ class Clients:
 
     def _received(self, client: Client) -> Job | None:
         try:
-            frame, fds, flags = self._read(client.connection)
+            frame, fds, flags = self._read(client)
         except BlockingIOError:
             self._wait_for(client)
             return None
@@ -141,7 +229,10 @@ class Clients:
                 raise Malformed("the request is too large")
             if not frame:
                 raise Malformed("closed without a request")
-            if frame == protocol.STATUS:
+            if client.umask is None:
+                self._tally.answered(COLD, CALLER, time.monotonic() - client.began)
+                client.reply(protocol.cold(CALLER))
+            elif frame == protocol.STATUS:
                 client.reply(self._status())
             else:
                 request = Request(frame)
@@ -157,11 +248,13 @@ class Clients:
                 os.close(fd)
         return None
 
-    def _read(self, connection: _socket.socket) -> tuple[bytes, list[int], int]:
+    def _read(self, client: Client) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
+        if client.umask is None:  # no descriptor of his: closing one of a FUSE file can take for ever
+            return client.connection.recv(1, _socket.MSG_DONTWAIT), [], 0
         if not hasattr(self._own, "buffer"):  # one for each thread: a new one for each request costs page faults
             self._own.buffer = bytearray(protocol.LIMIT)
-        size, controls, flags, _ = connection.recvmsg_into(
+        size, controls, flags, _ = client.connection.recvmsg_into(
             [self._own.buffer], _socket.CMSG_LEN(_INT.size), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
         )
         fds = [_INT.unpack_from(data)[0] for _, kind, data in controls if kind == _socket.SCM_RIGHTS]
@@ -171,7 +264,7 @@ class Clients:
         """Front has usually sent its request by the time its connection is accepted."""
         reason = "too many connections"
         with self._lock:
-            if len(self._silent) < CLIENTS:
+            if len(self._silent) < (CLIENTS if client.umask is not None else CLIENTS // 2):
                 register = self._poll.modify if client.polled else self._poll.register
                 try:
                     register(client.connection.fileno(), _ONCE)  # an event is taken only behind this lock
