@@ -22,7 +22,6 @@ from hook.agent.cold import CALLER
 from hook.agent.protocol import Malformed, Request
 from hook.agent.tally import COLD, Tally
 from hook.base.errors import Undecided, describe
-from hook.base.system import read_fd
 from hook.linux.mountns import root_of
 
 CLIENTS = 1024
@@ -37,8 +36,8 @@ _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _SO_PEERPIDFD = 77
 """Since Linux 6.5 (include/uapi/asm-generic/socket.h). Python has no name for it."""
 
-_STATUS = 64 << 10
-"""The most bytes of /proc/PID/status; its line of groups can be long."""
+_STATUS = 8 << 10
+"""Bytes that are read of /proc/PID/status, at once. A process with so many groups that it is longer starts cold."""
 
 
 class Kernel:
@@ -80,10 +79,10 @@ def _place(proc: int) -> tuple[str, ...]:
 
 
 def _rights(proc: int) -> tuple[int, int]:
-    """The effective capabilities and the umask of a process. Raises OSError, ValueError, Undecided."""
+    """The effective capabilities and the umask of a process. Raises OSError, ValueError."""
     fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     try:
-        status = read_fd(fd, _STATUS, "status")
+        status = os.read(fd, _STATUS)
     finally:
         os.close(fd)
     # With the line ends, which a process's name cannot have there.
