@@ -8,8 +8,8 @@ import subprocess
 from typing import Any
 
 import pytest
-
 from e2e.support import need
+
 from unit.support import ROOT
 
 UNITS = ROOT / "packaging" / "systemd"
