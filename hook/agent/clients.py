@@ -56,7 +56,7 @@ class Kernel:
         """The umask of the process that connected; None unless it is provably as privileged as this one.
 
         It has this process's mount, user and pid namespace and root directory, and each capability that this process
-        has: so the agent lends nobody a right. An engine's runtime has all capabilities.
+        has: so the agent lends no right that the caller has not. An engine's runtime has all capabilities.
         """
         try:
             proc = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -17,8 +17,8 @@ from hook.base.errors import ReassertError, describe
 from hook.base.system import write_all
 from hook.trust.errors import TrustError
 
-NOBODY = 65534
-"""The kernel's overflow uid, which no account but `nobody` has."""
+OVERFLOW_UID = 65534
+"""What the kernel shows for a uid that a user namespace does not map (proc(5)). No file of a node belongs to it."""
 
 _ANSWER = 256 << 20
 """The most bytes of an answer."""
@@ -84,8 +84,8 @@ def _drop() -> None:
             is_nodes = int(file.readline().split()[2]) == _ALL_UIDS
         changes: list[tuple[Callable[..., None], list[Any]]] = [
             (os.setgroups, [[]]),
-            (os.setresgid, [NOBODY] * 3),
-            (os.setresuid, [NOBODY] * 3),
+            (os.setresgid, [OVERFLOW_UID] * 3),
+            (os.setresuid, [OVERFLOW_UID] * 3),
         ]
         for change, arguments in changes:
             try:

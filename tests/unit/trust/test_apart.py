@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hook.trust.apart import NOBODY, apart
+from hook.trust.apart import OVERFLOW_UID, apart
 from hook.trust.build import _understood
 from hook.trust.errors import TrustError
 from unit.support import ROOT
@@ -108,7 +108,7 @@ def test_the_program_parses_certificates_without_rights(root_dir: Path) -> None:
                 descriptors = os.listdir(f"/proc/{child}/fd")
     assert build.wait() == 0
     assert (seen["NoNewPrivs"], seen["Groups"]) == (["1"], [])
-    assert seen["Uid"] == seen["Gid"] == [str(NOBODY)] * 4
+    assert seen["Uid"] == seen["Gid"] == [str(OVERFLOW_UID)] * 4
     assert {*seen["CapEff"], *seen["CapPrm"], *seen["CapInh"], *seen["CapAmb"]} == {"0" * 16}
     assert descriptors == ["0", "1", "2"]
     assert (root_dir / "store/live/manifest.json").stat().st_uid == 0
