@@ -8,6 +8,7 @@ Who has connected, the kernel says. No request can: a container that reaches the
 from __future__ import annotations
 
 import _socket
+import contextlib
 import errno
 import os
 import select
@@ -16,6 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from hook.agent import protocol
 from hook.agent.cold import CALLER
@@ -115,13 +117,12 @@ def _lives(connection: _socket.socket) -> bool:
 class Client:
     """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
 
-    `umask`: of that process; None if it is not proved to be as privileged as this one. `polled`: whether the
-    connection's descriptor is registered.
+    `umask`: of that process. `polled`: whether the connection's descriptor is registered.
     """
 
     __slots__ = ("began", "connection", "pid", "polled", "umask")
 
-    def __init__(self, connection: _socket.socket, pid: int, umask: int | None) -> None:
+    def __init__(self, connection: _socket.socket, pid: int, umask: int) -> None:
         self.began = time.monotonic()
         self.connection = connection
         self.pid = pid
@@ -135,6 +136,40 @@ class Client:
         except OSError:  # front stopped waiting and starts cold
             pass
         self.connection.close()
+
+
+class _Door:
+    """Turns callers away without reading what they sent, and closes their connections in threads of its own.
+
+    With a connection goes what was sent and not read, descriptors too, and closing one of those can take for ever:
+    SO_LINGER (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
+    """
+
+    _THREADS = 256
+
+    def __init__(self) -> None:
+        self._leaving: SimpleQueue[tuple[float, _socket.socket]] = SimpleQueue()
+        self._moved = 0.0
+        self._count = 0
+
+    def turn_away(self, connection: _socket.socket) -> None:
+        """Answers "start cold" at once, and has the connection closed once front has read it."""
+        with contextlib.suppress(OSError):
+            connection.send(protocol.cold(CALLER), _socket.MSG_DONTWAIT)
+        now, waits = time.monotonic(), not self._leaving.empty()
+        self._leaving.put((now + protocol.SECONDS, connection))
+        if not self._count or (waits and now - self._moved > 3 * protocol.SECONDS and self._count < self._THREADS):
+            self._moved = now
+            self._count += 1
+            threading.Thread(target=self._close_all, name="door", daemon=True).start()
+
+    def _close_all(self) -> None:
+        while True:
+            when, connection = self._leaving.get()
+            if self._leaving.qsize() < CLIENTS:
+                time.sleep(max(0.0, when - time.monotonic()))
+            connection.close()
+            self._moved = time.monotonic()
 
 
 class Job:
@@ -161,6 +196,7 @@ class Clients:
         self._lock = threading.Lock()
         self._own = threading.local()
         self._kernel = Kernel()
+        self._door = _Door()
         listener.setblocking(False)
         poll.register(listener, _ONCE)
 
@@ -204,7 +240,12 @@ class Clients:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
-            return Client(connection, pid, self._kernel.umask_of(connection, pid))
+            umask = self._kernel.umask_of(connection, pid)
+            if umask is not None:
+                return Client(connection, pid, umask)
+            self._tally.answered(COLD, CALLER, 0.0)
+            self._door.turn_away(connection)
+            return None
         self._drop(connection, f"uid {uid} is not root")
         return None
 
@@ -228,10 +269,7 @@ class Clients:
                 raise Malformed("the request is too large")
             if not frame:
                 raise Malformed("closed without a request")
-            if client.umask is None:
-                self._tally.answered(COLD, CALLER, time.monotonic() - client.began)
-                client.reply(protocol.cold(CALLER))
-            elif frame == protocol.STATUS:
+            if frame == protocol.STATUS:
                 client.reply(self._status())
             else:
                 request = Request(frame)
@@ -249,8 +287,6 @@ class Clients:
 
     def _read(self, client: Client) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
-        if client.umask is None:  # no descriptor of his: closing one of a FUSE file can take for ever
-            return client.connection.recv(1, _socket.MSG_DONTWAIT), [], 0
         if not hasattr(self._own, "buffer"):  # one for each thread: a new one for each request costs page faults
             self._own.buffer = bytearray(protocol.LIMIT)
         size, controls, flags, _ = client.connection.recvmsg_into(
@@ -263,7 +299,7 @@ class Clients:
         """Front has usually sent its request by the time its connection is accepted."""
         reason = "too many connections"
         with self._lock:
-            if len(self._silent) < (CLIENTS if client.umask is not None else CLIENTS // 2):
+            if len(self._silent) < CLIENTS:
                 register = self._poll.modify if client.polled else self._poll.register
                 try:
                     register(client.connection.fileno(), _ONCE)  # an event is taken only behind this lock

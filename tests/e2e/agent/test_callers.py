@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,6 +297,58 @@ def test_a_caller_that_exits_and_whose_pid_a_process_of_the_node_gets(target: Ta
         assert done.stdout.strip() in (COLD_ANSWER, "closed"), done
         assert target.files() == target.before
     agent.start()
+
+
+LINGER = """
+import os, socket, struct, sys
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+server.bind(("127.0.0.1", 0))
+server.listen(100)
+asked = []
+held = []
+for _ in range(20):
+    lingers = socket.create_connection(server.getsockname())
+    held.append(server.accept())
+    lingers.setblocking(False)
+    try:
+        while True:
+            lingers.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+    lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1000))
+    asked.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    asked[-1].connect(sys.argv[1])
+    socket.send_fds(asked[-1], [b"x"], [lingers.fileno()])
+    lingers.close()
+print("sent", flush=True)
+for kind in ("answered", "closed"):
+    try:
+        asked[0].recv(1 << 16)
+    except ConnectionResetError:
+        pass
+    print(kind, flush=True)
+sys.stdin.read()
+"""
+"""Passes the last descriptors of sockets whose close(2) waits for a reader."""
+
+
+def test_descriptors_whose_close_waits_hold_no_start_up(start: Cold) -> None:
+    agent = start.agent
+    assert not start.is_cold()
+    agent.stop(signal.SIGSTOP)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "/usr/bin/python3", "-c", LINGER, str(agent.socket)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender:
+        try:
+            assert sender.stdout and sender.stdout.readline() == b"sent\n"
+            assert agent.process
+            agent.process.send_signal(signal.SIGCONT)
+            assert not start.is_cold()
+            assert sender.stdout.readline() == b"answered\n"
+            assert sender.stdout.readline() == b"closed\n"
+            assert [start.is_cold() for _ in range(5)] == [False] * 5
+        finally:
+            sender.kill()
 
 
 OLD_KERNEL = """
