@@ -101,7 +101,7 @@ def metrics() -> str:
         metric._name: ", ".join(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")
     }
     rows = []
-    for family in made._registry.collect():
+    for family in made.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
         rows.append([f"`{name}`", family.type, labels.get(family.name, ""), family.documentation])
     return table(["metric", "type", "labels", "meaning"], rows)

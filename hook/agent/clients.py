@@ -1,11 +1,15 @@
 """The agent's connections: who has connected, and the request that each sends.
 
+Who has connected, the kernel says. No request can: a container that reaches the socket would write any file as root.
+
 `_socket` has what `socket` has without enums, whose `|` and `&` are functions in Python.
 """
 
 from __future__ import annotations
 
 import _socket
+import contextlib
+import errno
 import os
 import select
 import socket
@@ -13,11 +17,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from hook.agent import protocol
+from hook.agent.cold import CALLER
 from hook.agent.protocol import Malformed, Request
-from hook.agent.tally import Tally
-from hook.base.errors import describe
+from hook.agent.tally import COLD, Tally
+from hook.base.errors import Undecided, describe
+from hook.linux.mountns import root_of
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""
@@ -28,18 +35,98 @@ _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 """Each descriptor is registered for one event, so no two threads have the same connection (epoll_ctl(2))."""
 
 
+_SO_PEERPIDFD = 77
+"""Since Linux 6.5 (include/uapi/asm-generic/socket.h). Python has no name for it."""
+
+_STATUS = 8 << 10
+"""Bytes that are read of /proc/PID/status, at once. A process with so many groups that it is longer starts cold."""
+
+
+class Kernel:
+    """What the kernel says of this process, and of one that connects (proc(5), unix(7))."""
+
+    def __init__(self) -> None:
+        """Raises OSError, Undecided."""
+        proc = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._place = _place(proc)
+            self._rights, _ = _rights(proc)
+        finally:
+            os.close(proc)
+
+    def umask_of(self, connection: _socket.socket, pid: int) -> int | None:
+        """The umask of the process that connected; None unless it is provably as privileged as this one.
+
+        It has this process's mount, user and pid namespace and root directory, and each capability that this process
+        has: so the agent lends no right that the caller has not. An engine's runtime has all capabilities.
+        """
+        try:
+            proc = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # it has ended, or is of another pid namespace
+            return None
+        try:
+            rights, umask = _rights(proc)
+            if _place(proc) == self._place and not self._rights & ~rights and _lives(connection):
+                return umask
+        except (OSError, Undecided, ValueError):  # it has ended
+            pass
+        finally:
+            os.close(proc)
+        return None
+
+
+def _place(proc: int) -> tuple[str, ...]:
+    """The root directory and the namespaces of a process. `proc`: its directory in /proc. Raises OSError, Undecided."""
+    return root_of(proc), *[os.readlink(f"ns/{kind}", dir_fd=proc) for kind in ("mnt", "user", "pid")]
+
+
+def _rights(proc: int) -> tuple[int, int]:
+    """The effective capabilities and the umask of a process. Raises OSError, ValueError."""
+    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        status = os.read(fd, _STATUS)
+    finally:
+        os.close(fd)
+    # With the line ends, which a process's name cannot have there.
+    found = [status[(at := status.index(name) + len(name)) : status.index(b"\n", at)] for name in _LINES]
+    return int(found[0], 16), int(found[1], 8)
+
+
+_LINES = (b"\nCapEff:\t", b"\nUmask:\t")
+
+
+def _lives(connection: _socket.socket) -> bool:
+    """Whether the process that connected has not ended, so that its pid is still its own. Raises OSError.
+
+    True before Linux 6.5, which cannot say it: docs/agent.md has what that leaves.
+    """
+    try:
+        (fd,) = _INT.unpack(connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, _INT.size))
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:
+            return True
+        raise
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return not poll.poll(0)
+    finally:
+        os.close(fd)
+
+
 class Client:
     """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
 
-    `polled`: whether its descriptor is registered.
+    `umask`: of that process. `polled`: whether the connection's descriptor is registered.
     """
 
-    __slots__ = ("began", "connection", "pid", "polled")
+    __slots__ = ("began", "connection", "pid", "polled", "umask")
 
-    def __init__(self, connection: _socket.socket, pid: int) -> None:
+    def __init__(self, connection: _socket.socket, pid: int, umask: int) -> None:
         self.began = time.monotonic()
         self.connection = connection
         self.pid = pid
+        self.umask = umask
         self.polled = False
 
     def reply(self, frame: bytes) -> None:
@@ -49,6 +136,40 @@ class Client:
         except OSError:  # front stopped waiting and starts cold
             pass
         self.connection.close()
+
+
+class _Door:
+    """Turns callers away without reading what they sent, and closes their connections in threads of its own.
+
+    With a connection goes what was sent and not read, descriptors too, and closing one of those can take for ever:
+    SO_LINGER (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
+    """
+
+    _THREADS = 256
+
+    def __init__(self) -> None:
+        self._leaving: SimpleQueue[tuple[float, _socket.socket]] = SimpleQueue()
+        self._moved = 0.0
+        self._count = 0
+
+    def turn_away(self, connection: _socket.socket) -> None:
+        """Answers "start cold" at once, and has the connection closed once front has read it."""
+        with contextlib.suppress(OSError):
+            connection.send(protocol.cold(CALLER), _socket.MSG_DONTWAIT)
+        now, waits = time.monotonic(), not self._leaving.empty()
+        self._leaving.put((now + protocol.SECONDS, connection))
+        if not self._count or (waits and now - self._moved > 3 * protocol.SECONDS and self._count < self._THREADS):
+            self._moved = now
+            self._count += 1
+            threading.Thread(target=self._close_all, name="door", daemon=True).start()
+
+    def _close_all(self) -> None:
+        while True:
+            when, connection = self._leaving.get()
+            if self._leaving.qsize() < CLIENTS:
+                time.sleep(max(0.0, when - time.monotonic()))
+            connection.close()
+            self._moved = time.monotonic()
 
 
 class Job:
@@ -74,6 +195,8 @@ class Clients:
         self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
         self._lock = threading.Lock()
         self._own = threading.local()
+        self._kernel = Kernel()
+        self._door = _Door()
         listener.setblocking(False)
         poll.register(listener, _ONCE)
 
@@ -117,7 +240,12 @@ class Clients:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
-            return Client(connection, pid)
+            umask = self._kernel.umask_of(connection, pid)
+            if umask is not None:
+                return Client(connection, pid, umask)
+            self._tally.answered(COLD, CALLER, 0.0)
+            self._door.turn_away(connection)
+            return None
         self._drop(connection, f"uid {uid} is not root")
         return None
 
@@ -129,7 +257,7 @@ class Clients:
 
     def _received(self, client: Client) -> Job | None:
         try:
-            frame, fds, flags = self._read(client.connection)
+            frame, fds, flags = self._read(client)
         except BlockingIOError:
             self._wait_for(client)
             return None
@@ -157,11 +285,11 @@ class Clients:
                 os.close(fd)
         return None
 
-    def _read(self, connection: _socket.socket) -> tuple[bytes, list[int], int]:
+    def _read(self, client: Client) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
         if not hasattr(self._own, "buffer"):  # one for each thread: a new one for each request costs page faults
             self._own.buffer = bytearray(protocol.LIMIT)
-        size, controls, flags, _ = connection.recvmsg_into(
+        size, controls, flags, _ = client.connection.recvmsg_into(
             [self._own.buffer], _socket.CMSG_LEN(_INT.size), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
         )
         fds = [_INT.unpack_from(data)[0] for _, kind, data in controls if kind == _socket.SCM_RIGHTS]

@@ -28,9 +28,6 @@ COLD_PROBE = " cold"
 """The end of the text of a file in hook.events.PROBES if the agent is not to answer the container's starts."""
 
 
-_OCTAL = frozenset("01234567")
-
-
 class Malformed(Exception):
     """A frame that does not follow the protocol, so front did not send it."""
 
@@ -39,8 +36,7 @@ class Request:
     """One call of an engine, as front sent it.
 
     `kind`: RUNTIME or HOOK. `real`: the real runtime. `policy`, `store`, `events`, `hook`: the values of the options of
-    `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `root`: `own_root` of front (hook.linux.mountns).
-    `arguments`: the arguments that the engine gave.
+    `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `arguments`: the arguments that the engine gave.
     """
 
     __slots__ = (
@@ -50,25 +46,19 @@ class Request:
         "kind",
         "policy",
         "real",
-        "root",
         "runtime_directory",
         "store",
-        "umask",
         "version",
     )
 
     def __init__(self, frame: bytes) -> None:
         """Parses a frame. Raises Malformed."""
         strings = frame.decode("utf-8", "surrogateescape").split("\0")
-        if strings[0] != _REQUEST or len(strings) < 12 or strings.pop():
+        if strings[0] != _REQUEST or len(strings) < 10 or strings.pop():
             raise Malformed("not a request")
         _, self.version, self.kind, self.real, self.policy, self.store, self.events, self.hook, directory = strings[:9]
         self.runtime_directory = directory.encode("utf-8", "surrogateescape")
-        self.root = strings[10]
-        self.arguments = strings[11:]
-        if len(strings[9]) != 3 or not _OCTAL.issuperset(strings[9]):
-            raise Malformed("not a umask")
-        self.umask = int(strings[9], 8)
+        self.arguments = strings[9:]
         if self.kind not in (RUNTIME, HOOK):
             raise Malformed("neither a runtime nor a hook")
 

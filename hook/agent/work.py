@@ -270,7 +270,7 @@ def answer(memory: Memory, request: Request, client: Client, given: int) -> byte
         raise GoCold(VERSION)
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
         raise GoCold(OPTIONS)
-    os.umask(request.umask)
+    os.umask(client.umask)
     caller = Asking(memory, request, client, given)
     if request.kind == HOOK:
         return _of_hook(request, caller)

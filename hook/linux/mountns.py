@@ -100,12 +100,17 @@ def mount_id(fd: int) -> int:
 
 
 def own_root() -> str:
-    """What tells this thread's root directory and its mount from all others: inode, device and mount id, in hex.
+    """`root_of` this thread. Raises Undecided, OSError."""
+    return root_of(_AT_FDCWD, b"/")
+
+
+def root_of(proc: int, path: bytes = b"root") -> str:
+    """What tells a process's root directory and its mount from all others: inode, device and mount id, in hex.
 
     One directory can be seen through two mounts that have different mounts below it, and a mount is of one mount
-    namespace. Raises Undecided, OSError.
+    namespace. `proc`: a descriptor of /proc/PID. Raises Undecided, OSError.
     """
-    found = _statx(_AT_FDCWD, b"/", 0)
+    found = _statx(proc, path, 0)
     return (found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]).hex()
 
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import socket
+import socketserver
+import stat
 import sys
 import threading
 import time
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
+
+from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
 from hook.adapters.nri.metrics import Metrics, NoMetrics
 from hook.base.errors import Usage
 from hook.base.system import replace_file
 from hook.metrics.log import LogCounter
 from hook.metrics.node import NodeState
-from hook.metrics.options import check_address, check_directory
+from hook.metrics.options import UNIX, check_address, check_directory
 from hook.metrics.unchanged import UnchangedStarts
 
 FILE = "reassert.prom"
@@ -74,8 +82,6 @@ class _Work:
         """Serve the metrics at the address. If it is in use: raises Usage, or, if `patient`, says so once."""
         if not self._address:
             return
-        from hook.adapters.nri.scrape import serve  # http.server: 3 MB, only with --metrics
-
         try:
             serve(self._metrics, self._address)
             self._address = ""
@@ -99,7 +105,7 @@ class _Work:
     def write(self) -> None:
         """Replace the file: node_exporter reads the old one or the new one. A problem is said once."""
         try:
-            replace_file(f"{self._directory}/{FILE}", self._metrics.text()[1], 0o644)
+            replace_file(f"{self._directory}/{FILE}", self._metrics.text(), 0o644)
         except OSError as error:
             self._say(f"--textfile: {self._directory}/{FILE}: {error.strerror or error}")
 
@@ -107,3 +113,80 @@ class _Work:
         if text not in self._said:
             self._said.add(text)
             print(f"reassert: {text}", file=sys.stderr)
+
+
+CONNECTIONS = 64
+"""The most connections at once. One more ends the oldest, so connections that are held open keep no scrape away."""
+
+SECONDS = 5.0
+"""How long a connection may take, from accept(2) to the last byte of the answer."""
+
+
+def serve(metrics: Metrics, address: str) -> None:
+    """Answer HTTP at `127.0.0.1:PORT`, `[::1]:PORT` or `unix:/PATH`, in threads. Raises Usage."""
+    where, path = check_address(address), address.removeprefix(UNIX)
+    family = socket.AF_UNIX if where is None else socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+    mask = os.umask(0o177)
+    try:
+        if where is None and os.path.lexists(path):
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise Usage(f"--metrics {address}: {path} exists and is not a socket")
+            os.unlink(path)  # left by an earlier process
+        server = type("Server", (_Server,), {"address_family": family})(where or path, _Handler)
+    except OSError as error:
+        raise Usage(f"--metrics {address}: {error.strerror or error}; give another address") from None
+    finally:
+        os.umask(mask)
+    server.set_app(make_wsgi_app(metrics.registry))
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Log nothing for a scrape."""
+
+
+class _Server(ThreadingWSGIServer):
+    """prometheus_client's server, which has a thread for each connection, with bounds."""
+
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        self._began: dict[socket.socket, float] = {}  # the oldest first
+        super().__init__(*arguments)
+
+    def server_bind(self) -> None:
+        """As HTTPServer's, but without the address's name, for which that asks DNS."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", 0
+        self.setup_environ()
+
+    def get_request(self) -> Any:
+        """A connection. Those of a unix socket have no address, and the handler wants one."""
+        return self.socket.accept()[0], ("", 0)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start its thread."""
+        self._began[request] = time.monotonic()
+        if len(self._began) > CONNECTIONS:
+            self._end(next(iter(self._began)))
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that take too long. `serve_forever` calls this twice a second."""
+        for request, began in list(self._began.items()):
+            if time.monotonic() - began > SECONDS:
+                self._end(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Its thread is done with it."""
+        self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_: object) -> None:
+        """Log nothing for a client that disconnected early."""
+
+    def _end(self, request: socket.socket) -> None:
+        self._began.pop(request, None)
+        with contextlib.suppress(OSError):  # its thread closed it meanwhile
+            request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it

@@ -1,9 +1,15 @@
-"""`reassert trust build`: from the sources to a new generation."""
+"""`reassert trust build`: from the sources to a new generation.
+
+The certificates are parsed, and the files made of them, in a child without rights (hook.trust.apart).
+"""
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +20,12 @@ from hook.base.errors import ReassertError, describe
 from hook.base.system import Untrusted, timestamp, trusted
 from hook.base.text import printable, printable_lines
 from hook.trust import formats, layout
+from hook.trust.apart import apart
 from hook.trust.certificate import Certificate
 from hook.trust.errors import TrustError
 from hook.trust.generation import Store, digests, read_tree
 from hook.trust.judge import LEFT_OUT, Judged, judge
-from hook.trust.source import added_cas, system_roots
+from hook.trust.source import Files, added_cas, parsed, system_roots
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,15 @@ class Built:
     number: int
     is_new: bool
     repaired: bool
-    judged: Judged
+    certificates: list[dict[str, Any]]
+    """As the manifest has them."""
+
     warnings: list[str]
+
+    @property
+    def added(self) -> list[dict[str, Any]]:
+        """The operator's."""
+        return [one for one in self.certificates if one["added"]]
 
 
 def build(directory: str, sources: Sources) -> Built:
@@ -76,25 +90,75 @@ def _in_force(store: Store) -> str:
     return f"generation {numbers[-1]} stays in force" if numbers else "no trust store was made"
 
 
+FORMAT = 1
+"""Changes when the same certificates would make other files; a store of another format is built again."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+
 def _build(store: Store, sources: Sources) -> Built:
-    now = datetime.now(UTC)
     added = added_cas(sources.add)
-    judged = judge(added, [] if sources.no_system else system_roots(sources.system), now)
-    _refuse_nothing(judged, added, now)
+    system = [] if sources.no_system else system_roots(sources.system)
+    certificates, warnings, files = _understood(apart(lambda: _made(added, system, sources.add)))
     old = store.manifest()
     if old and not sources.allow_removal:
-        _refuse_removal(old, judged, now)
+        _refuse_removal(old, certificates)
     number = int(store.numbers()[-1]) if old else 0
-    files = formats.files(judged)
-    is_new, repaired = not _is_same(store, number, old, judged, files), False
+    is_new, repaired = not _is_same(store, number, old, certificates, files), False
     if is_new:
         number += 1
-        files[layout.MANIFEST] = formats.manifest(judged, number, timestamp(time.time_ns()), digests(files))
+        content = {
+            "format": FORMAT,
+            "generation": number,
+            "built": timestamp(time.time_ns()),
+            "certificates": certificates,
+            "files": digests(files),
+        }
+        files[layout.MANIFEST] = json.dumps(content, indent=1).encode() + b"\n"
         store.publish(number, files)
     else:
         repaired = store.complete(number)
     store.prune()
-    return Built(number, is_new, repaired, judged, _warnings(store, judged))
+    return Built(number, is_new, repaired, certificates, [*warnings, *_warnings(store, certificates)])
+
+
+def _made(added: Files, system: Files, paths: list[str] | None) -> dict[str, Any]:
+    """The store's files and certificates as JSON. In the child. Raises TrustError."""
+    now = datetime.now(UTC)
+    operators = parsed(added, paths, added=True)
+    judged = judge(operators, parsed(system), now)
+    _refuse_nothing(judged, operators, now)
+    files = formats.files(judged)
+    contents = {content: number for number, content in enumerate(dict.fromkeys(files.values()))}
+    return {
+        "certificates": formats.entries(judged),
+        "warnings": [str(finding) for finding in judged.findings],
+        "contents": [base64.b64encode(content).decode() for content in contents],
+        "files": {path: contents[content] for path, content in files.items()},
+    }
+
+
+def _understood(answer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str], dict[str, bytes]]:
+    """The certificates, warnings and files that the child names. Raises TrustError for what `_made` does not return."""
+    try:
+        certificates = [
+            {
+                "sha256": str(one["sha256"]),
+                "subject": printable(str(one["subject"])),
+                "notAfter": f"{datetime.fromisoformat(one['notAfter']):%Y-%m-%dT%H:%M:%SZ}",
+                "added": bool(one["added"]),
+                "file": str(one["file"]),
+                "entry": int(one["entry"]),
+            }
+            for one in answer["certificates"]
+        ]
+        contents = [base64.b64decode(text, validate=True) for text in answer["contents"]]
+        files = {str(path): contents[number] for path, number in answer["files"].items()}
+        if layout.MANIFEST in files or not all(map(_NAME.fullmatch, files)):
+            raise ValueError
+        return certificates, [printable(str(line)) for line in answer["warnings"]], files
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise TrustError("the child process that reads the certificates gave a wrong answer") from None
 
 
 def _refuse_nothing(judged: Judged, added: list[Certificate], now: datetime) -> None:
@@ -113,9 +177,9 @@ def _refuse_nothing(judged: Judged, added: list[Certificate], now: datetime) -> 
         )
 
 
-def _refuse_removal(old: Mapping[str, Any], judged: Judged, now: datetime) -> None:
+def _refuse_removal(old: Mapping[str, Any], certificates: list[dict[str, Any]]) -> None:
     """A certificate that expired may go. One that a source no longer has may be a mistake, and breaks its users."""
-    kept = {certificate.sha256 for certificate in judged.kept}
+    now, kept = datetime.now(UTC), {one["sha256"] for one in certificates}
     lost = [
         f"would be lost: {one['subject']} ({'added' if one['added'] else 'system root'}, sha256 {one['sha256'][:16]})"
         for one in old["certificates"]
@@ -130,13 +194,17 @@ def _refuse_removal(old: Mapping[str, Any], judged: Judged, now: datetime) -> No
 
 
 def _is_same(
-    store: Store, number: int, old: Mapping[str, Any] | None, judged: Judged, files: Mapping[str, bytes]
+    store: Store,
+    number: int,
+    old: Mapping[str, Any] | None,
+    certificates: list[dict[str, Any]],
+    files: Mapping[str, bytes],
 ) -> bool:
     """Whether the newest generation is what would be built, and its files are whole."""
-    if not old or old.get("format") != formats.FORMAT:
+    if not old or old.get("format") != FORMAT:
         return False
     if [(one["sha256"], one["added"]) for one in old["certificates"]] != [
-        (one.sha256, one.added) for one in judged.kept
+        (one["sha256"], one["added"]) for one in certificates
     ]:
         return False
     present = read_tree(store.path(number))
@@ -144,15 +212,15 @@ def _is_same(
     return files.keys() == present.keys() and digests(present) == old["files"]
 
 
-def _warnings(store: Store, judged: Judged) -> list[str]:
-    found = [str(finding) for finding in judged.findings]
-    if not judged.added:
+def _warnings(store: Store, certificates: list[dict[str, Any]]) -> list[str]:
+    found = []
+    if not any(one["added"] for one in certificates):
         found.append(
             f"warning: no CA was added: {layout.SOURCES} has none. Put its certificate there, or name it: --add"
         )
     if os.geteuid() != 0:
         return found
-    paths = dict.fromkeys([str(store.directory.resolve()), *(one.place.file for one in judged.kept)])
+    paths = dict.fromkeys([str(store.directory.resolve()), *(one["file"] for one in certificates)])
     for path in paths:
         try:
             trusted(os.path.abspath(path))

@@ -67,7 +67,7 @@ def _build(options: argparse.Namespace) -> int:
     built = build(directory, Sources(options.add, options.system, options.no_system, options.allow_removal))
     for warning in built.warnings:
         print(warning, file=sys.stderr)
-    added, total = len(built.judged.added), len(built.judged.kept)
+    added, total = len(built.added), len(built.certificates)
     state = "new" if built.is_new else "unchanged; its live files were repaired" if built.repaired else "unchanged"
     print(
         f"{directory}: generation {built.number} ({state}): {total} certificates, "

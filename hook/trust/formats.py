@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Any
 
 from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
 
 from hook.trust import der, layout
 from hook.trust.certificate import Certificate, armored
 from hook.trust.judge import Judged
-
-FORMAT = 1
-"""Changes when the same certificates would make other files; a store of another format is built again."""
 
 _ROUNDS = 2048
 """Of the derivation of the MAC's key, which a start of a JVM repeats. The password is public."""
@@ -127,9 +124,9 @@ def edk2_store(certificates: Iterable[Certificate]) -> bytes:
     return found
 
 
-def manifest(judged: Judged, number: int, built: str, digests: Mapping[str, str]) -> bytes:
-    """What is in the store, as JSON. `digests`: the sha256 of each other file."""
-    entries = [
+def entries(judged: Judged) -> list[dict[str, Any]]:
+    """What the manifest says of each certificate."""
+    return [
         {
             "sha256": certificate.sha256,
             "subject": certificate.subject,
@@ -140,5 +137,3 @@ def manifest(judged: Judged, number: int, built: str, digests: Mapping[str, str]
         }
         for certificate in judged.kept
     ]
-    content = {"format": FORMAT, "generation": number, "built": built, "certificates": entries, "files": digests}
-    return json.dumps(content, indent=1, ensure_ascii=True).encode() + b"\n"

@@ -1,4 +1,7 @@
-"""The files that certificates are read from: the node's system roots, and the operator's CAs."""
+"""The files that certificates are read from: the node's system roots, and the operator's CAs.
+
+Reading them takes root's rights, parsing them does not: `parsed` is for a process without any (hook.trust.apart).
+"""
 
 from __future__ import annotations
 
@@ -31,35 +34,46 @@ SYSTEM = (
 """Where distributions keep the system's roots; the first file that exists is read."""
 
 
-def system_roots(path: str | None) -> list[Certificate]:
-    """The system's roots, of a file or directory or of this node's own. Raises TrustError, OSError."""
+Files = list[tuple[str, bytes]]
+"""Paths and contents."""
+
+
+def system_roots(path: str | None) -> Files:
+    """The files of the system's roots: a file or directory, or this node's own. Raises TrustError, OSError."""
     if path:
-        return _read([path], added=False)
+        return _read([path])
     for place in SYSTEM:
         if os.path.exists(place) and os.path.getsize(place):
-            return _read([place], added=False)
+            return _read([place])
     raise TrustError(
         f"no system roots on this node: none of {', '.join(SYSTEM)} exists. Install ca-certificates, name a file with "
         f"--system FILE, or say --no-system"
     )
 
 
-def added_cas(paths: list[str] | None) -> list[Certificate]:
-    """The operator's CAs: of --add, else of SOURCES, which may be missing or empty. Raises TrustError, OSError.
+def added_cas(paths: list[str] | None) -> Files:
+    """The files of the operator's CAs: --add, else SOURCES, which may be missing or empty. Raises TrustError, OSError.
 
     SOURCES is read with no operator to see a warning, so a file there that others than root can write is refused.
     """
     if paths:
-        found = _read(paths, added=True)
-        if not found:
-            raise TrustError(f"no certificate in {', '.join(paths)}; files in a directory must end in {_endings()}")
-        return found
+        return _read(paths)
     if not os.path.isdir(SOURCES):
         return []
     if os.geteuid() == 0:
         for file in (SOURCES, *_files(SOURCES)):
             trusted(file)
-    return _read([SOURCES], added=True)
+    return _read([SOURCES])
+
+
+def parsed(files: Files, paths: list[str] | None = None, added: bool = False) -> list[Certificate]:
+    """The certificates of files. `paths`: of --add, which must have some. Raises TrustError."""
+    found: list[Certificate] = []
+    for file, data in files:
+        found += certificates(data, file, added, COUNT_LIMIT - len(found))
+    if paths and not found:
+        raise TrustError(f"no certificate in {', '.join(paths)}; files in a directory must end in {_endings()}")
+    return found
 
 
 def _endings() -> str:
@@ -90,10 +104,5 @@ def _content(file: str) -> bytes:
         raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
 
 
-def _read(paths: list[str], added: bool) -> list[Certificate]:
-    found: list[Certificate] = []
-    for path in map(os.path.abspath, paths):
-        for file in _present(path):
-            data = _content(file)
-            found += certificates(data, file, added, COUNT_LIMIT - len(found))
-    return found
+def _read(paths: list[str]) -> Files:
+    return [(file, _content(file)) for path in map(os.path.abspath, paths) for file in _present(path)]

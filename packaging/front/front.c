@@ -13,8 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -80,33 +78,16 @@ static void put(struct frame *frame, const char *text)
 	frame->size = frame->size <= FRAME ? frame->size + size : frame->size;
 }
 
-/* Appends what tells this process's root directory and its mount from others: inode, device and mount id, in hex.
- * A mount is of one mount namespace. The offsets are those of struct statx (statx(2)), which musl 1.2.2 has not. */
-static void put_root(struct frame *frame)
-{
-	enum { INO_AND_MNT_ID = 0x1100, INO_AT = 32, DEV_AT = 136, SIZE = 24 };
-	unsigned char found[256] = {0};
-	char digits[2 * SIZE + 1] = "";
-	syscall(SYS_statx, AT_FDCWD, "/", 0, INO_AND_MNT_ID, found);
-	for (size_t i = 0; i < 2 * SIZE; i++)
-		digits[i] = "0123456789abcdef"[found[i / 2 + (i < 16 ? INO_AT : DEV_AT - 8)] >> (i % 2 ? 0 : 4) & 15];
-	put(frame, digits);
-}
-
 static void put_request(struct frame *frame, const struct setup *setup, char **arguments, char **environment)
 {
 	static const char name[] = "XDG_RUNTIME_DIR=";
-	const mode_t mask = umask(0);
-	const char digits[] = {(char)('0' + (mask >> 6 & 7)), (char)('0' + (mask >> 3 & 7)), (char)('0' + (mask & 7)), 0};
-	umask(mask);
 	while (*environment && strncmp(*environment, name, sizeof name - 1) != 0)
 		environment++;
 	const char *const parts[] = {REQUEST, VERSION, setup->real ? "runtime" : "hook", setup->real, setup->policy,
 				     setup->store, setup->events, setup->hook,
-				     *environment ? *environment + sizeof name - 1 : NULL, digits};
+				     *environment ? *environment + sizeof name - 1 : NULL};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		put(frame, parts[i] ? parts[i] : "");
-	put_root(frame);
 	for (; *arguments; arguments++)
 		put(frame, *arguments);
 }

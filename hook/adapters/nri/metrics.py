@@ -72,12 +72,13 @@ class NoMetrics:
 
 
 class Metrics(NoMetrics):
-    """Used with --metrics. `text` is the reply to a scrape."""
+    """Used with --metrics. `registry`: what a scrape gets."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # 3 MB, only with --metrics
 
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
+        registry.register(self)  # the first: its `collect` comes before those of what it sets
 
         def counter(name: str, text: str, *labels: str) -> Any:
             return Counter(f"reassert_{name}", text, labels, registry=registry)
@@ -192,7 +193,7 @@ class Metrics(NoMetrics):
     def without_plugin(self) -> None:
         """Leave out what only the NRI plugin sets: a plugin that is not there is not one without a connection."""
         for metric in (self._connected, self._connections, self._seconds, self._loaded):
-            self._registry.unregister(metric)
+            self.registry.unregister(metric)
 
     def container(self, outcome: str, seconds: float) -> None:
         """See NoMetrics."""
@@ -284,10 +285,18 @@ class Metrics(NoMetrics):
         for path, count in containers.items():
             self._stale.labels(path).set(count)
 
-    def text(self) -> tuple[str, bytes]:
-        """Content type and body in Prometheus' text format, with what `refresh` sets."""
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    def describe(self) -> list[Any]:
+        """No metric of its own (prometheus_client.registry.Collector)."""
+        return []
 
+    def collect(self) -> list[Any]:
+        """Refresh the metrics that are read of the node, for a scrape (prometheus_client.registry.Collector)."""
         with self.lock:
             self.refresh()
-        return CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        return []
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format, with what `refresh` sets."""
+        from prometheus_client import generate_latest
+
+        return bytes(generate_latest(self.registry))

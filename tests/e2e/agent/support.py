@@ -16,7 +16,6 @@ from e2e.support import REASSERT, Node, suspend
 from hook import __version__
 from hook.agent.protocol import STATUS, Request
 from hook.emit.front import warm_dispatcher, warm_hook
-from hook.linux.mountns import own_root
 
 FRONT = REASSERT.parent / "front"
 WENT_COLD = 99
@@ -131,7 +130,7 @@ class Agent:
         """A request, as front would send it."""
         parts = ["reassert-front/1", fields.get("version", __version__), fields.get("kind", "runtime"), "/bin/true"]
         where = self.where()
-        parts += [where["policy"], where["store"], where["events"], "", "", "022", own_root(), *arguments]
+        parts += [where["policy"], where["store"], where["events"], "", "", *arguments]
         frame = b"".join(part.encode() + b"\0" for part in parts)
         Request(frame)
         return frame

@@ -14,6 +14,7 @@ import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold
 from e2e.support import POLICY, RUNTIMES, Bundle, Running, run
+from hook.agent import protocol
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 
@@ -39,24 +40,42 @@ def test_cold_before_a_socket_that_nobody_serves(start: Cold) -> None:
     assert not start.is_cold()
 
 
-def test_cold_with_another_users_socket(start: Cold) -> None:
-    start.agent.stop()
-    command = (
-        "import socket, os, time; s = socket.socket(1, 5); os.setuid(65534); s.bind(PATH); s.listen(); "
-        "print(1, flush=True); time.sleep(60)"
-    )
+ANOTHER = """
+import os, socket, sys
+os.chdir(sys.argv[1])
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+os.setuid(65534)
+listener.bind("agent.sock")
+listener.listen()
+print(1, flush=True)
+while True:
+    connection, _ = listener.accept()
+    try:
+        connection.recv(1 << 17)
+        connection.send(bytes.fromhex(sys.argv[2]))
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.users
+@pytest.mark.parametrize("answer", [protocol.go(), protocol.changed(["create", "0b"]), protocol.refused(0, "")])
+def test_no_agent_of_another_user_is_obeyed(start: Cold, answer: bytes) -> None:
+    """Whatever it answers: it would start containers uncorrected."""
     directory = start.agent.node.directory / "theirs"
-    directory.mkdir(mode=0o777)
+    directory.mkdir()
     directory.chmod(0o777)
-    path = directory / "agent.sock"
-    with subprocess.Popen(
-        ["/usr/bin/python3", "-c", command.replace("PATH", repr(str(path)))], stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout and other.stdout.readline()
-        text = Path(start.file).read_text().replace(str(start.agent.socket), str(path))
-        Path(start.file).write_text(text)
-        assert start.is_cold()
-        other.kill()
+    header = Path(start.file).read_text().partition("\n\n")[0]
+    header = header.replace(str(start.agent.socket), str(directory / "agent.sock"))
+    Path(start.file).write_text(f'{header}\n\necho "$1" >&2\nexit {WENT_COLD}\n')
+    command = ["/usr/bin/python3", "-c", ANOTHER, str(directory), answer.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout and other.stdout.readline()
+            done = subprocess.run([start.file, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
+        finally:
+            other.kill()
+    assert (done.returncode, done.stdout, done.stderr) == (WENT_COLD, b"", b"--cold=peer\n")
 
 
 def test_cold_with_a_stopped_agent_after_a_second(start: Cold) -> None:

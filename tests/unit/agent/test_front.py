@@ -7,6 +7,7 @@ import os
 import platform
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -124,6 +125,8 @@ def test_both_sides_have_the_same_limits() -> None:
 PRINTER = """
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 int main(int count, char **arguments, char **environment)
 {
 	char line[256];
@@ -131,11 +134,35 @@ int main(int count, char **arguments, char **environment)
 		fwrite(arguments[i], 1, strlen(arguments[i]) + 1, stdout);
 	for (; *environment; environment++)
 		fwrite(*environment, 1, strlen(*environment) + 1, stdout);
+	struct stat found;
+	for (int fd = 0; fd < 64; fd++)
+		if (fd != 1 && fstat(fd, &found) == 0)
+			printf("%d: %lx %lx %o\\n", fd, (long)found.st_dev, (long)found.st_ino, found.st_mode);
+	printf("%s\\n", getcwd(line, sizeof line));
 	for (FILE *status = fopen("/proc/self/status", "r"); fgets(line, sizeof line, status);)
-		if (strncmp(line, "SigIgn", 6) == 0 || strncmp(line, "SigBlk", 6) == 0)
-			fputs(line, stdout);
+		for (const char *names = NAMES; *names; names += strlen(names) + 1)
+			if (strncmp(line, names, strlen(names)) == 0)
+				fputs(line, stdout);
+	for (FILE *limits = fopen("/proc/self/limits", "r"); fgets(line, sizeof line, limits);)
+		fputs(line, stdout);
 }
 """
+NAMES = [
+    "Umask",
+    "Uid",
+    "Gid",
+    "Groups",
+    "SigPnd",
+    "SigBlk",
+    "SigIgn",
+    "SigCgt",
+    "Cap",
+    "NoNewPrivs",
+    "Seccomp",
+    "Cpus_allowed:",
+]
+"""Lines of /proc/PID/status."""
+
 ENVIRONMENT = [b"LD_LIBRARY_PATH=", b"no equals sign", b"=x", b"A=1", b"A=2", b"", b"LD_PRELOAD=", b"B=\xff\n"]
 """Entries that a shell or a Python would not pass on as they are."""
 
@@ -150,6 +177,10 @@ def printed(program: Path, arguments: list[bytes]) -> bytes:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         os.dup2(writer, 1)
+        os.dup2(os.open("/dev/zero", os.O_RDONLY), 7)  # of the engine, inherited
+        os.chdir("/usr")
+        os.umask(0o27)
+        resource.setrlimit(resource.RLIMIT_CORE, (4096, 8192))
         ctypes.CDLL(None).execve(bytes(program), vector, entries)
         os._exit(9)
     os.close(writer)
@@ -161,9 +192,11 @@ def printed(program: Path, arguments: list[bytes]) -> bytes:
 
 @pytest.mark.native
 def test_the_real_runtime_gets_what_the_engine_gave(tmp_path: Path) -> None:
-    """The environment byte for byte, signals, and the arguments behind its own path, asked about or not."""
+    """The environment byte for byte, descriptors, umask, working directory, signals, limits, and the arguments behind
+    its own path, asked about or not."""
     real, file = tmp_path / "real", tmp_path / "file"
-    subprocess.run(["gcc", "-x", "c", "-o", real, "-"], input=PRINTER, text=True, check=True)
+    names = '-DNAMES="' + "".join(f"{name}\\0" for name in NAMES) + '"'
+    subprocess.run(["gcc", "-x", "c", names, "-o", real, "-"], input=PRINTER, text=True, check=True)
     text = f"#!{built(tmp_path)}\n# mark\n# real: {real}\n# verbs: create\n# socket: {tmp_path}/s\n"
     file.write_text(text + "# policy: /p\n# store: /d\n# events: /e\n\nexit 7\n")
     file.chmod(0o755)
@@ -178,7 +211,8 @@ def test_the_real_runtime_gets_what_the_engine_gave(tmp_path: Path) -> None:
                 connection.send(frame)
 
         given = printed(real, [b"state", b"0a"])
-        assert given.startswith(bytes(real) + b"\0state\x000a\0" + b"\0".join(ENVIRONMENT) + b"\0Sig")
+        assert given.startswith(bytes(real) + b"\0state\x000a\0" + b"\0".join(ENVIRONMENT) + b"\x000: ")
+        assert b"\nUmask:\t0027\n" in given and b"\n7: " in given and b"\n/usr\n" in given
         assert printed(file, [b"state", b"0a"]) == given
         for frame in (protocol.go(), protocol.changed(["create", "\udcff"])):
             thread = threading.Thread(target=answer, args=(frame,))

@@ -7,6 +7,6 @@ from hook.adapters.nri.metrics import Metrics
 
 def samples(metrics: Metrics) -> dict[str, float]:
     """Every sample of a scrape, but those of `_created`."""
-    lines = metrics.text()[1].decode().splitlines()
+    lines = metrics.text().decode().splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in found.items() if "_created" not in name}

@@ -304,7 +304,7 @@ def default_sources(monkeypatch: pytest.MonkeyPatch, root_dir: Path) -> Path:
 def test_the_default_sources_are_a_directory_that_only_root_can_write(node: Node, default_sources: Path) -> None:
     OTHER.at(default_sources / "company.pem")
     sources = Sources(None, str(node.system))
-    assert [one.subject for one in build(str(node.store), sources).judged.added] == ["Another CA"]
+    assert [one["subject"] for one in build(str(node.store), sources).added] == ["Another CA"]
     (default_sources / "company.pem").chmod(0o666)
     with pytest.raises(TrustError, match="writable by others"):
         build(str(node.store), sources)
@@ -313,7 +313,7 @@ def test_the_default_sources_are_a_directory_that_only_root_can_write(node: Node
 @pytest.mark.root
 def test_without_sources_there_are_the_systems_roots(node: Node, default_sources: Path) -> None:
     built = build(str(node.store), Sources(None, str(node.system)))
-    assert (len(built.judged.kept), built.judged.added) == (3, [])
+    assert (len(built.certificates), built.added) == (3, [])
     assert (node.live / "added.pem").read_bytes() == b""
     assert any("warning: no CA was added: " in line for line in built.warnings)
     with pytest.raises(TrustError, match=r"no certificate: .* Name the CA's certificate with --add FILE"):
@@ -323,7 +323,7 @@ def test_without_sources_there_are_the_systems_roots(node: Node, default_sources
 def test_the_nodes_own_roots_are_found(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"), str(node.system)))
     add = [node.add("company.pem", OTHER)]
-    assert len(build(str(node.store), Sources(add)).judged.kept) == 4
+    assert len(build(str(node.store), Sources(add)).certificates) == 4
     monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"),))
     with pytest.raises(TrustError, match=r"no system roots on this node: none of .* exists\. Install ca-certificates"):
         build(str(node.store), Sources(add))
@@ -338,7 +338,8 @@ def test_system_roots_may_be_a_directory_as_debian_has_it(node: Node) -> None:
         (directory / f"0000000{number}.0").symlink_to(f"{number}.pem")
     (directory / "ca-certificates.crt").write_bytes(bundle(*roots()))
     built = build(str(node.store), Sources([node.add("company.pem", OTHER)], str(directory)))
-    assert (len(built.judged.kept), built.judged.findings) == (4, [])
+    assert len(built.certificates) == 4
+    assert not [line for line in built.warnings if "writable by others" not in line]
 
 
 def test_no_system_roots_on_request(node: Node) -> None:

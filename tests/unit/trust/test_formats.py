@@ -196,10 +196,10 @@ def test_a_subject_cannot_write_lines_of_a_bundle(node: Node) -> None:
     node.add("company.pem", COMPANY, ca(text, signer=key(1)), ca("-----BEGIN CERTIFICATE-----", signer=key(2)))
     built = node.build()
     lines = (node.live / "ca-certificates.crt").read_text().splitlines()
-    assert len(built.judged.kept) == lines.count("-----BEGIN CERTIFICATE-----") == 6
+    assert len(built.certificates) == lines.count("-----BEGIN CERTIFICATE-----") == 6
     assert all(line.isascii() and line.isprintable() for line in lines)
     again = build(str(node.directory / "again"), Sources([str(node.live / "ca-certificates.crt")], no_system=True))
-    assert len(again.judged.kept) == 6
+    assert len(again.certificates) == 6
 
 
 def test_two_cas_of_one_name_are_both_found(node: Node) -> None:
@@ -226,8 +226,8 @@ def test_this_machines_roots_and_20_cas_take_less_than_2_seconds(tmp_path: Path)
     built: Built = build(str(tmp_path / "store"), Sources([str(tmp_path / "20.pem")], system))
     after = os.times()
     assert after.user + after.system - before.user - before.system < 2
-    assert len(built.judged.added) == 20
-    assert len(built.judged.kept) > 100
+    assert len(built.added) == 20
+    assert len(built.certificates) > 100
     rehashed = tmp_path / "rehashed"
     rehashed.mkdir()
     for path in (tmp_path / "store/live/certs").glob("*.pem"):

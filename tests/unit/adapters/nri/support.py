@@ -164,7 +164,7 @@ class Running:
         for label, same in (("adapter", "nri"), ("start", ""), ("cold", "")):
             if label in _LABELS.get(name, ()):
                 labels.setdefault(label, same)
-        value: float | None = self.metrics._registry.get_sample_value(name, labels)
+        value: float | None = self.metrics.registry.get_sample_value(name, labels)
         return value
 
 

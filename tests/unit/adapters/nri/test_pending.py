@@ -140,7 +140,7 @@ def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written() -
     waiting.write()
     report.close()
     assert told == [1]
-    assert metrics._registry.get_sample_value("reassert_errors_total", {"kind": "log"}) == 1
+    assert metrics.registry.get_sample_value("reassert_errors_total", {"kind": "log"}) == 1
 
 
 def test_events_that_wait_have_a_limit() -> None:

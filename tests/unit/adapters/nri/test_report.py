@@ -26,7 +26,7 @@ def test_a_standard_output_that_takes_nothing_stops_nobody(
     for number in range(2):
         report.plugin(POLICY, "info", str(number))
         wait_until(lambda: not report._lines)
-        assert (metrics._registry.get_sample_value("reassert_errors_total", {"kind": "log"}) or None) == (
+        assert (metrics.registry.get_sample_value("reassert_errors_total", {"kind": "log"}) or None) == (
             errors and errors + number
         )
     report.close(60)

@@ -1,0 +1,381 @@
+"""Callers that the kernel does not show to be the node's own: nothing that they send changes a file.
+
+Each connects to the socket, as one can whose container has a hostPath of /run, and sends requests of every kind, forged
+to look like front's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.agent.support import Agent, Cold
+from e2e.runtimes import EACH, real_runtime
+from e2e.support import REASSERT, Bundle, Running, need, run
+from hook.agent import protocol
+from hook.agent.cold import CALLER
+
+pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root, pytest.mark.users]
+
+SEND = """
+import json, os, socket, sys
+path, frames = sys.argv[1], json.load(open(sys.argv[2]))
+file = os.open(sys.argv[2], os.O_RDONLY)
+os.chdir(os.path.dirname(path))
+os.setuid(int(sys.argv[3]))
+for frame in map(bytes.fromhex, frames):
+    for fds in ([], [os.open("/", os.O_PATH)], [os.open("/dev/null", os.O_RDONLY)], [file], [file, file]):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            try:
+                connection.settimeout(20)
+                connection.connect(os.path.basename(path))
+                socket.send_fds(connection, [frame], fds)
+                print(connection.recv(1 << 17).hex() or "closed", flush=True)
+            except OSError as error:
+                print("closed", error, flush=True)
+print("done", flush=True)
+"""
+"""Prints the answer to each frame, with and without a descriptor."""
+
+COLD_ANSWER = protocol.cold(CALLER).hex()
+
+
+class Target:
+    """An agent, files of the node that its requests could change, and requests that would change them."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.bundle = agent.node.directory / "victim"
+        (self.bundle / "rootfs").mkdir(parents=True)
+        self.config = self.bundle / "config.json"
+        self.config.write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "rootfs"}}))
+        self.broken = agent.node.directory / "broken"
+        self.broken.mkdir()
+        (self.broken / "config.json").write_text("{")
+        self.process = agent.node.directory / "process.json"
+        self.process.write_text('{"args": ["true"], "env": ["REQUESTS_CA_BUNDLE=x"]}')
+        self.log = agent.node.directory / "profile.sh"
+        self.log.write_text("# of the node\n")
+        state = agent.node.directory / "state" / "0a"
+        state.mkdir(parents=True)
+        (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={self.bundle}"]}}))
+        self.frames = self.forged()
+        self.program = agent.node.directory / "send.py"
+        self.program.write_text(SEND)
+        self.requests = agent.node.directory / "requests.json"
+        self.requests.write_text(json.dumps([frame.hex() for frame in self.frames]))
+        self.before = self.files()
+
+    def forged(self) -> list[bytes]:
+        """A request of each kind, for each file that it could change."""
+        frame, log = self.agent.frame, ("--log", str(self.log))
+        state = ("--root", str(self.agent.node.directory / "state"))
+        bundle, broken = ("--bundle", str(self.bundle)), ("--bundle", str(self.broken))
+        hook = ("--bundle", str(self.bundle), "--config", str(self.broken / "config.json"), "createRuntime")
+        return [
+            protocol.STATUS,
+            frame("create", *bundle, "0a"),
+            frame("run", *bundle, "0a"),
+            frame("create", "--config", str(self.config), *bundle, "0a"),
+            frame(*log, "create", *broken, "0a;echo PWNED"),
+            frame("--log-format", "json", *log, "create", *broken, "0a"),
+            frame(*state, "exec", "--process", str(self.process), "0a"),
+            frame(*log, *state, "exec", "--process", str(self.broken / "config.json"), "0a"),
+            frame(*hook, kind="hook"),
+            frame("--inject-env", "createRuntime", kind="hook"),
+            frame("create", *bundle, "0a", version="9.9"),
+            b"no request\\0",
+        ]
+
+    def files(self) -> dict[str, tuple[str, int]]:
+        """The node's files that its own processes do not write meanwhile."""
+        found = {}
+        for directory, below, names in os.walk(self.agent.node.directory):
+            if directory == str(self.agent.node.directory):
+                below[:] = ["victim", "broken", "state", "etc", "ca"]
+            for path in (Path(directory, name) for name in names if name != "agent.stderr"):
+                found[str(path)] = (path.read_text(errors="replace"), path.lstat().st_ino)
+        return found
+
+    def assert_nothing_came(self, output: str, refused: str = COLD_ANSWER) -> None:
+        """Every request was answered so, or its connection was closed; no file changed and no event was written."""
+        assert self.files() == self.before
+        *answers, last = output.splitlines()
+        assert last == "done", output
+        assert len(answers) == 5 * len(self.frames)
+        assert {answer.split()[0] for answer in answers} <= {refused, "closed"}, output
+        told = [event for event in self.agent.node.logged() if not event["event"].startswith("agent.")]
+        assert not told
+
+    def ask_by(self, *before: str, name: str = "/usr/bin/python3", uid: int = 0) -> str:
+        """What the sender prints that a command of the node runs."""
+        command = [*before, name, str(self.program), str(self.agent.socket), str(self.requests), str(uid)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.fixture
+def target(agent: Agent) -> Iterator[Target]:
+    yield Target(agent)
+    assert agent.process and agent.process.poll() is None, agent.said()
+
+
+def contained(target: Target, real: str, spec: dict[str, object], **linux: object) -> str:
+    """What the sender prints in a container that has the socket's directory, read-only. `spec`: of its process."""
+    bundle = Bundle(
+        target.agent.node.directory / "sender", ["/usr/bin/python3", "/send.py", "/s/agent.sock", "/r", "0"]
+    )
+    for name in ("lib", "lib64"):
+        (bundle.rootfs / name).symlink_to(f"usr/{name}")
+    bundle.bind("/usr", "/usr", "ro")
+    bundle.bind(target.program, "/send.py", "ro")
+    bundle.bind(target.requests, "/r", "ro")
+    bundle.bind(target.agent.socket.parent, "/s", "ro")
+    bundle.spec["process"].update(spec)
+    bundle.spec["linux"].update(linux)
+    bundle.save()
+    with Running(real, bundle) as container:
+        return container.wait_for("done\n")
+
+
+NONE: dict[str, object] = {"capabilities": {}}
+RIGHTS = ("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "sys_admin", "sys_chroot", "sys_ptrace")
+"""Of packaging/systemd/reassert-agent.service."""
+
+ALL = [f"CAP_{name.upper()}" for name in RIGHTS]
+
+
+@pytest.mark.parametrize("each", EACH)
+def test_uid_0_without_a_capability_in_a_container(target: Target, each: str) -> None:
+    real = real_runtime(each, target.agent.node.directory)
+    target.before = target.files()
+    target.assert_nothing_came(contained(target, real, NONE))
+
+
+@pytest.mark.parametrize("each", EACH)
+def test_a_privileged_container(target: Target, each: str) -> None:
+    """Docker in docker: its starts are cold."""
+    real = real_runtime(each, target.agent.node.directory)
+    target.before = target.files()
+    kinds = dict.fromkeys(("bounding", "effective", "permitted"), ALL)
+    target.assert_nothing_came(contained(target, real, {"capabilities": kinds}))
+
+
+@pytest.mark.parametrize("shared", ["pid", "mount"])
+def test_a_container_in_a_namespace_of_the_node(target: Target, shared: str) -> None:
+    """hostPID; and the node's mount namespace, with another root."""
+    kinds = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts") if kind != shared]
+    if shared == "mount":  # runc makes no container without one: a root in the node's mount namespace
+        root = target.agent.node.directory / "sender"
+        root.mkdir()
+        try:
+            run("mount", "--rbind", "--make-rslave", "/", str(root))
+            target.assert_nothing_came(target.ask_by("unshare", "--pid", "--fork", "chroot", str(root)))
+        finally:
+            run("umount", "--lazy", str(root))
+        return
+    target.assert_nothing_came(contained(target, real_runtime("runc", Path("/")), NONE, namespaces=kinds))
+
+
+def test_root_of_a_user_namespace_that_is_the_nodes_root(target: Target) -> None:
+    """Its uid 0 is the node's, so the kernel names it so, and it has all capabilities there."""
+    output = target.ask_by("unshare", "--user", "--map-root-user")
+    target.assert_nothing_came(output)
+    assert COLD_ANSWER in output
+
+
+@pytest.mark.parametrize("before", [("unshare", "--mount"), ("unshare", "--pid", "--fork")], ids=str)
+def test_another_namespace(target: Target, before: tuple[str, ...]) -> None:
+    output = target.ask_by(*before)
+    target.assert_nothing_came(output)
+    assert COLD_ANSWER in output
+
+
+REJOIN = "import ctypes, os, sys; root = os.open('/', os.O_PATH); assert not ctypes.CDLL(None).unshare(0x20000); "
+REJOIN += "os.fchdir(root); os.chroot('.'); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_another_mount_namespace_with_the_nodes_own_root(target: Target) -> None:
+    """Its root directory is the mount that the agent has, by a descriptor from before."""
+    output = target.ask_by("/usr/bin/python3", "-c", REJOIN)
+    target.assert_nothing_came(output)
+    assert COLD_ANSWER in output
+
+
+def test_another_root_directory(target: Target) -> None:
+    """The node's own, by another mount: the same inode and device, in the node's mount namespace."""
+    root = target.agent.node.directory / "sender"
+    root.mkdir()
+    try:
+        run("mount", "--bind", "/", str(root))
+        for name in ("dev", "proc", "run", "var/lib"):
+            run("mount", "--rbind", "--make-rslave", f"/{name}", str(root / name))
+        output = target.ask_by("chroot", str(root))
+    finally:
+        run("umount", "--recursive", "--lazy", str(root))
+    target.assert_nothing_came(output)
+    assert COLD_ANSWER in output
+
+
+@pytest.mark.parametrize("drop", ["-all", "-sys_admin", "-dac_override"])
+def test_too_few_capabilities_in_the_nodes_own_namespaces(target: Target, drop: str) -> None:
+    """Of those that the agent has. Also under a name that looks like the line of /proc/PID/status that says it."""
+    target.agent.stop()
+    target.agent.start("setpriv", "--bounding-set", ",".join(["-all", *[f"+{right}" for right in RIGHTS]]))
+    name = target.agent.node.directory / "CapEff:\tfffffff"
+    name.symlink_to("/usr/bin/python3")
+    target.before = target.files()
+    for program in ("/usr/bin/python3", str(name)):
+        output = target.ask_by("setpriv", "--bounding-set", drop, "--inh-caps", drop, name=program)
+        target.assert_nothing_came(output)
+        assert COLD_ANSWER in output
+
+
+def test_an_ordinary_user_with_an_open_socket(target: Target) -> None:
+    target.agent.socket.chmod(0o666)
+    target.agent.socket.parent.chmod(0o755)
+    target.assert_nothing_came(target.ask_by(uid=65534), "closed")
+
+
+REUSE = """
+import ctypes, os, signal, socket, subprocess, sys, time
+path, frame, *command = sys.argv[1:]
+agent = subprocess.Popen(command)
+for _ in range(2000):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        if os.path.exists(path) and probe.connect_ex(path) == 0:
+            break
+    time.sleep(0.01)
+agent.send_signal(signal.SIGSTOP)
+os.waitid(os.P_PID, agent.pid, os.WSTOPPED)
+reader, writer = os.pipe()
+caller = os.fork()
+if caller == 0:  # connects without a capability, and leaves the connection to a process of its own
+    ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(path)
+    socket.send_fds(connection, [bytes.fromhex(frame)], [os.open("/", os.O_PATH)])
+    if os.fork():
+        os._exit(0)
+    connection.settimeout(20)
+    try:
+        os.write(writer, connection.recv(1 << 17).hex().encode() or b"closed")
+    except OSError:
+        os.write(writer, b"closed")
+    os._exit(0)
+os.close(writer)
+os.waitpid(caller, 0)
+heir = None
+while heir is None or heir.pid != caller:  # a process of the node, with all its rights, gets the number
+    if heir:
+        heir.kill()
+        heir.wait()
+    open("/proc/sys/kernel/ns_last_pid", "w").write(str(caller - 1))
+    heir = subprocess.Popen(["sleep", "60"])
+agent.send_signal(signal.SIGCONT)
+print(os.read(reader, 1 << 17).decode())
+heir.kill()
+agent.terminate()
+agent.wait()
+"""
+"""In a pid namespace of its own, where nobody else takes a number."""
+
+
+def test_a_caller_that_exits_and_whose_pid_a_process_of_the_node_gets(target: Target) -> None:
+    agent = target.agent
+    agent.stop()
+    options = [str(REASSERT), "agent", "--socket", str(agent.socket), *agent.node.options()]
+    for frame in target.frames[1:]:
+        inside = ["/usr/bin/python3", "-c", REUSE, str(agent.socket), frame.hex(), *options]
+        done = run("unshare", "--pid", "--fork", "--mount-proc", *inside)
+        assert done.stdout.strip() in (COLD_ANSWER, "closed"), done
+        assert target.files() == target.before
+    agent.start()
+
+
+LINGER = """
+import os, socket, struct, sys
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+server.bind(("127.0.0.1", 0))
+server.listen(100)
+asked = []
+held = []
+for _ in range(20):
+    lingers = socket.create_connection(server.getsockname())
+    held.append(server.accept())
+    lingers.setblocking(False)
+    try:
+        while True:
+            lingers.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+    lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1000))
+    asked.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    asked[-1].connect(sys.argv[1])
+    socket.send_fds(asked[-1], [b"x"], [lingers.fileno()])
+    lingers.close()
+print("sent", flush=True)
+for kind in ("answered", "closed"):
+    try:
+        asked[0].recv(1 << 16)
+    except ConnectionResetError:
+        pass
+    print(kind, flush=True)
+sys.stdin.read()
+"""
+"""Passes the last descriptors of sockets whose close(2) waits for a reader."""
+
+
+def test_descriptors_whose_close_waits_hold_no_start_up(start: Cold) -> None:
+    agent = start.agent
+    assert not start.is_cold()
+    agent.stop(signal.SIGSTOP)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "/usr/bin/python3", "-c", LINGER, str(agent.socket)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender:
+        try:
+            assert sender.stdout and sender.stdout.readline() == b"sent\n"
+            assert agent.process
+            agent.process.send_signal(signal.SIGCONT)
+            assert not start.is_cold()
+            assert sender.stdout.readline() == b"answered\n"
+            assert sender.stdout.readline() == b"closed\n"
+            assert [start.is_cold() for _ in range(5)] == [False] * 5
+        finally:
+            sender.kill()
+
+
+OLD_KERNEL = """
+import ctypes, os, struct, sys
+ARCH, NUMBER = {"x86_64": (0xC000003E, 55), "aarch64": (0xC00000B7, 209)}[os.uname().machine]
+code = [
+    (0x20, 0, 0, 4), (0x15, 0, 5, ARCH),    # seccomp_data.arch
+    (0x20, 0, 0, 0), (0x15, 0, 3, NUMBER),  # getsockopt
+    (0x20, 0, 0, 32), (0x15, 0, 1, 77),     # its third argument
+    (0x06, 0, 0, 0x00050000 | 92),          # ENOPROTOOPT
+    (0x06, 0, 0, 0x7FFF0000),
+]
+filter = b"".join(struct.pack("HBBI", *one) for one in code)
+buffer = ctypes.create_string_buffer(filter)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer)))
+assert ctypes.CDLL(None).prctl(22, 2, program) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a program as on Linux before 6.5: seccomp(2) hides SO_PEERPIDFD."""
+
+
+def test_on_a_kernel_without_so_peerpidfd(target: Target, start: Cold) -> None:
+    need(platform.machine() in ("x86_64", "aarch64"), "seccomp's numbers of this architecture")
+    target.agent.stop()
+    target.agent.start("/usr/bin/python3", "-c", OLD_KERNEL)
+    target.before = target.files()
+    assert not start.is_cold()
+    start.assert_right()
+    target.before = target.files()
+    target.assert_nothing_came(target.ask_by("setpriv", "--bounding-set=-all", "--inh-caps=-all"))
