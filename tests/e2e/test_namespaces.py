@@ -9,17 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
-import subprocess
-import sys
-from collections.abc import Iterator
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import Agent
-from e2e.conftest import RUNTIMES
+from e2e.cri.client import wait_for
 from e2e.runtimes import EACH, guarded, real_runtime
 from e2e.support import REASSERT, Bundle, Node, Running, run
 
@@ -95,9 +91,155 @@ def test_audit_runs_no_code_of_the_containers_image(node: Node, pod: Bundle, nam
         if place == "dist":
             done = run(str(REASSERT), *words, check=False)
         else:
-            done = run("unshare", "--mount", "sh", "-ec", INSTALLED, place, str(program), str(node.directory), *words, check=False)
+            done = run(
+                "unshare",
+                "--mount",
+                "sh",
+                "-ec",
+                INSTALLED,
+                place,
+                str(program),
+                str(node.directory),
+                *words,
+                check=False,
+            )
         assert not ran.exists()
         assert done.returncode == 1, done.stderr
         [found] = json.loads(done.stdout)["containers"]
         messages = [difference["message"] for difference in found["differences"]]
         assert messages == ["not allocated: /dev/nvidia0 in the container is a device (c 240:0)"]
+
+
+# Every system call between entering and leaving
+
+
+HARMLESS = {"futex", "brk", "mmap", "munmap", "mremap", "madvise", "rt_sigreturn", "restart_syscall", "sched_yield"}
+"""Calls for memory and locks."""
+
+ON_DESCRIPTORS = {"openat", "mount_setattr", "move_mount", "open_tree"}
+"""Calls that may be made inside, on descriptors."""
+
+STRACE = ("strace", "--daemonize", "--follow-forks", "--output")
+
+
+def has_ended(trace: str) -> bool:
+    """Whether strace, which runs in the background, has written the end of the process that it began with."""
+    pid = trace.partition(" ")[0]
+    return bool(pid) and re.search(rf"^{pid} +\+\+\+ ", trace, re.MULTILINE) is not None
+
+
+def inside(trace: Path) -> list[str]:
+    """The system calls of each thread between its first and second setns(2), its third and fourth, and so on."""
+    wait_for(lambda: has_ended(trace.read_text()), "the traced process ends")
+    found, entered = [], set()
+    for line in trace.read_text().splitlines():
+        pid, call = re.fullmatch(r"(\d+) +(.*)", line).groups()  # type: ignore[union-attr]  # each line has one
+        if call.startswith("setns("):
+            assert "= -1" not in call, call
+            entered ^= {pid}
+        elif pid in entered and not call.startswith(("<...", "---", "+++")):
+            found.append(call)
+    assert not entered, "each thread has returned"
+    return found
+
+
+def check(calls: list[str], names: set[str]) -> None:
+    """Each call is on a descriptor, or opens "/". `names`: of those that were made."""
+    made = {call.partition("(")[0] for call in calls} - HARMLESS
+    assert made == names
+    for call in calls:
+        name, _, arguments = call.partition("(")
+        if name in HARMLESS or (name == "openat" and arguments.startswith('AT_FDCWD, "/", O_RDONLY|O_CLOEXEC|O_PATH|')):
+            continue
+        paths = re.findall(r'(\w+), "([^"]*)"', arguments)
+        assert paths, call
+        assert all(at.isdigit() and not path.startswith("/") for at, path in paths), call
+
+
+@pytest.fixture
+def trace(node: Node) -> Path:
+    return node.directory / "trace"
+
+
+def test_audit_in_a_containers_namespace_takes_two_descriptors(node: Node, pod: Bundle, real: str, trace: Path) -> None:
+    with guarded("wrapper", real, node, pod) as container:
+        container.wait_for("made")
+        audit = [str(REASSERT), "audit", *node.options()[:4], container.id]
+        assert run(*STRACE, str(trace), *audit, check=False).returncode == 1
+    calls = inside(trace)
+    check(calls, {"openat"})
+    assert len([call for call in calls if call.startswith("openat")]) == 2
+
+
+def test_audit_reads_what_a_container_controls_when_it_has_given_up_its_rights(
+    node: Node, pod: Bundle, real: str, trace: Path
+) -> None:
+    with guarded("wrapper", real, node, pod) as container:
+        container.wait_for("made")
+        audit = [str(REASSERT), "audit", *node.options()[:4], container.id]
+        assert run(*STRACE, str(trace), *audit, check=False).returncode == 1
+    wait_for(lambda: has_ended(trace.read_text()), "the traced process ends")
+    lines = [line.split(maxsplit=1) for line in trace.read_text().splitlines()]
+    [worker] = {pid for pid, call in lines if call.startswith("setns(")}
+    calls = [call for pid, call in lines if pid == worker]
+    [filtered] = [at for at, call in enumerate(calls) if call.startswith("prctl(PR_SET_SECCOMP")]
+    before, after = calls[:filtered], calls[filtered + 1 :]
+    rights = [call.partition(", {")[2] for call in before if call.startswith("capset(")]
+    enter = "1<<CAP_DAC_READ_SEARCH|1<<CAP_SYS_CHROOT|1<<CAP_SYS_PTRACE|1<<CAP_SYS_ADMIN"
+    for given, wanted in zip(rights, (enter, "1<<CAP_DAC_READ_SEARCH"), strict=True):
+        assert given.startswith(f"effective={wanted}, permitted={wanted}, inheritable=0}}) = 0")
+    assert [at for at, call in enumerate(calls) if call.startswith("setns(")][-1] < filtered
+    for name in ("environ", "mountinfo"):
+        [call] = [call for call in before if f'"{name}"' in call]
+        read = f"read({call.rpartition(' = ')[2]}, "
+        assert not any(call.startswith(read) for call in before), "it is opened, and not read"
+        assert any(call.startswith(read) for call in after)
+    config = f'"{pod.config}"'
+    assert any(config in call for call in after) and not any(config in call for call in before)
+    assert not any(re.search("O_(WRONLY|RDWR|CREAT|TRUNC)", call) for call in after)
+    refused = {call.partition("(")[0] for call in after if "EPERM" in call}
+    assert refused == set(), "the filter lets everything through that an honest look needs"
+
+
+def test_the_hook_in_a_containers_namespace_works_on_descriptors(
+    node: Node, pod: Bundle, real: str, trace: Path
+) -> None:
+    """It places the mount, since no wrapper did, and another below it, which the policy lets through."""
+    rule = f"{{hostPath: {node.ca}, mountPath: /etc/ssl, readOnly: true, allowBelow: [/etc/ssl/own]}}"
+    policy = node.policy.read_text()
+    node.compile(policy[: policy.index("    - {hostPath")] + f"    - {rule}\n")
+    (node.ca / "own").mkdir()
+    pod.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt")
+    (pod.rootfs / "etc/ssl/own").mkdir()
+    pod.bind(pod.rootfs / "tmp", "/etc/ssl/own")
+    entry = {
+        "path": "/usr/bin/strace",
+        "args": [*STRACE, str(trace), str(REASSERT), "hook", *node.options(), "createRuntime"],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+    }
+    pod.spec["hooks"] = {"createRuntime": [entry]}
+    pod.save()
+    with Running(real, pod) as container:
+        assert [point for _, point, _ in container.mounts()] == ["/etc/ssl/own", "/etc/ssl", "/etc/ssl/own"]
+    check(inside(trace), {"openat", "open_tree", "move_mount"})
+
+
+def test_a_thread_of_the_agent_in_a_containers_namespace_works_on_descriptors(
+    node: Node, pod: Bundle, real: str, trace: Path
+) -> None:
+    """crun makes a file read-only after its hooks, so ours does it."""
+    node.compile(
+        f"{node.policy.read_text()}    - {{hostPath: {node.ca}/certs/company.crt, mountPath: /etc/company.crt}}\n"
+    )
+    agent = Agent(node)
+    agent.start(*STRACE, str(trace))
+    try:
+        pod.save()
+        with Running(agent.only_warm(agent.dispatcher(real)), pod) as container:
+            container.runtime = real
+            assert [options.partition(",")[0] for _, _, options in container.mounts()] == ["ro", "ro"]
+    finally:
+        agent.stop()
+    check(inside(trace), {"openat", "mount_setattr"} if "crun" in real else {"openat"})
+    [event] = [event for event in node.logged() if event["event"] == "container.edited"]
+    assert (event["start"], event["verified"]) == ("warm", "container")
