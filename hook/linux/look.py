@@ -1,8 +1,8 @@
 """Checks the mounts that a container sees at its reserved paths, and places missing ones.
 
-It runs after the runtime has made all mounts and before the container's first process runs, in the container's mount
-namespace. Every path is walked as the container will walk it; the mount found at its end is known by its id, its
-attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
+It runs after the runtime has made all mounts and before the container's first process runs, on descriptors of the
+container's mount namespace. Every path is walked as the container will walk it; the mount found at its end is known by
+its id, its attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
 """
 
 import posix
@@ -12,12 +12,11 @@ from hook.base.errors import named
 from hook.base.files import is_shortage
 from hook.container.spec import Spec
 from hook.linux.mountns import (
+    Namespace,
     clone_source,
     mount_id,
-    mount_namespace_of,
     open_in_root,
     same_file,
-    set_attributes,
 )
 from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, Walks, mount_table, walk
 from hook.reserve import Reason
@@ -85,10 +84,10 @@ def look(
 def _looked(
     pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec, sources: dict[str, posix.stat_result]
 ) -> list[tuple[PlaceMount, NotSo]]:
-    with mount_namespace_of(pid):
-        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
         try:
-            return View(root, mount_table(pid), spec, sources).problems(reserved)
+            return View(there, root, mount_table(pid), spec, sources).problems(reserved)
         finally:
             posix.close(root)
 
@@ -98,14 +97,22 @@ def _still(edit: PlaceMount, problem: NotSo) -> str:
 
 
 class View:
-    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor in its mount namespace.
+    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor of its mount namespace, `there`.
 
     `sources`: what the node has where a reserved mount comes from, and, if that is known, as its root ("/"). The
     namespace is a copy of the node's, so the node's own mounts are in its table too: everywhere but at the container's
     root or below. `nodes_table`: the node's mounts. `own_tree`: the container's root among them.
     """
 
-    def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, posix.stat_result]) -> None:
+    def __init__(
+        self,
+        there: "Namespace | None",
+        root: int,
+        table: dict[int, Row],
+        spec: Spec,
+        sources: dict[str, posix.stat_result],
+    ) -> None:
+        self.there = there
         self.root = root
         self.table = table
         self.spec = spec
@@ -236,8 +243,11 @@ class View:
                 )
 
     def tree(self, edit: PlaceMount) -> tuple[int, str]:
-        """The mount of the node that holds an edit's source, and the source's path without symbolic links."""
-        return tree_of(edit.source())
+        """The mount of the node that holds an edit's source, and the source's path without symbolic links.
+
+        As the container's namespace has them, which is a copy: its table has other ids for them than the node's.
+        """
+        return tree_of(edit.source(), self.there.root if self.there else -1)
 
     def came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
@@ -250,8 +260,8 @@ class View:
         at = self.at(row)
         fd = open_in_root(self.root, at)
         try:
-            if mount_id(fd) == row.id:  # else another one hides it
-                set_attributes(fd, wanted, False, at)
+            if self.there and mount_id(fd) == row.id:  # else another one hides it
+                self.there.set_attributes(fd, wanted, at)
         finally:
             posix.close(fd)
 
@@ -350,9 +360,12 @@ class View:
         return ""
 
 
-def tree_of(source: str) -> tuple[int, str]:
-    """The id of the mount that holds a path of this namespace, and the path without symbolic links; "" for `/`."""
-    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC)
+def tree_of(source: str, root: int = -1) -> tuple[int, str]:
+    """The id of the mount that holds a path of the node, and the path without symbolic links; "" for `/`.
+
+    `root`: of the mount namespace; -1: this process's. Raises OSError.
+    """
+    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC) if root < 0 else open_in_root(root, source)
     try:
         return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
     finally:
