@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 class Decision:
     """What `create` decided for a container: the policy's fingerprint, the reserved env, paths of reserved mounts.
 
-    `draft`: the event to complete, None if the annotation holds none.
+    `draft`: the event to complete, None if the annotation holds none. `devices`: whether devices were decided, so that
+    an `update` must not change their rules; also for a container that an earlier version created, which did not say.
     """
 
     def __init__(
-        self, policy: object, env: Reserved, mounts: "list[object]", draft: "dict[str, object] | None"
+        self, policy: object, env: Reserved, mounts: "list[object]", draft: "dict[str, object] | None", devices: bool
     ) -> None:
         self.policy = policy
         self.env = env
         self.mounts = mounts
         self.draft = draft
+        self.devices = devices
 
 
 def read(annotations: "dict[str, str]") -> "Decision | None":
@@ -39,7 +41,7 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         event = value.get("event")
         draft = event if isinstance(event, dict) else None
         env = Reserved(dict(value["env"]), list(value["absent"]))
-        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft)
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft, value.get("devices") is not False)
     except (KeyError, TypeError, ValueError) as error:  # Malformed is a ValueError
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 
