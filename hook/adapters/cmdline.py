@@ -11,7 +11,7 @@ from hook.base.errors import named
 
 GLOBAL_VALUES = ("log", "log-format", "root", "criu", "cgroup-manager", "log-level", "rootless")
 GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
-"""Options before the verb, with a value and without. hook.adapters.spelling has those that only runsc and youki have."""
+"""Options before the verb, with a value and without. hook.adapters.spelling has those of runsc and youki alone."""
 
 BOTH_WAYS = "rootless"
 """An option with a value in runc and crun, and without one in runsc."""

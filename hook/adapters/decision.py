@@ -41,7 +41,8 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         event = value.get("event")
         draft = event if isinstance(event, dict) else None
         env = Reserved(dict(value["env"]), list(value["absent"]))
-        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft, value.get("devices") is not False)
+        has_devices = value.get("devices") is not False
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft, has_devices)
     except (KeyError, TypeError, ValueError) as error:  # Malformed is a ValueError
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 STAGE = "createRuntime"
 ANNOTATION = "reassert/decision"
-"""It holds the decision: `exec` reads the reserved env, `update` whether it may change device rules, and the hook the event that it has to complete.
+"""It holds the decision: `exec` reads the reserved env, `update` whether device rules must stay, and the hook the event
+that it has to complete.
 
 Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
 removes the annotation, so a pod that sets it gains nothing. Only `exec`, `update` and that hook may trust it."""

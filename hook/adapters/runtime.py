@@ -1,9 +1,9 @@
 """The OCI runtime wrapper, which an engine calls instead of runc or crun. Part of the start path: builtins only.
 
-For `create` and `run` it corrects config.json; `exec` gets the env, and `update` the device rules, that were decided when
-the container was created. `restore` is refused where the policy reserves anything for the container, and so is each
-verb that hook.adapters.cmdline does not know. Then it executes the real runtime (execve), with the engine's arguments,
-descriptors, cwd and environment.
+For `create` and `run` it corrects config.json. `exec` gets the env, and `update` the device rules, that were decided
+when the container was created. `restore` is refused where the policy reserves anything for the container, and so is
+each verb that hook.adapters.cmdline does not know. Then it executes the real runtime (execve), with the engine's
+arguments, descriptors, cwd and environment.
 """
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know

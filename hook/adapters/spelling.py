@@ -16,26 +16,25 @@ FLAGS = (*CREATE_FLAGS, *_RESTORE_FLAGS.split())
 _HELP = ("?", "usage")
 
 _MORE_GLOBAL_VALUES = (
-    # runsc: config/flags.go, cli/cli.go
-    "EXPERIMENTAL-xdp TESTONLY-autosave-image-path TESTONLY-test-name-env character-device-policy "
-    "control-rpc-stop-timeout coverage-fd coverage-report dcache debug-command debug-log debug-log-fd debug-log-format "
-    "fdlimit file-access file-access-mounts final-metrics-log gofer-network-namespace host-fifo host-settings host-uds "
-    "log-fd metric-server network network-processors-per-channel num-network-channels nvproxy-allowed-driver-capabilities "
-    "nvproxy-driver-version overlay2 override-procs panic-log panic-log-fd panic-signal pcap-log platform "
-    "platform_device_path pod-init-config profile-block profile-cpu profile-gc-interval profile-heap profile-mutex "
-    "profiling-metrics profiling-metrics-log profiling-metrics-rate-us qdisc qdisc-tbf-burst qdisc-tbf-rate ref-leak-mode "
-    "restore-spec-validation shared-root sidecar-release-enforcement-policy strace-log-size strace-syscalls trace "
-    "traceback watchdog-action user-log"
-).split()
+    "character-device-policy control-rpc-stop-timeout coverage-fd coverage-report dcache debug-command debug-log "
+    "debug-log-fd debug-log-format EXPERIMENTAL-xdp fdlimit file-access file-access-mounts final-metrics-log "
+    "gofer-network-namespace host-fifo host-settings host-uds log-fd metric-server network "
+    "network-processors-per-channel num-network-channels nvproxy-allowed-driver-capabilities nvproxy-driver-version "
+    "overlay2 override-procs panic-log panic-log-fd panic-signal pcap-log platform platform_device_path "
+    "pod-init-config profile-block profile-cpu profile-gc-interval profile-heap profile-mutex profiling-metrics "
+    "profiling-metrics-log profiling-metrics-rate-us qdisc qdisc-tbf-burst qdisc-tbf-rate ref-leak-mode "
+    "restore-spec-validation shared-root sidecar-release-enforcement-policy strace-log-size strace-syscalls "
+    "TESTONLY-autosave-image-path TESTONLY-test-name-env trace traceback user-log watchdog-action"
+)
 _MORE_GLOBAL_FLAGS = (
     "allow-connected-on-save allow-flag-override allow-live-tcp-migration allow-packet-socket-write "
-    "allow-rootfs-tar-annotation allow-suid alsologtostderr app-huge-pages cpu-num-from-quota debug-to-user-log directfs "
-    "enable-core-tags gso gvisor-gro gvisor-marker-file ignore-cgroups iouring kvm-use-cpu-nums log-packets net-raw "
-    "nvproxy nvproxy-allow-unsupported-driver nvproxy-docker oci-seccomp overlay profile rdmaproxy reproduce-nat "
-    "rx-checksum-offload software-gso strace strace-event systemd-log systrap-disable-fast-path "
+    "allow-rootfs-tar-annotation allow-suid alsologtostderr app-huge-pages cpu-num-from-quota debug-to-user-log "
+    "directfs enable-core-tags gso gvisor-gro gvisor-marker-file ignore-cgroups iouring kvm-use-cpu-nums log-packets "
+    "net-raw nvproxy nvproxy-allow-unsupported-driver nvproxy-docker oci-seccomp overlay profile rdmaproxy "
+    "reproduce-nat rx-checksum-offload software-gso strace strace-event systemd-log systrap-disable-fast-path "
     "systrap-disable-syscall-patching tpuproxy tx-checksum-offload"
-).split()
-"""Global options that only runsc and youki (systemd-log) have; two runtimes never differ in whether they take a value."""
+)
+"""Global options of runsc (config/flags.go, cli/cli.go) and youki (systemd-log) alone, with a value and without."""
 
 _SHORT_FLAGS = {"t": "tty", "d": "detach", "h": "help", "v": "version", "V": "version", "s": "systemd-cgroup"}
 _SHORT_VALUES = {
@@ -69,10 +68,11 @@ def spelled_out(
             return long, attached, rest, True, True
     if long:
         return long, equals, value, long in values, True
-    takes = name in GLOBAL_VALUES or (values == GLOBAL_VALUES and name in _MORE_GLOBAL_VALUES)
-    is_flag = name in GLOBAL_FLAGS or (values == GLOBAL_VALUES and name in _MORE_GLOBAL_FLAGS)
-    is_flag = is_flag or name in _HELP or (not two_dashes and all(letter in _SHORT_FLAGS for letter in name))
-    return name, equals, value, takes, takes or is_flag or bool(equals)
+    is_global = values == GLOBAL_VALUES
+    takes = name in GLOBAL_VALUES or (is_global and name in _MORE_GLOBAL_VALUES.split())
+    is_flag = name in GLOBAL_FLAGS + _HELP or (is_global and name in _MORE_GLOBAL_FLAGS.split())
+    is_cluster = not two_dashes and all(letter in _SHORT_FLAGS for letter in name)
+    return name, equals, value, takes, takes or is_flag or is_cluster or bool(equals)
 
 
 def _long_name(name: str, values: "tuple[str, ...]", flags: "tuple[str, ...]", two_dashes: bool) -> str:

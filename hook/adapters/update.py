@@ -43,10 +43,10 @@ class UpdateCaller(ExecCaller):
 
 def correct_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the resources. Returns the arguments for the real runtime. Raises Refused."""
-    cold = caller.start.get("cold", "")
-    asking = caller if isinstance(caller, UpdateCaller) else UpdateCaller(caller.environment, cold)  # the agent's is one
+    if not isinstance(caller, UpdateCaller):  # the agent's is one
+        caller = UpdateCaller(caller.environment, caller.start.get("cold", ""))
     try:
-        return _corrected(invocation, options.real, asking)
+        return _corrected(invocation, options.real, caller)
     except Exception as error:  # in Audit mode, the update is executed unchanged
         case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
         caller.report(options, case.failed(Unacceptable(f"update: {describe(error)}")))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from e2e.support import need
 
-from hook.base.errors import ReassertError
 from hook.adapters.cmdline import VERBS
+from hook.base.errors import ReassertError
 from hook.emit.dispatcher import dispatcher, stable_path, start_text
 from unit.support import reassert
 
