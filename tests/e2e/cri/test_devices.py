@@ -13,6 +13,7 @@ from e2e.cri.kubelet import (
     GPU,
     VISIBLE,
     Kubelet,
+    assert_a_resize_gives_nothing_back,
     assert_device,
     assert_nothing_but_the_allocated_opens,
     assert_only_the_allocated,
@@ -182,19 +183,7 @@ def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
 
 
 def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
-    """The engine hands its own linux.resources, with the rule for the device, to each update; crun wrote it."""
-    node.write_policy(node.policy.read_text() + exclusive(gpu_node))
-    pod = start_pod()
-    allocated = kubelet.run(pod, "allocated", gpu_answer(gpu_node))
-    asked = pod.run(name="asked", devices=[(str(gpu_node), "/dev/xvda")])
-    asked.exec("/bin/busybox", "mknod", "/tmp/gpu0", "c", "1", "11")
-    for shares in (512, 600):
-        for container in (allocated, asked):
-            container.update(shares)
-        assert_device(allocated)
-        with pytest.raises(AssertionError, match="not permitted"):
-            asked.exec("/bin/sh", "-c", ": > /tmp/gpu0")
-        asked.exec("/bin/sh", "-c", ": > /dev/null")
+    assert_a_resize_gives_nothing_back(kubelet, start_pod(), gpu_node, node)
 
 
 def test_without_exclusive_a_pod_gets_them(start_pod: StartPod, gpu_node: Path) -> None:
