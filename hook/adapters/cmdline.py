@@ -50,7 +50,7 @@ VERBS = {
     "help": "",
     "h": "",
     "init": _START,  # runc's own: it executes itself, not what the engine calls
-    "mounts": "mounts",  # crun 1.22 and later
+    "mounts": "mounts",  # crun 1.28; 1.21 has none
     # youki
     "checkpointt": "",
     "completion": "",

@@ -17,7 +17,6 @@ from hook.container.identity import Identity, identify
 from hook.container.spec import Spec
 from hook.decide import Case, Done
 from hook.plan import Plan
-from hook.reserve import Reason
 
 ADAPTER = "runtime"
 
@@ -89,7 +88,9 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     def act(decided: Plan, spec: Spec) -> Done:
         if invocation.verb == "restore":
-            refusals = _not_restored(decided, case)
+            from hook.adapters.hook import not_restored  # not loaded by a create
+
+            refusals = not_restored(decided, case)
             if refusals:
                 return Done(denials=refusals, edits=[])
         bundle = absolute(invocation.value("bundle") or "")
@@ -108,14 +109,6 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
     case.where = config
     caller.report(options, case.settle(read, act))
     return invocation.arguments
-
-
-def _not_restored(decided: Plan, case: Case) -> "list[Reason]":
-    """Why a checkpoint must not be restored: one reason for each rule that applies."""
-    message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
-    if case.trial:
-        case.trial.would_refuse([Reason(match.rule.name, "", message) for match in decided.matches if match.tried])
-    return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]
 
 
 def config_path(invocation: Invocation) -> str:

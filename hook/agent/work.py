@@ -121,6 +121,17 @@ class Asking(hooks.HookCaller, updates.UpdateCaller):
         """Raises GoCold: the agent's parent is not the runtime."""
         raise GoCold(BUNDLE)
 
+    def is_restore(self) -> bool:
+        """Returns whether the runtime restores a checkpoint: front's parent."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+            with open(f"/proc/{parent}/cmdline", "rb") as file:
+                arguments = file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")
+        except OSError:
+            return False
+        return hooks.restores(arguments[1:-1])
+
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
         if path == self._replaced:

@@ -369,3 +369,32 @@ def test_restore_passes_where_nothing_is_reserved(node: Node, agent: Agent, bund
     assert done.stdout == "ran restore --bundle=. id\n", done.stderr
     assert "reassert/decision" not in bundle.saved()["annotations"]
     assert events(node) == []
+
+
+@pytest.mark.parametrize("verb", ["restore", "create"])
+def test_the_hook_alone_refuses_a_restore_of_runc(
+    node: Node, agent: Agent, bundle: Bundle, start: str, verb: str
+) -> None:
+    """The hook's parent is a shell with runc's arguments. crun calls no hook at a restore."""
+    node.compile(POLICY.replace("    mounts:", "    x:").partition("    x:")[0])
+    bundle.pod()
+    bundle.spec["process"]["env"].append(WANTED)
+    bundle.save()
+    state = {
+        "ociVersion": "1.0.2",
+        "id": "0a",
+        "status": "creating",
+        "pid": os.getpid(),
+        "bundle": str(bundle.directory),
+    }
+    (bundle.directory / "state").write_text(json.dumps(state))
+    hook = [str(REASSERT), "hook", *node.options()]
+    if start == "warm":
+        agent.start()
+        hook = [agent.only_warm(agent.hook_file())]
+    script = bundle.directory / verb
+    script.write_text(f"{' '.join(hook)} createRuntime < state\nexit $?\n")
+    done = run("sh", verb, "--image-path", "i", "--bundle", ".", "0a", check=False, cwd=bundle.directory)
+    refusal = "rule company-ca: a restored container has the env and mounts of its checkpoint"
+    assert (done.returncode, refusal in done.stderr) == ((1, True) if verb == "restore" else (0, False)), done.stderr
+    assert events(node) == (["container.denied"] if verb == "restore" else [])
