@@ -356,7 +356,9 @@ def test_restore_is_refused_where_anything_is_reserved(
         )
     assert bundle.config.read_bytes() == before
     assert [
-        (event["event"], event["container"], event["applied"]) for event in node.logged() if "container" in event
+        (event["event"], event["container"]["container"], event["applied"])
+        for event in node.logged()
+        if "container" in event
     ] == [("container.denied", "c", False)] * 3
 
 
@@ -365,8 +367,9 @@ def test_restore_passes_where_nothing_is_reserved(node: Node, agent: Agent, bund
     bundle.pod()
     bundle.spec["annotations"]["reassert/decision"] = '{"version":1,"env":{},"absent":[],"devices":false}'
     bundle.save()
-    done = called(wrapped(node, agent, stand_in(node), start), bundle, "restore", "--bundle=.", "id")
-    assert done.stdout == "ran restore --bundle=. id\n", done.stderr
+    line = ["restore", f"--bundle={bundle.directory}", "id"]
+    done = called(wrapped(node, agent, stand_in(node), start), bundle, *line)
+    assert done.stdout == f"ran {' '.join(line)}\n", done.stderr
     assert "reassert/decision" not in bundle.saved()["annotations"]
     assert events(node) == []
 
