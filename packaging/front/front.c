@@ -71,8 +71,8 @@ static int is_in(const char *words, const char *argument)
 	return 0;
 }
 
-/* Whether the command changes nothing, so that nobody is asked: its verb, after known options, is in `passed`, and no
- * argument is in `decided`. The agent reads all other command lines. */
+/* Whether the command changes nothing, so that the agent is not asked: its verb, after known options, is in `passed`,
+ * and no argument is in `decided`. The agent reads all other command lines. */
 static int changes_nothing(const struct setup *setup, char **arguments)
 {
 	if (!*arguments)
