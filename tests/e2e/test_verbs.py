@@ -216,17 +216,6 @@ def opened(machine: Machine, container: Running) -> list[str]:
     return [machine.opens(container, f"/dev/{name}") for name in ("gpu1", "try0", "try2", "tryb", "null")]
 
 
-def updating(each: str, directory: Path) -> str:
-    """A runtime that sees no second hierarchy of cgroups beside version 1, with which crun refuses."""
-    real, script = real_runtime(each, directory), directory / f"{each}-updating"
-    unmount = "umount /sys/fs/cgroup/unified 2> /dev/null"
-    script.write_text(
-        f'#!/bin/sh\nexec unshare --mount --propagation private sh -c \'{unmount}; exec {real} "$@"\' sh "$@"\n'
-    )
-    script.chmod(0o755)
-    return str(script)
-
-
 def pids_limit(container: Running) -> str:
     pid = json.loads(run(container.runtime, "state", container.id).stdout)["pid"]
     of = {row.split(":")[1]: row.split(":")[2] for row in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
@@ -255,7 +244,7 @@ def test_update_gives_no_device_back(machine: Machine, agent: Agent, each: str, 
     machine.give("/dev/gpu0", 0)
     machine.rules.append(ALLOW_ALL)
     machine.bundle.save()
-    runtime = wrapped(machine.node, agent, updating(each, machine.node.directory), start, only=False)
+    runtime = wrapped(machine.node, agent, real_runtime(each, machine.node.directory), start, only=False)
     with Running(runtime, machine.bundle) as container:
         machine.check(container)
         done = update(runtime, container, form, json.dumps(WIDE))
@@ -269,7 +258,7 @@ def test_an_update_without_device_rules_is_executed_as_it_is(
     machine: Machine, agent: Agent, each: str, start: str
 ) -> None:
     machine.bundle.save()
-    runtime = wrapped(machine.node, agent, updating(each, machine.node.directory), start, only=False)
+    runtime = wrapped(machine.node, agent, real_runtime(each, machine.node.directory), start, only=False)
     with Running(runtime, machine.bundle) as container:
         machine.check(container)
         done = run(runtime, "update", "--pids-limit", "78", container.id)
@@ -292,7 +281,7 @@ def test_an_update_without_device_rules_is_executed_as_it_is(
 def test_resources_that_can_be_read_in_two_ways_are_refused(machine: Machine, each: str, text: str) -> None:
     machine.give("/dev/gpu0", 0)
     machine.bundle.save()
-    runtime = machine.node.dispatcher(updating(each, machine.node.directory))
+    runtime = machine.node.dispatcher(real_runtime(each, machine.node.directory))
     with Running(runtime, machine.bundle) as container:
         done = update(runtime, container, "--resources=-", text)
         assert (done.returncode, done.stdout) == (1, "")
