@@ -4,12 +4,16 @@ from hook.adapters.handover import ANNOTATION
 from hook.base.errors import Undecided
 from hook.base.jsontext import Malformed, parse
 from hook.base.system import timestamp
+from hook.reserve import Reason
 from hook.reserve.env import Reserved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+    from hook.decide import Case
+    from hook.plan import Plan
 
 
 class Decision:
@@ -58,3 +62,14 @@ def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Seq
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
+
+
+def not_restored(decided: "Plan", case: "Case") -> "list[Reason]":
+    """Why a checkpoint must not be restored: one reason for each rule that applies.
+
+    A restored container has the env and mounts of its checkpoint, whatever config.json says.
+    """
+    message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
+    if case.trial:
+        case.trial.would_refuse([Reason(match.rule.name, "", message) for match in decided.matches if match.tried])
+    return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]

@@ -143,7 +143,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
 
     def act(decided: Plan, spec: Spec) -> Done:
         if HANDED_ON not in options.flags and caller.is_restore():
-            return Done(NOWHERE, not_restored(decided, case), [])
+            return Done(NOWHERE, decision.not_restored(decided, case), [])
         created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():
@@ -168,17 +168,6 @@ def restores(arguments: "list[str]") -> bool:
     from hook.adapters.cmdline import Invocation
 
     return Invocation(arguments).verb == "restore"
-
-
-def not_restored(decided: Plan, case: Case) -> "list[Reason]":
-    """Why a checkpoint must not be restored: one reason for each rule that applies.
-
-    A restored container has the env and mounts of its checkpoint, whatever config.json says.
-    """
-    message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
-    if case.trial:
-        case.trial.would_refuse([Reason(match.rule.name, "", message) for match in decided.matches if match.tried])
-    return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]
 
 
 def _bundle_of_crun(state: State, caller: HookCaller) -> str:

@@ -88,7 +88,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     def act(decided: Plan, spec: Spec) -> Done:
         if invocation.verb == "restore":
-            from hook.adapters.hook import not_restored  # not loaded by a create
+            from hook.adapters.decision import not_restored  # not loaded by a create
 
             refusals = not_restored(decided, case)
             if refusals:
