@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 STAGE = "createRuntime"
 ANNOTATION = "reassert/decision"
-"""It holds the decision: `exec` reads the reserved env, and the hook the event that it has to complete.
+"""It holds the decision: `exec` reads the reserved env, `update` whether device rules must stay, and the hook the event
+that it has to complete.
 
 Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
-removes the annotation, so a pod that sets it gains nothing. Only `exec` and that hook may trust it."""
+removes the annotation, so a pod that sets it gains nothing. Only `exec`, `update` and that hook may trust it."""
 
 FLAG = "handed-on"
 """An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
@@ -61,7 +62,8 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         others = [other for other in entries if f"--{FLAG}" not in (other.get("args") or ())]
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     paths = [edit.name for edit in decided.mounts]
-    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths)
+    has_devices = decided.closed is not None or True in [edit.kind == "device" for edit in decided.edits]
+    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths, has_devices)
     return Done(CONFIG, handed_on=decided.is_seen_in_the_container())
 
 
@@ -101,17 +103,19 @@ def stamp(
     fingerprint: str,
     draft: str = "",
     mounts: "list[str] | None" = None,
+    has_devices: bool = False,
 ) -> "dict[str, str]":
     """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
 
     `draft`: the event that the createRuntime hook completes, as a line of JSON. `mounts`: the paths of reserved mounts,
-    for that hook.
+    for that hook. `has_devices`: whether devices were decided, for `update`.
     """
-    if not reserved and not draft and ANNOTATION not in annotations:
+    if not reserved and not draft and not has_devices and ANNOTATION not in annotations:
         return annotations
     stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
-    if reserved or draft:
+    if reserved or draft or has_devices:
         decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
+        decision["devices"] = has_devices
         if mounts:
             decision["mounts"] = mounts
         text = encode(decision)

@@ -49,6 +49,13 @@ class HookCaller(Caller):
         command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
         return command.split("\0")[1:-1]
 
+    def is_restore(self) -> bool:
+        """Returns whether the runtime restores a checkpoint. Only its command line says so."""
+        try:
+            return restores(self.parents_arguments())
+        except OSError:  # the runtime is in another pid namespace
+            return False
+
     def before_mounting(self) -> None:
         """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
 
@@ -135,6 +142,8 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
+        if HANDED_ON not in options.flags and caller.is_restore():
+            return Done(NOWHERE, decision.not_restored(decided, case), [])
         created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():
@@ -150,6 +159,15 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.where = "stdin"
     caller.report(options, case.settle(read, act, kinds))
+
+
+def restores(arguments: "list[str]") -> bool:
+    """Whether a runtime that has these arguments restores a checkpoint, as far as runc calls hooks for that."""
+    if "restore" not in arguments:
+        return False
+    from hook.adapters.cmdline import Invocation
+
+    return Invocation(arguments).verb == "restore"
 
 
 def _bundle_of_crun(state: State, caller: HookCaller) -> str:

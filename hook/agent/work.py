@@ -12,9 +12,9 @@ import select
 import time
 
 from hook import __version__, events, late
-from hook.adapters import exec as execs
 from hook.adapters import hook as hooks
 from hook.adapters import runtime, unchanged
+from hook.adapters import update as updates
 from hook.adapters.caller import Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.refusal import refuse
@@ -52,7 +52,7 @@ LOADED = (late, early, idmap, look, lookdevices, place)
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(hooks.HookCaller, execs.ExecCaller):
+class Asking(hooks.HookCaller, updates.UpdateCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")
@@ -121,6 +121,17 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Raises GoCold: the agent's parent is not the runtime."""
         raise GoCold(BUNDLE)
 
+    def is_restore(self) -> bool:
+        """Returns whether the runtime restores a checkpoint: front's parent."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+            with open(f"/proc/{parent}/cmdline", "rb") as file:
+                arguments = file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")
+        except OSError:
+            return False
+        return hooks.restores(arguments[1:-1])
+
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
         if path == self._replaced:
@@ -148,7 +159,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         The --log counts only for a refusal (`check_log`).
         """
         self._log = (invocation.global_value("log") or "").removeprefix("file:")
-        if invocation.verb == "exec":
+        if invocation.verb not in ("create", "run", "restore"):
             for path in (invocation.value("process"), invocation.global_value("root")):
                 if path:
                     self.plain(path)
@@ -207,6 +218,10 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         if status.st_size > _LARGEST:
             raise GoCold(SIZE)
         return super().process_file(path)
+
+    def resources(self, path: str) -> bytes:
+        """Raises GoCold: the real runtime gets corrected resources through a descriptor of its own."""
+        raise GoCold(PIPE)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
         """Returns a container's bundle, cached while the real runtime's state file is unchanged."""
@@ -300,7 +315,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     except Usage:
         raise GoCold(OPTIONS) from None
     invocation = Invocation(request.arguments)
-    if invocation.starts_nothing():
+    if not invocation.doubt() and invocation.starts_nothing():
         return protocol.go()
     _check_probe(invocation.container_id)
     caller.check_paths(invocation)
