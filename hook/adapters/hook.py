@@ -232,5 +232,7 @@ def _look(
         astray = look_at_devices(pid, rootfs, decided.closed)
         if astray:
             return Done(CONTAINER, astray, [], draft=draft)
-    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting) if decided.mounts else ([], [])
+    if not decided.mounts:
+        return Done(CONTAINER, [], [], draft=draft)
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
     return Done(CONTAINER, denials, placed, draft=draft)

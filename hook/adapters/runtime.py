@@ -77,7 +77,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     def act(decided: Plan, spec: Spec) -> Done:
         bundle = absolute(invocation.value("bundle") or "")
-        done = correct(case, options, decided, spec, bundle, absolute(config))
+        done = correct(case, caller, options, decided, spec, bundle, absolute(config))
         if done.denials:
             return done
         if spec.changed():
