@@ -35,8 +35,9 @@ class _Volumes:
         self.nested = self.led = ""
 
     def on(self, place: Place) -> list[Node]:
-        """Those that a path leads through, in order."""
-        return [node for node in place.crossed if node in self.sources]
+        """Those that a path leads through, in order. The image may lack the directory of a volume."""
+        missing = [node for node in place.node.upwards()[:0:-1] if node.missing]
+        return [node for node in [*place.crossed, *missing] if node in self.sources]
 
 
 def astray(
