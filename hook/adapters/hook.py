@@ -148,6 +148,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
     case.where = "stdin"
     caller.report(options, case.settle(read, act, kinds))
 

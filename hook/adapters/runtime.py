@@ -89,6 +89,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return done
 
     case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
     case.where = config
     caller.report(options, case.settle(read, act))
     return invocation.arguments

@@ -149,7 +149,7 @@ POLICY = [
     },
     {"name": "tried", "mode": "Audit", "env": [{"name": "TRIED", "value": "1"}]},
 ]
-EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*", "/dev/null*"]}}
+EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}}
 
 
 class Hook(hooks.HookCaller):
@@ -183,7 +183,7 @@ class Node:
                 mount["hostPath"] = str(self.ca)
         kubelet = directory / "kubelet"
         kubelet.mkdir()
-        (directory / "policy.yaml").write_text(document(*rules, kubeletRoot=str(kubelet)))
+        (directory / "policy.yaml").write_text(document(*rules, kubelet={"root": str(kubelet)}))
         self.where = [f"--policy={directory}/policy.yaml", f"--store={directory}/s", f"--events={directory}/e.jsonl"]
         refresh(str(directory / "policy.yaml"), str(directory / "s"))
         resident = Resident(str(directory / "policy.yaml"), str(directory / "s"))
