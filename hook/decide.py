@@ -83,8 +83,8 @@ class Case:
     (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
     is about. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
     reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
-    until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and may
-    raise.
+    until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and
+    may raise.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return "".join(self._said)
 
     def still_waits(self) -> None:
-        """Raises GoCold if front has stopped waiting or is about to, or if the other threads have waited long enough."""
+        """Raises GoCold if front has stopped waiting or is about to, or if other threads have waited long enough."""
         if time.monotonic() > self._deadline:
             raise GoCold(LATE)
         if time.thread_time() > self._cpu:
