@@ -241,7 +241,8 @@ class Node:
             placed = PlaceMount("r", "/etc/ssl", {"source": str(self.ca), "options": ["rbind"]}, let, [])
             closed = self.closed(spec)
             if closed:
-                devices_below(root, prefix, table, closed)
+                with contextlib.suppress(Unacceptable):
+                    devices_below(root, prefix, table, closed)
             for edits in (reserved, [*reserved, placed]):
                 with contextlib.suppress(Unacceptable):
                     View(root, table, spec, {"/": inside, "/etc/ssl": os.stat(self.ca)}).problems(edits)
