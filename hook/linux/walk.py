@@ -112,7 +112,7 @@ class Place:
 
 
 class Steps:
-    """The budget of one look. `ask`: called now and then; raises if nobody waits any more."""
+    """The budget of one look. `ask`: called now and then; raises if the caller waits no more."""
 
     __slots__ = ("_ask", "_asked_at", "_left")
 
