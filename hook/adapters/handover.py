@@ -9,7 +9,7 @@ event.
 
 import sys
 
-from hook.adapters.caller import Options
+from hook.adapters.caller import Caller, Options
 from hook.base.compare import directories
 from hook.base.jsontext import encode
 from hook.base.system import is_link, own_command
@@ -39,13 +39,15 @@ SECONDS = 30
 """How long a runtime waits for the hook. The hook may have to compile the policy first (hook.policy.store)."""
 
 
-def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str, config: str = "") -> Done:
+def correct(
+    case: Case, caller: Caller, options: Options, decided: Plan, spec: Spec, bundle: str, config: str = ""
+) -> Done:
     """Make the edits in a spec and add the decision's annotation, and the createRuntime hook if it has work to do.
 
     `bundle`: the directory from which a relative root.path counts. `config`: the path of config.json, if the hook is to
     be told both: the state that a runtime gives to the hook does not name them reliably.
     """
-    denials = _devices_astray(decided, spec, bundle)
+    denials = _devices_astray(decided, spec, bundle, caller)
     if decided.audit_only():
         spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
         return Done(denials=denials)
@@ -67,18 +69,22 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
     return Done(CONFIG, handed_on=decided.is_seen_in_the_container())
 
 
-def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
+def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> "list[Reason]":
     """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
     path = spec.root.get("path")
     if not isinstance(path, str) or not any(edit.mount for edit in decided.mounts):
         return []
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
     made_in = directories([str(device.get("path", "")) for device in spec.devices])
-    if made_in <= {"/dev"} and not is_link(rootfs + "/dev"):
+    if (
+        made_in <= {"/dev"}
+        and True not in [edit.can_be_written() for edit in decided.mounts]
+        and not is_link(rootfs + "/dev")
+    ):
         return []  # as almost always; the rest of the check loads ctypes
     from hook.linux.early import astray
 
-    return astray(rootfs, sorted({*made_in, "/dev"}), decided.mounts, spec)
+    return astray(rootfs, decided.mounts, spec, caller.still_waits)
 
 
 def _hook(options: Options, where: "list[str]") -> "dict[str, object]":

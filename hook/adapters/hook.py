@@ -157,6 +157,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
     case.where = "stdin"
     caller.report(options, case.settle(read, act, kinds))
 
@@ -250,9 +251,11 @@ def _look(
         astray = look_at_devices(pid, rootfs, decided.closed)
         if astray:
             return Done(CONTAINER, astray, [], draft=draft)
-    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting) if decided.mounts else ([], [])
+    if not decided.mounts:
+        return Done(CONTAINER, [], [], draft=draft)
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
     done = Done(CONTAINER, denials, placed, draft=draft)
-    if decided.mounts and not denials and spec.can_remount():
+    if not denials and spec.can_remount():
         from hook.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
 
         done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)

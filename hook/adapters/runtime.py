@@ -94,7 +94,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
             if refusals:
                 return Done(denials=refusals, edits=[])
         bundle = absolute(invocation.value("bundle") or "")
-        done = correct(case, options, decided, spec, bundle, absolute(config))
+        done = correct(case, caller, options, decided, spec, bundle, absolute(config))
         if done.denials:
             return done
         if spec.changed():
@@ -106,6 +106,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return done
 
     case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
     case.where = config
     caller.report(options, case.settle(read, act))
     return invocation.arguments

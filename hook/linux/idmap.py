@@ -25,7 +25,7 @@ from hook.linux.mountns import (
     remounted,
     same_file,
 )
-from hook.linux.walk import Misled, NotSo, Row, mount_table, walk
+from hook.linux.walk import Misled, NotSo, Row, mount_table
 from hook.reserve.mounts import PlaceMount
 
 TYPE_CHECKING = False
@@ -188,9 +188,9 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
     fds: list[int] = []
     try:
         try:
-            place = walk(view.root, edit.name)
-            fds += {place.fd, place.parent} - {-1}
-            row = view.row(mount_id(place.fd))
+            fds.append(posix.dup(view.walks.fd(view.walks.to(edit.name).node)))
+            mounted = fds[-1]
+            row = view.row(mount_id(mounted))
             if "idmapped" in row.options:
                 return ""
             if is_below(view.prefix, view.tree(edit)[1] or "/"):
@@ -199,14 +199,14 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
                 return "its mount would appear on the node (mountPropagation: Bidirectional)"
-            fds.append(clone_idmapped(place.fd, users, edit.name, there))
+            fds.append(clone_idmapped(mounted, users, edit.name, there))
             trees = [(row, fds[-1]), *_below(there, view, edit, row, users, fds)]
         except (Misled, NotSo, OSError, Undecided) as error:
             if is_shortage(error):
                 raise
             return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
         try:
-            there.move_mount(place.fd, parked, edit.name)
+            there.move_mount(mounted, parked, edit.name)
             for old, tree in trees:
                 _attach(there, view, old, tree)
         except OSError as error:  # with failurePolicy: Ignore the container would start without the mount
@@ -214,6 +214,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
                 f"{named(edit.name)} cannot be replaced by an idmapped mount: {error.strerror}"
             ) from None
     finally:
+        view.walks.close()
         for fd in fds:
             posix.close(fd)
     return ""

@@ -46,6 +46,9 @@ _ATTR_IDMAP = 0x100000
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 
+_TRIES = 100
+"""Of openat2(2), which fails with EAGAIN where anybody mounts or renames something while it resolves a `..`."""
+
 _M_ARENA_MAX = -8
 
 _DIRECTORY = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
@@ -268,8 +271,14 @@ def open_plain(path: str, flags: int = posix.O_PATH) -> int:
 
 def _openat2(directory: int, path: str, flags: int, resolve: int) -> int:
     how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, resolve)
-    result: int = _libc.syscall(_OPENAT2, directory, path.encode("utf-8", "surrogateescape"), how, 24, 0, 0)
-    return result if result >= 0 else _failed("openat2", path)
+    name = path.encode("utf-8", "surrogateescape")
+    for _ in range(_TRIES):
+        result: int = _libc.syscall(_OPENAT2, directory, name, how, 24, 0, 0)
+        if result >= 0:
+            return result
+        if ctypes.get_errno() != errno.EAGAIN:
+            break
+    return _failed("openat2", path)
 
 
 def own_users() -> None:

@@ -13,7 +13,7 @@ from hook.linux.mountns import (
     mount_id,
     open_in_root,
 )
-from hook.linux.walk import Misled, NotSo, mount_table, walk
+from hook.linux.walk import Misled, NotSo, Steps, Walks, mount_table
 from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
 
@@ -108,26 +108,28 @@ def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
 
     Raises Misled, OSError, which says what is wrong with the image.
     """
-    place = walk(root, path)
+    walks = Walks(root, Steps())
     try:
-        if place.fd >= 0:
-            return posix.dup(place.fd)
+        place = walks.to(path)
+        missing = [node for node in place.node.upwards()[::-1] if node.missing]
+        if not missing:
+            return posix.dup(walks.fd(place.node))
         if not make:
             raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
-        at = posix.dup(place.parent)
-        for number, name in enumerate(place.missing, 1):
+        at = posix.dup(walks.fd(missing[0].above or walks.root))
+        for node in missing:
             parent, at = at, -1
             try:
-                if number < len(place.missing) or is_directory:
-                    posix.mkdir(name, 0o755, dir_fd=parent)
+                if node is not place.node or is_directory:
+                    posix.mkdir(node.name, 0o755, dir_fd=parent)
                 else:
                     flags = posix.O_CREAT | posix.O_EXCL | posix.O_WRONLY | posix.O_CLOEXEC
-                    posix.close(posix.open(name, flags, 0o644, dir_fd=parent))
-                at = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
+                    posix.close(posix.open(node.name, flags, 0o644, dir_fd=parent))
+                at = posix.open(node.name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
             except OSError as error:
                 raise OSError(error.errno, f"{named(path)} is missing and cannot be made: {error.strerror}") from None
             finally:
                 posix.close(parent)
         return at
     finally:
-        place.close()
+        walks.close()
