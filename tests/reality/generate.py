@@ -10,9 +10,9 @@ import posixpath
 from random import Random
 from typing import Any
 
-from reality.attacks import Attacks
-from reality.bundle import Case
 from reality.policies import policy
+from reality.reading import Case
+from reality.ways import Ways
 
 IMAGE = "registry.example/app:1"
 
@@ -48,7 +48,7 @@ def engine(random: Random) -> dict[str, Any]:
     return one
 
 
-class _Maker(Attacks):
+class _Maker(Ways):
     """Adds features to a case: attacks, and beside them what ordinary containers have."""
 
     def ordinary(self) -> None:
@@ -72,6 +72,7 @@ class _Maker(Attacks):
             ("tty", 0.06),
             ("userns", 0.1),
             ("overlay", 0.1),
+            ("sysadmin", 0.03),
         ):
             if self.chance(probability) and not any(one["kind"] == kind for one in self.features):
                 self.add(kind)

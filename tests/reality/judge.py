@@ -8,14 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reality.bundle import Case, features, fifo_in_image
+from reality.bundle import fifo_in_image
 from reality.look import View, host
 from reality.node import SCRATCH, Node
 from reality.reading import (
+    Case,
     clean,
+    features,
     forbidden_above,
     innocent,
     innocent_entry,
+    is_innocent_update,
     is_odd,
     is_odd_exec,
     keeps_all,
@@ -35,6 +38,9 @@ class Violation:
 
 
 LATER = " after the sidecar"
+
+MOST_CPU, MOST_PEAK = 1.0, 200 * 1024
+"""Seconds of CPU and KiB of memory that a start may take beside those of the runtime alone."""
 
 EXECS = ("runtime", "both")
 """Adapters that promise something about the env of `exec`."""
@@ -58,13 +64,17 @@ class Trial:
         if compiled.status:
             return "invalid policy", [Violation("policy refused", compiled.output)]
         start = Start(self.node, self.case, self.runtime, adapter, name)
-        outcome = start.run(self._paths())
+        outcome = start.run(self._paths(), self._remounted())
         found = self._crashes(outcome) + self._errors(outcome)
+        if outcome.ran:
+            found.append(Violation("ran a file of the image", ", ".join(outcome.ran)))
         if outcome.leaked and self.reserved.mounts:
             found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
-        changed = [name for name in self.node.changed() if not self._is_writable(name)]
+        changed = [name for name in self.node.changed() if name.endswith(" (a device)") or not self._is_writable(name)]
+        changed += self._not_the_runtimes(outcome.elsewhere, adapter, name)
         if changed:
             found.append(Violation("node changed", ", ".join(changed)))
+        found += self._costs(outcome, name)
         if self.node.agents:
             found += self._unlike_cold(start, adapter, name)
         if outcome.started:
@@ -74,6 +84,8 @@ class Trial:
                 found += self._wrong_mounts(outcome.later, LATER)
             if adapter in EXECS:
                 found += self._wrong_execs(outcome, name)
+                found += self._wrong_verbs(outcome, name)
+            found += self._wrong_devices(outcome, adapter)
             found += self._ignored_denials()
             found += self._should_not_run(outcome, adapter)
             found += self._changed(outcome, adapter, name)
@@ -133,13 +145,38 @@ class Trial:
             self._bare = Start(self.node, self.case, self.runtime, BARE, name + "-bare").run(self._paths())
         return self._bare.started
 
+    def _remounted(self) -> list[str]:
+        """The reserved mounts that stay read-only whatever a process with CAP_SYS_ADMIN does; not a privileged one's."""
+        if not features(self.case, "sysadmin") or features(self.case, "privileged", "userns"):
+            return []
+        return [one["mountPath"] for one in self.reserved.mounts if "hostPath" in one and one.get("readOnly", True)]
+
+    def _not_the_runtimes(self, changed: list[str], adapter: str, name: str) -> list[str]:
+        """Of files that changed, those that the runtime alone, with a hook of the same engine, does not change."""
+        if not changed:
+            return []
+        hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter in ("hook", "both") else None
+        alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
+        return [one for one in changed if one not in alone.elsewhere]
+
+    def _costs(self, outcome: Outcome, name: str) -> list[Violation]:
+        if outcome.cpu < MOST_CPU and outcome.peak < MOST_PEAK:
+            return []
+        alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([])
+        cpu, peak = outcome.cpu - alone.cpu, outcome.peak - alone.peak
+        found = [Violation("CPU", f"{outcome.cpu:.1f} s, the runtime alone {alone.cpu:.1f} s")] * (cpu > MOST_CPU)
+        kib = f"{outcome.peak} KiB, the runtime alone {alone.peak} KiB"
+        return found + [Violation("memory", kib)] * (peak > MOST_PEAK)
+
     def _crashes(self, outcome: Outcome) -> list[Violation]:
         texts = [outcome.output, str(outcome.events), *(one.output for one in outcome.execs)]
         for text in texts:
             for mark in ("Traceback (most recent", "internal error", "Segmentation fault"):
                 if mark in text:
                     return [Violation("crash", text[-600:])]
-        is_ours = outcome.timed_out and not fifo_in_image(self.case)
+        is_ours = (
+            outcome.timed_out and not features(self.case, "many", "chain", "rules") and not fifo_in_image(self.case)
+        )
         return [Violation("hangs", outcome.output[-300:])] if is_ours else []
 
     def _errors(self, outcome: Outcome) -> list[Violation]:
@@ -197,6 +234,8 @@ class Trial:
                 break
         if found or not mount.get("readOnly", True):
             return found
+        if not when and any(path in view.loose for path, _ in checks):
+            return [Violation("writable after a remount", ", ".join(view.loose))]
         loose = [path for path, _ in checks if view.paths[path].writable and path == mount["mountPath"]]
         if loose:
             return [Violation("writable" + when, loose[0])]
@@ -241,6 +280,28 @@ class Trial:
             ):
                 found.append(Violation("innocent exec refused", f"{done.status}: {done.output[-300:]}"))
         return found
+
+    def _wrong_verbs(self, outcome: Outcome, name: str) -> list[Violation]:
+        found = []
+        for number, done in enumerate(outcome.verbs):
+            verb, refused = done.feature["verb"], done.status and not done.asked
+            if verb != "update" and done.asked and self._must() and not self.reserved.is_empty():
+                found.append(Violation(f"{verb} let through", f"{done.status}: {done.output[-300:]}"))
+            elif refused and (self.keeps_all if verb == "restore" else is_innocent_update(done.feature)):
+                alone = self._starts_alone(name) and self._bare and self._bare.verbs[number]
+                if alone and not alone.status:
+                    found.append(Violation(f"innocent {verb} refused", f"{done.status}: {done.output[-300:]}"))
+        return found
+
+    def _wrong_devices(self, outcome: Outcome, adapter: str) -> list[Violation]:
+        """Devices that only an allocation gives, and the container may open them. Nothing is allocated."""
+        if not self._must():
+            return []
+        wrong = [one for one in outcome.opened if one in self.reserved.devices]
+        if wrong:
+            return [Violation("device open", ", ".join(wrong))]
+        later = [one for one in outcome.opened_later if one in self.reserved.devices and adapter in EXECS]
+        return [Violation("device open after an update", ", ".join(later))] if later else []
 
     def _ignored_denials(self) -> list[Violation]:
         """A plain conflict with a rule whose onConflict is Deny, and it runs."""

@@ -34,6 +34,8 @@ MOUNTS: list[tuple[str, str]] = [
     ("ca", "/company"),
 ]
 
+EXCLUSIVE = (["{NODE}/dev/gpu*"], ["{NODE}/dev/gpu0", "/dev/nvidia?"], ["/dev/nvidia?"], ["{NODE}/dev/*", "/dev/dri/*"])
+
 
 def policy(random: Random) -> dict[str, Any]:
     """A valid policy. Mostly small, in Enforce mode, for every container: what there is to break."""
@@ -51,7 +53,7 @@ def policy(random: Random) -> dict[str, Any]:
 def _rules(random: Random) -> list[dict[str, Any]]:
     names: set[str] = set()
     paths: set[str] = set()
-    rules = []
+    rules: list[dict[str, Any]] = []
     for number in range(random.choice((1, 1, 2))):
         rule: dict[str, Any] = {"name": f"rule-{number}"}
         if random.random() < 0.25:
@@ -74,7 +76,9 @@ def _rules(random: Random) -> list[dict[str, Any]]:
         rule["mounts"] = [one for one in mounts if one]
         if random.random() < 0.12:
             rule["onConflict"] = "Deny"
-        if rule["env"] or rule["mounts"]:
+        if random.random() < 0.15 and not any("deviceAllocations" in other for other in rules):
+            rule["deviceAllocations"] = {"exclusive": random.choice(EXCLUSIVE)}
+        if rule["env"] or rule["mounts"] or "deviceAllocations" in rule:
             rules.append(rule)
     return rules
 

@@ -45,15 +45,19 @@ class Agents:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._counted: Counter[str] = Counter()
 
-    def dispatcher(self, runtime: str, other_name: str, warm: bool) -> str:
+    def pids(self) -> list[int]:
+        """Of the agents."""
+        return [process.pid for process in self._running.values()]
+
+    def dispatcher(self, runtime: str, other_name: str, warm: bool, shim: bool = False) -> str:
         """Path of the wrapper in front of a real runtime."""
         name = other_name or runtime.split("/")[1]
-        recorder = self._directory / runtime / name
+        recorder = self._directory / runtime / ("shim" if shim else "plain") / name
         if not recorder.exists():
             recorder.parent.mkdir(parents=True, exist_ok=True)
-            recorder.write_text(_RECORDER.format(given=self._given, real=self._node.real(runtime, other_name)))
+            recorder.write_text(_RECORDER.format(given=self._given, real=self._node.real(runtime, other_name, shim)))
             recorder.chmod(0o755)
-        return self._file(runtime, f"reassert-{name}", warm, ["--real", str(recorder)])
+        return self._file(runtime, f"reassert-{name}{'-shim' if shim else ''}", warm, ["--real", str(recorder)])
 
     def hook(self, runtime: str, warm: bool) -> str:
         """Path of the file that hook entries execute."""
@@ -73,7 +77,7 @@ class Agents:
         for root in self._running:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
                 connection.settimeout(_SECONDS)
-                connection.connect(self._socket(root, True))
+                connection.connect(self.socket(root))
                 connection.send(_STATUS)
                 status = json.loads(connection.recv(1 << 17))
             now["warm"] += sum(status["warm"].values())
@@ -86,6 +90,10 @@ class Agents:
         for process in self._running.values():
             process.terminate()
             process.wait(_SECONDS)
+
+    def socket(self, root: str) -> str:
+        """Path of the socket of a root file system's agent."""
+        return self._socket(root, True)
 
     def _socket(self, root: str, warm: bool) -> str:
         return str(self._directory / f"{root}-{_SOCKETS[warm]}")
@@ -116,7 +124,7 @@ class Agents:
                 [*self._node.inside(root), *command], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
         until = time.monotonic() + _SECONDS
-        while not Path(self._socket(root, True)).exists():
+        while not Path(self.socket(root)).exists():
             if time.monotonic() > until or self._running[root].poll() is not None:
                 raise RuntimeError(f"no agent: {Path(errors.name).read_text()}")
             time.sleep(0.01)

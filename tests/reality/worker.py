@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reality.bundle import Case
 from reality.generate import case as generated
 from reality.judge import Trial, Violation
 from reality.node import LIBC, Node
+from reality.reading import Case
 from reality.shrink import like, shape, shrink
 from reality.start import calls
 
