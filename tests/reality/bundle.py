@@ -226,7 +226,7 @@ class Bundle:
             linux["uidMappings"], linux["gidMappings"] = mapping, mapping
         if features(case, "privileged"):
             process["capabilities"] = {
-                kind: [*CAPABILITIES, "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
+                kind: [*CAPABILITIES, "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"]
                 for kind in ("bounding", "effective", "permitted")
             }
             linux["maskedPaths"], linux["readonlyPaths"] = [], []
@@ -246,7 +246,7 @@ class Bundle:
             linux["resources"]["devices"] += [dict(rule) for _ in range(feature["count"])]
         if features(case, "sysadmin"):
             for held in process["capabilities"].values():
-                held += ["CAP_SYS_ADMIN"] * ("CAP_SYS_ADMIN" not in held)
+                held.append("CAP_SYS_ADMIN")
         for feature in features(case, "propagation"):
             linux["rootfsPropagation"] = feature["value"]
 

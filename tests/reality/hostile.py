@@ -1,4 +1,4 @@
-"""What a container's processes do beside being looked at: open devices, remount, leave traps, call the agent's socket."""
+"""What a container's processes do themselves: open devices, remount, set traps, call the agent's socket."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def _frame(node: Node, runtime: str, feature: dict[str, Any]) -> list[str]:
     bundle = node.placed(feature["bundle"])
     options = node.options()
     return [
-        "reassert-front/1", node.version(), "runtime", node.real(runtime), options[1], options[3], options[5], "", "", "022",
-        "ROOT", "--log", node.placed(feature["log"]), "--log-format", "json", "create", "--bundle", bundle, "x",
+        "reassert-front/1", node.version(), "runtime", node.real(runtime), options[1], options[3], options[5], "", "",
+        "022", "ROOT", "--log", node.placed(feature["log"]), "--log-format", "json", "create", "--bundle", bundle, "x",
     ]  # fmt: skip
 
 

@@ -146,7 +146,7 @@ class Trial:
         return self._bare.started
 
     def _remounted(self) -> list[str]:
-        """The reserved mounts that stay read-only whatever a process with CAP_SYS_ADMIN does; not a privileged one's."""
+        """The reserved mounts that stay read-only whatever CAP_SYS_ADMIN does; a privileged container's need not."""
         if not features(self.case, "sysadmin") or features(self.case, "privileged", "userns"):
             return []
         return [one["mountPath"] for one in self.reserved.mounts if "hostPath" in one and one.get("readOnly", True)]

@@ -252,7 +252,7 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
     if kind == "cwd":
         return not _near(clean(one["path"]), [path for path in paths if one["path"] != "/"])
     if kind == "annotation":
-        return one["key"].startswith("org.opencontainers.")
+        return str(one["key"]).startswith("org.opencontainers.")
     if kind == "userns":  # the kernel refuses to bind a directory there without what is mounted below it
         return not any(
             "bind" in mount.get("options", []) and mount.get("hostPath", "").endswith(("/ca", "/linked"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,8 +110,8 @@ class Worker:
         self.node.close()
 
 
-def work(name: str, jobs: Iterator[Job], results: Any, agent: bool) -> None:
-    """A worker's whole life: do the jobs and write each result as a line of JSON."""
+def work(name: str, jobs: Iterator[Job], write: Callable[[dict[str, Any]], None], agent: bool) -> None:
+    """A worker's whole life: do the jobs and write each result."""
     os.setpgid(0, 0)
     worker = Worker(name, agent)
     try:
@@ -124,7 +123,6 @@ def work(name: str, jobs: Iterator[Job], results: Any, agent: bool) -> None:
                 result = Result(job.number, job.runtime, error=f"{type(error).__name__}: {error}")
                 if os.environ.get("REALITY_DEBUG"):
                     raise
-            results.write(json.dumps({**vars(result), "seconds": round(time.monotonic() - began, 3)}) + "\n")
-            results.flush()
+            write({**vars(result), "seconds": round(time.monotonic() - began, 3)})
     finally:
         worker.close()
