@@ -53,17 +53,28 @@ def main() -> int:
         print(f"tests/reality: seed {seed}, {options.runs} cases, {', '.join(chosen)}, {REASSERT}", flush=True)
         numbers = range(options.start, options.start + options.runs)
         jobs = [
-            Job(seed, number, chosen[(number + number // len(chosen)) % len(chosen)], adapters, None, shrinking)
+            Job(
+                seed,
+                number,
+                chosen[(number + number // len(chosen)) % len(chosen)],
+                adapters,
+                None,
+                shrinking,
+                False,
+                options.attack,
+            )
             for number in numbers
         ]
     if options.show:
         from reality.generate import case as generated
 
         for job in jobs:
-            print(json.dumps(job.case or generated(job.seed, job.number), indent=1))
+            print(json.dumps(job.case or generated(job.seed, job.number, attack=job.attack), indent=1))
         return 0
     began = time.monotonic()
-    header = _made(jobs[0].seed, adapters, chosen, options.agent)
+    header = _made(jobs[0].seed, adapters, chosen, options.agent) | (
+        {"attack": options.attack} if options.attack else {}
+    )
     record = Record(here / options.resume if options.resume else None, header)
     left = [job for job in jobs if job.number not in record.done]
     _share(left, min(options.workers, len(left)), began + options.hurry, began + options.seconds, options.agent, record)
@@ -143,6 +154,9 @@ def _options() -> argparse.Namespace:
         "--seed", type=int, metavar="S", help="the same seed makes the same cases (default: random, printed)"
     )
     parser.add_argument("--start", type=int, default=0, metavar="N", help="number of the first case of the seed")
+    parser.add_argument(
+        "--attack", default="", metavar="NAME", help="only cases with this attack (ways.py, attacks.py)"
+    )
     parser.add_argument("--case", metavar="FILE", nargs="+", help="only the cases of these files, as finds are saved")
     parser.add_argument("--finds", metavar="DIR", help="save each distinct find there")
     parser.add_argument("--runtime", action="append", metavar="NAME", help="only this runtime; again for more")

@@ -17,13 +17,18 @@ from reality.ways import Ways
 IMAGE = "registry.example/app:1"
 
 
-def case(seed: int, number: int, policies_of: int = 4) -> Case:
-    """Case `number` of a seed. `policies_of`: so many cases share a policy; to compile one takes long."""
+def case(seed: int, number: int, policies_of: int = 4, attack: str = "") -> Case:
+    """Case `number` of a seed. `policies_of`: so many cases share a policy; to compile one takes long.
+
+    `attack`: the name of the one that it holds, else random ones, or none.
+    """
     rules = policy(Random(f"{seed}/policy/{number // policies_of}"))
     random = Random(f"{seed}/case/{number}")
     made: Case = {"policy": rules, "engine": engine(random), "features": []}
     maker = _Maker(random, made)
-    if random.random() < 0.75:
+    if attack:
+        getattr(maker, attack)()
+    elif random.random() < 0.75:
         for _ in range(random.choice((1, 1, 1, 2))):
             random.choices(maker.attacks, maker.weights)[0]()
     maker.ordinary()

@@ -27,6 +27,7 @@ from reality.reading import (
     within,
 )
 from reality.start import BARE, Outcome, Start
+from reality.watch import DEVICE
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Trial:
             found.append(Violation("ran a file of the image", ", ".join(outcome.ran)))
         if outcome.leaked and self.reserved.mounts:
             found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
-        changed = [name for name in self.node.changed() if name.endswith(" (a device)") or not self._is_writable(name)]
-        changed += self._not_the_runtimes(outcome.elsewhere, adapter, name)
+        changed = [one for one in self.node.changed() if one.endswith(DEVICE) or not self._is_writable(one)]
+        changed = self._not_the_runtimes(changed + outcome.elsewhere, adapter, name)
         if changed:
             found.append(Violation("node changed", ", ".join(changed)))
         found += self._costs(outcome, name)
@@ -117,6 +118,7 @@ class Trial:
 
     def _is_writable(self, name: str) -> bool:
         """Whether a file of the node is in what the policy lends the container for writing."""
+        name = name.rpartition(" (")[0]
         lent = [self.node.placed(one["hostPath"]) for one in self.reserved.mounts if one.get("readOnly") is False]
         return any(within(str(self.node.files / name), os.path.realpath(source)) for source in lent)
 
@@ -152,12 +154,13 @@ class Trial:
         return [one["mountPath"] for one in self.reserved.mounts if "hostPath" in one and one.get("readOnly", True)]
 
     def _not_the_runtimes(self, changed: list[str], adapter: str, name: str) -> list[str]:
-        """Of files that changed, those that the runtime alone, with a hook of the same engine, does not change."""
+        """Of files that changed, those that the runtime alone does not change; with another hook if the engine has one."""
         if not changed:
             return []
-        hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter in ("hook", "both") else None
+        hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter == "hook" else None
         alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
-        return [one for one in changed if one not in alone.elsewhere]
+        theirs = alone.elsewhere + self.node.changed()
+        return [one for one in changed if one not in theirs]
 
     def _costs(self, outcome: Outcome, name: str) -> list[Violation]:
         if outcome.cpu < MOST_CPU and outcome.peak < MOST_PEAK:

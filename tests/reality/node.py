@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reality.warm import Agents
-from reality.watch import Watch, cpu_of, differences, entries, waited
+from reality.watch import Watch, cpu_of, differences, entries, told, waited
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert")).absolute()
@@ -24,8 +24,6 @@ SCRATCH = Path(os.environ.get("REALITY_SCRATCH", "/run/reassert-reality"))
 ROOTS = TOP / "build/roots"
 BUSYBOX = "/bin/busybox"
 LIBC = ctypes.CDLL(None, use_errno=True)
-
-DEVICE = (stat.S_IFCHR, stat.S_IFBLK)
 
 HOST = {"host/runc": "/usr/sbin/runc", "host/crun": "/usr/bin/crun"}
 ROOTED = {
@@ -149,14 +147,13 @@ class Node:
         """What of the files that policies name is not as it was; afterwards everything is there again."""
         now = entries(self.files)
         names = differences(self._files, now)
-        names = [name + (" (a device)" if stat.S_IFMT(now.get(name, (0, 0))[1]) in DEVICE else "") for name in names]
         if names:
             unmount(self.files / "ca/sub")
             shutil.rmtree(self.files)
             self.files.mkdir()
             self._make_files()
             self._files = entries(self.files)
-        return names
+        return [told(name, now) for name in names]
 
     def elsewhere(self) -> list[str]:
         """Everything else of the node that is not as it was at the last call."""

@@ -258,6 +258,8 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
             "bind" in mount.get("options", []) and mount.get("hostPath", "").endswith(("/ca", "/linked"))
             for mount in reserved.mounts
         )
+    if kind == "privileged":  # a hook alone cannot take devices away
+        return not reserved.devices
     if kind == "whiteout":
         return not within("/bin/busybox", clean(one["path"]))
     return kind not in ("member", "cgroup-parent", "flip", "global", "many", "chain", "devices", "rules")

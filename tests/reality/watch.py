@@ -17,8 +17,6 @@ from pathlib import Path
 
 Entries = dict[str, tuple[int, int, int, int]]
 
-EMPTY: Entries = {}
-
 
 def entries(top: Path, skip: tuple[str, ...] = ()) -> Entries:
     """Inode, mode, size or device number, and time of change of everything below a directory, by relative name.
@@ -44,6 +42,17 @@ def entries(top: Path, skip: tuple[str, ...] = ()) -> Entries:
 def differences(before: Entries, now: Entries) -> list[str]:
     """Names of what is new, gone or another."""
     return sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+
+
+DEVICE = " (a device)"
+
+
+def told(name: str, there: Entries) -> str:
+    """A name, and what is there now."""
+    if name not in there:
+        return f"{name} (gone)"
+    kind, size = stat.S_IFMT(there[name][1]), there[name][2]
+    return name + (DEVICE if kind in (stat.S_IFCHR, stat.S_IFBLK) else f" ({size} bytes)")
 
 
 class Watch:
@@ -82,7 +91,7 @@ class Watch:
         for where, there in now.items():
             for name in differences(self._before[where], there):
                 path = os.path.join("/", where, name)
-                names.append(path)
+                names.append(told(path, {path: there[name]} if name in there else {}))
                 is_new = name not in self._before[where] and (where or not os.path.lexists(self._lower / name))
                 if is_new and name in there:
                     _remove(self._root / path.lstrip("/"))

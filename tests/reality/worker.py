@@ -34,6 +34,7 @@ class Job:
     case: Case | None = None
     shrink_seconds: float = 0
     one_adapter: bool = False
+    attack: str = ""
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Worker:
     def do(self, job: Job) -> Result:
         """Try the job's case through each adapter."""
         result = Result(job.number, job.runtime)
-        case = job.case or generated(job.seed, job.number)
+        case = job.case or generated(job.seed, job.number, attack=job.attack)
         trial = Trial(self.node, case, job.runtime)
         adapters = [adapter for adapter in job.adapters if calls(case, adapter)]
         for adapter in [adapters[job.number // 2 % len(adapters)]] if job.one_adapter and adapters else adapters:
