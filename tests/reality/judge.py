@@ -154,7 +154,7 @@ class Trial:
         return [one["mountPath"] for one in self.reserved.mounts if "hostPath" in one and one.get("readOnly", True)]
 
     def _not_the_runtimes(self, changed: list[str], adapter: str, name: str) -> list[str]:
-        """Of files that changed, those that the runtime alone does not change; with another hook if the engine has one."""
+        """Of files that changed, those that the runtime alone, with another hook if the engine has one, does not."""
         if not changed:
             return []
         hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter == "hook" else None

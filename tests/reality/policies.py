@@ -34,7 +34,12 @@ MOUNTS: list[tuple[str, str]] = [
     ("ca", "/company"),
 ]
 
-EXCLUSIVE = (["{NODE}/dev/gpu*"], ["{NODE}/dev/gpu0", "/dev/nvidia?"], ["/dev/nvidia?"], ["{NODE}/dev/*", "/dev/dri/*"])
+EXCLUSIVE = (
+    ["{NODE}/dev/gpu*"],
+    ["{NODE}/dev/gpu0", "/dev/nvidia?"],
+    ["/dev/nvidia?"],
+    ["{NODE}/dev/*", "/dev/nvidia?"],
+)
 
 
 def policy(random: Random) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reality.bundle import SLEEP, Bundle, fifo_in_image
-from reality.hostile import call, is_apart, marks, opened
+from reality.hostile import call, is_apart, make_nodes, marks, opened
 from reality.look import View, environ, look
 from reality.node import GPUS, REASSERT, Done, Node
 from reality.reading import Case, Feature, features, read
@@ -171,9 +171,9 @@ class Start:
         outcome.events = self._logged()
         outcome.verbs = [self._verb(bundle, one) for one in features(self.case, "verb")]
         outcome.opened_later = opened(self.pid, gpus)
-        if self.adapter != BARE and features(self.case, "audit"):
-            program = [str(REASSERT), features(self.case, "audit")[0]["command"], *self.node.options()[:4]]
-            self.node.run(program, self.runtime)
+        for one in features(self.case, "audit") if self.adapter != BARE else ():
+            make_nodes(self.pid, one["nodes"])
+            self.node.run([str(REASSERT), one["command"], *self.node.options()[:4]], self.runtime)
         return outcome
 
     def _verb(self, bundle: Bundle, feature: Feature) -> Verb:

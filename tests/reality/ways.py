@@ -106,7 +106,7 @@ class Ways(Attacks):
             self.add("mount", source="volume:" + volume, destination="/data")
 
     def many_volumes(self) -> None:
-        count, depth = self.pick((150, 0), (250, 2), (250, 2), (40, 900), (80, 300), (400, 1))
+        count, depth = self.pick((150, 0), (250, 2), (400, 1), (60, 900), (150, 500), (250, 400))
         self.add("many", at=self.pick("/data", "/data", "/opt/x", "/dev/shm"), count=count, depth=depth)
         if self.chance(0.4):  # a device outside /dev has its path walked with them
             self.add("device", path="/srv/xdev", type="c", major=1, minor=3)
@@ -163,7 +163,8 @@ class Ways(Attacks):
 
     def trap(self) -> None:
         """The image has modules at the paths of the program, and somebody audits the container."""
-        self.add("audit", command=self.pick("audit", "audit", "doctor"))
+        nodes = self.pick(["nvidiactl"], ["nvidiactl", "gpux"])  # names that have to be compared with a glob
+        self.add("audit", command=self.pick("audit", "audit", "doctor"), nodes=nodes)
 
     def caller(self) -> None:
         """A process calls the agent's socket; without an agent nothing happens."""
