@@ -119,11 +119,11 @@ def call(node: Node, runtime: str, feature: dict[str, Any], rootfs: Path) -> Non
 
 
 def _frame(node: Node, runtime: str, feature: dict[str, Any]) -> list[str]:
-    bundle = node.placed(feature["bundle"])
+    bundle, log = node.placed(feature["bundle"]), node.placed(feature["log"])
     options = node.options()
     return [
         "reassert-front/1", node.version(), "runtime", node.real(runtime), options[1], options[3], options[5], "", "",
-        "022", "ROOT", "--log", node.placed(feature["log"]), "--log-format", "json", "create", "--bundle", bundle, "x",
+        "022", "ROOT", "--log", log, "--log-format", "json", "create", "--bundle", bundle, "outsider",
     ]  # fmt: skip
 
 

@@ -61,6 +61,12 @@ class Trial:
 
     def through(self, adapter: str, name: str) -> tuple[str, list[Violation]]:
         """Start it through an adapter: what came of it, and the promises broken."""
+        try:
+            return self._through(adapter, name)
+        finally:
+            self.node.restore()
+
+    def _through(self, adapter: str, name: str) -> tuple[str, list[Violation]]:
         compiled = self.node.use(self.case["policy"])
         if compiled.status:
             return "invalid policy", [Violation("policy refused", compiled.output)]
@@ -108,7 +114,7 @@ class Trial:
 
     def _unlike_cold(self, start: Start, adapter: str, name: str) -> list[Violation]:
         """What a cold start says or writes otherwise."""
-        if features(self.case, "flip") or fifo_in_image(self.case):  # timing decides about these
+        if features(self.case, "flip", "caller") or fifo_in_image(self.case):  # timing decides, or who else called
             return []
         cold = Start(self.node, self.case, self.runtime, adapter, name, warm=False)
         cold.run([])

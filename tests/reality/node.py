@@ -88,6 +88,7 @@ GPUS = {"gpu0": (240, 0), "gpu1": (240, 1)}
 
 UNWATCHED = (
     *("work", "state", "events.jsonl", "log.json", "given", "asked", "output", "agent", "xdg", "node"),
+    "lib/unchanged-starts",
     *("root-host", "root-trixie", "root-forky", "host", "trixie", "forky"),
 )
 """In a worker's directory: what every start writes, and what is watched in another way. Agents write agent-*.stderr."""
@@ -138,22 +139,33 @@ class Node:
         self._compiled = Done(1, "")
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         self._watches: dict[str, Watch] = {}
+        (self.directory / "busybox").write_bytes(Path(BUSYBOX).read_bytes())
+        (self.directory / "busybox").chmod(0o755)
+        (self.directory / "empty").touch()
         self._make_files()
         self._files = entries(self.files)
+        self._is_spoilt = False
         self._own = entries(self.directory, UNWATCHED)
         self.agents = Agents(self, REASSERT) if agent else None
 
     def changed(self) -> list[str]:
-        """What of the files that policies name is not as it was; afterwards everything is there again."""
+        """What of the files that policies name is not as it was at the last call."""
         now = entries(self.files)
         names = differences(self._files, now)
-        if names:
+        self._files = now
+        self._is_spoilt = self._is_spoilt or bool(names)
+        return [told(name, now) for name in names]
+
+    def restore(self) -> None:
+        """Make the files that policies name anew if they were changed."""
+        self.changed()
+        if self._is_spoilt:
             unmount(self.files / "ca/sub")
             shutil.rmtree(self.files)
             self.files.mkdir()
             self._make_files()
             self._files = entries(self.files)
-        return [told(name, now) for name in names]
+            self._is_spoilt = False
 
     def elsewhere(self) -> list[str]:
         """Everything else of the node that is not as it was at the last call."""
@@ -184,9 +196,6 @@ class Node:
         (self.files / "gpu").write_text("GPU-of-the-node\n")
         (self.files / "others").write_text("not root's\n")
         os.chown(self.files / "others", 1000, 1000)
-        (self.directory / "busybox").write_bytes(Path(BUSYBOX).read_bytes())
-        (self.directory / "busybox").chmod(0o755)
-        (self.directory / "empty").touch()
 
     def placed(self, text: str) -> str:
         """A text with `{NODE}` replaced by the directory of the node's files."""

@@ -108,7 +108,7 @@ class Start:
                 if node.agents
                 else node.dispatcher(runtime, file_name, shim)
             )
-        self.warm = warm and bool(node.agents)
+        self.warm = warm and bool(node.agents) and adapter != BARE
         self.hook = [str(REASSERT), "hook", *node.options()]
         if node.agents:
             self.hook = [node.agents.hook(runtime, warm)]
@@ -125,6 +125,7 @@ class Start:
             self.options = [*one["words"], *self.options] if one["first"] else [*self.options, *one["words"]]
         self.pid = 0
         self.cpu, self.peak = 0.0, 0
+        self.forged: list[str] = []
         self.console: _Console | None = None
         """Held while the container lives: a hang-up would end it before its program runs."""
 
@@ -144,7 +145,7 @@ class Start:
             if self.console:
                 self.console.close()
             bundle.close()
-        outcome.elsewhere = self.node.elsewhere()
+        outcome.elsewhere = self.node.elsewhere() + self.forged
         return outcome
 
     def _run_in(self, bundle: Bundle, paths: list[str], remount: list[str], hook: dict[str, Any] | None) -> Outcome:
@@ -262,7 +263,9 @@ class Start:
     def _logged(self) -> list[dict[str, Any]]:
         if not self.node.events.exists():
             return []
-        return [json.loads(line) for line in self.node.events.read_text().splitlines()]
+        events = [json.loads(line) for line in self.node.events.read_text().splitlines()]
+        self.forged += [f"event of {event['id']}" for event in events if event.get("id", self.id) == "outsider"]
+        return [event for event in events if event.get("id", self.id) != "outsider"]
 
     def _exec(self, bundle: Bundle, feature: Feature) -> Exec:
         pid_file = bundle.directory / "exec-pid"

@@ -126,29 +126,39 @@ class Ways(Attacks):
 
     def dev_is_elsewhere(self) -> None:
         """/dev is a link of the image, or a volume lies over it, with links where the runtime makes devices."""
-        path = self.target()["mountPath"]
-        to = self.pick(path, posixpath.dirname(path), "/elsewhere", "../elsewhere", "/tmp", "/proc/self/cwd")
-        if self.chance(0.5):
+        path = self.lent()
+        to = self.pick(path, path + "/new", posixpath.dirname(path), "/elsewhere", "../elsewhere", "/proc/self/cwd")
+        device = self.pick("/dev/xdev", "/dev/sub/x", "/dev/xover/xdev", "/dev/xover/sub/x")
+        if self.chance(0.3):
             self.add("image", op="link", path="/dev", to=to)
         else:
-            inside = self.pick("null", "xdev", "sub", "ptmx", "fd", "console", "shm")
-            operation = {"op": "link", "path": inside, "to": self.pick(to, path + "/new", path + "/ca.crt")}
-            self.add(
-                "mount",
-                source="volume:" + self.volume(operation),
-                destination=self.pick("/dev", "/dev/", "/./dev", "/dev/xover"),
-            )
+            self.volume_over_dev(self.pick("xdev", "sub", "ptmx", "fd", "console", "shm", "zero"), to)
         if self.chance(0.6):
-            where = self.pick("/dev/xdev", "/dev/sub/x", "/dev/xover/xdev", "/dev/xover/sub/x")
-            self.add("device", path=where, type="c", major=1, minor=5)
+            self.add("device", path=device, type="c", major=1, minor=5)
+
+    def volume_over_dev(self, name: str, to: str) -> None:
+        """A volume with a link, over /dev by its path or by a link of the image that the runtime follows."""
+        null = {"op": "device", "path": "null", "type": "c", "major": 1, "minor": 3}
+        volume = self.volume(null, {"op": "link", "path": name, "to": to})
+        over = self.pick("/dev", "/./dev", "/devices", "/devices", "/dev/xover")
+        if over == "/devices":
+            self.add("image", op="link", path=over, to=self.pick("/dev", "dev", "tmp/../dev"))
+        self.add("mount", source="volume:" + volume, destination=over)
+
+    def lent(self) -> str:
+        """The path of a directory that the container may write to, if there is one."""
+        lent = [one for one in self.mounts if one.get("readOnly") is False and one.get("hostPath", "")[-4:] != ".pem"]
+        return str(self.pick(*lent or self.mounts)["mountPath"])
 
     def device_at_a_link(self) -> None:
         """The last name of a device's path is a link, which leads to a new name in the node's directory."""
-        path = self.target()["mountPath"]
+        path = self.lent()
         to = self.pick(path + "/new", path + "/new", path + "/certs/new", path, "/etc/other")
         where, name = self.pick(("/data", "x"), ("/dev", "xdev"), ("/dev/sub", "x"), ("/srv", "x"))
-        if self.chance(0.4):
+        if where != "/dev" and self.chance(0.4):
             self.add("image", op="link", path=f"{where}/{name}", to=to)
+        elif where == "/dev":
+            self.volume_over_dev(name, to)
         else:
             volume = self.volume({"op": "link", "path": name, "to": to})
             self.add("mount", source="volume:" + volume, destination=where)
