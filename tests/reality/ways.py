@@ -119,10 +119,10 @@ class Ways(Attacks):
     def long_links(self) -> None:
         """Links with long ways, one after the other, that end at a reserved path or lead to it."""
         path = self.target()["mountPath"]
-        count, length = self.pick((8, 4000), (30, 4000), (39, 100), (39, 4000), (200, 3000))
+        count, length = self.pick((8, 4000), (30, 4000), (39, 100), (39, 1000), (200, 100))
         start = self.pick("/data", self.component(path))
         self.add("chain", path=start, to=self.pick("/etc/other", path, "/tmp"), count=count, length=length)
-        self.add("many", at=self.pick(start, start, path), count=self.pick(1, 30, 60), depth=self.pick(0, 3))
+        self.add("many", at=self.pick(start, start, path), count=self.pick(1, 10, 30), depth=self.pick(0, 3))
 
     def dev_is_elsewhere(self) -> None:
         """/dev is a link of the image, or a volume lies over it, with links where the runtime makes devices."""
