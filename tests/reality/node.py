@@ -329,7 +329,6 @@ class Node:
                 pass_fds=fds,
                 cwd=cwd,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})},
-                process_group=0,
             )
             status, cpu, peak = waited(process, timeout)
         return Done(status, output.read_text(errors="replace"), cpu, peak)

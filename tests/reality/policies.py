@@ -34,6 +34,7 @@ MOUNTS: list[tuple[str, str]] = [
     ("ca", "/company"),
 ]
 
+MANY = "/etc/pki/many"
 EXCLUSIVE = (
     ["{NODE}/dev/gpu*"],
     ["{NODE}/dev/gpu0", "/dev/nvidia?"],
@@ -79,6 +80,11 @@ def _rules(random: Random) -> list[dict[str, Any]]:
         mounts = [_mount(random, paths) for _ in range(random.choice((0, 1, 1, 1, 2)))]
         rule["env"] = env
         rule["mounts"] = [one for one in mounts if one]
+        if random.random() < 0.06 and not any(path.startswith(MANY) for path in paths):
+            rule["mounts"] += [
+                {"hostPath": "{NODE}/bundle.pem", "mountPath": f"{MANY}/{name}.pem"} for name in range(25)
+            ]
+            paths.add(MANY + "/all")
         if random.random() < 0.12:
             rule["onConflict"] = "Deny"
         if random.random() < 0.15 and not any("deviceAllocations" in other for other in rules):

@@ -111,25 +111,35 @@ def _remove(path: Path) -> None:
 def waited(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, float, int]:
     """Exit status, seconds of CPU and most KiB of a process and of those that it waited for; status 124: too long.
 
-    The process leads a process group, which is ended with it when it takes too long.
+    What it started is ended with it when it takes too long.
     """
     ready = os.pidfd_open(process.pid)
     poll = select.poll()
     poll.register(ready, select.POLLIN)
     late = not poll.poll(timeout * 1000)
     os.close(ready)
-    if late:
-        os.killpg(process.pid, signal.SIGKILL)
+    below = _descendants(process.pid) if late else []
+    for pid in [process.pid] * late + below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = 124 if late else os.waitstatus_to_exitcode(status)
     seconds, most = usage.ru_utime + usage.ru_stime, usage.ru_maxrss
-    while late:  # what it started is this program's to reap now (PR_SET_CHILD_SUBREAPER)
-        try:
-            _, _, usage = os.wait4(-process.pid, 0)
-        except ChildProcessError:
-            break
-        seconds, most = seconds + usage.ru_utime + usage.ru_stime, max(most, usage.ru_maxrss)
+    for pid in below:  # this program's to reap now (PR_SET_CHILD_SUBREAPER)
+        with suppress(ChildProcessError):
+            _, _, usage = os.wait4(pid, 0)
+            seconds, most = seconds + usage.ru_utime + usage.ru_stime, max(most, usage.ru_maxrss)
     return process.returncode, seconds, most
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started; parents first."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 def cpu_of(pid: int) -> float:
