@@ -384,7 +384,8 @@ class Trial:
         if spec.get("mode") == "Audit":
             return [Violation("refused in Audit", said)]
         if self.keeps_all:
-            return [] if is_odd(self.case) else [Violation("refused where nothing is reserved", said)]
+            odd = is_odd(self.case) or features(self.case, "global")
+            return [] if odd else [Violation("refused where nothing is reserved", said)]
         return [Violation("innocent refused", said)] if self.innocent else []
 
 
