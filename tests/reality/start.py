@@ -224,7 +224,7 @@ class Start:
         }
 
     def _run(self, *arguments: str, fds: tuple[int, ...] = ()) -> Done:
-        patience = 10 if fifo_in_image(self.case) else 30 if features(self.case, "many", "chain", "rules") else 60
+        patience = 10 if fifo_in_image(self.case) else 20 if features(self.case, "many", "chain", "rules") else 60
         options, log = list(self.options), self.node.directory / "log.json"
         if self.node.agents:
             options += ["--log", str(log)]

@@ -50,7 +50,7 @@ class Ways(Attacks):
         own = 12 if self.exclusive else 1
         weighted = (
             (self.annotation_of_a_runtime, 9), (self.update, own), (self.restore, 4), (self.unknown_option, 5),
-            (self.gpu, own), (self.many_volumes, 4), (self.long_links, 3), (self.dev_is_elsewhere, 6),
+            (self.gpu, own), (self.many_volumes, 2), (self.long_links, 2), (self.dev_is_elsewhere, 6),
             (self.device_at_a_link, 6), (self.many_devices, own // 2 + 1), (self.remount, 5), (self.trap, own // 2 + 1),
             (self.caller, 3),
         )  # fmt: skip
@@ -106,7 +106,7 @@ class Ways(Attacks):
             self.add("mount", source="volume:" + volume, destination="/data")
 
     def many_volumes(self) -> None:
-        count, depth = self.pick((150, 0), (250, 2), (400, 1), (60, 900), (150, 500), (250, 400))
+        count, depth = self.pick((150, 0), (400, 1), (250, 150), (250, 200), (60, 300), (20, 1500))
         self.add("many", at=self.pick("/data", "/data", "/opt/x", "/dev/shm"), count=count, depth=depth)
         if self.chance(0.4):  # a device outside /dev has its path walked with them
             self.add("device", path="/srv/xdev", type="c", major=1, minor=3)
