@@ -180,7 +180,7 @@ def marks(*tops: Path) -> list[str]:
 
 def many(feature: dict[str, Any], source: str) -> list[dict[str, Any]]:
     """The mounts of a `many` feature."""
-    top = feature["at"].rstrip("/") + "/d" * feature.get("depth", 0)
+    top = feature["at"].rstrip("/") + ("/" + "d" * feature.get("length", 1)) * feature.get("depth", 0)
     names = [f"{top}/m{number}" for number in range(feature["count"])]
     return [{"destination": name, "type": "bind", "source": source, "options": ["rbind"]} for name in names]
 

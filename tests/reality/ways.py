@@ -106,8 +106,9 @@ class Ways(Attacks):
             self.add("mount", source="volume:" + volume, destination="/data")
 
     def many_volumes(self) -> None:
-        count, depth = self.pick((150, 0), (400, 1), (250, 150), (250, 200), (60, 300), (20, 1500))
-        self.add("many", at=self.pick("/data", "/data", "/opt/x", "/dev/shm"), count=count, depth=depth)
+        sizes = ((150, 0, 1), (400, 1, 1), (250, 150, 1), (250, 200, 1), (60, 300, 10), (100, 38, 100))
+        count, depth, length = self.pick(*sizes)
+        self.add("many", at=self.pick("/data", "/data", "/opt/x", "/dev/shm"), count=count, depth=depth, length=length)
         if self.chance(0.4):  # a device outside /dev has its path walked with them
             self.add("device", path="/srv/xdev", type="c", major=1, minor=3)
         elif self.chance(0.5):
