@@ -343,9 +343,12 @@ class Trial:
         """Differences from the runtime alone, where nothing may be changed."""
         if not self.keeps_all or features(self.case, "flip"):
             return []
-        if not self._starts_alone(name):
-            return [Violation("changed", "the runtime alone does not start it")]
+        is_alone = self._starts_alone(name)
         assert self._bare
+        if self._bare.timed_out:
+            return []
+        if not is_alone:
+            return [Violation("changed", "the runtime alone does not start it")]
         assert self._bare.view
         assert outcome.view
         ours, alone = _comparable(outcome.view), _comparable(self._bare.view)
