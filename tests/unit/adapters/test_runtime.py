@@ -17,7 +17,8 @@ from hook.adapters.handover import ANNOTATION
 from hook.policy.compiler import refresh
 from unit.support import ROOT, config, document
 
-CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}]}
+ABSENT = [{"name": "N", "absent": True}, {"name": "N_*", "absent": True}]
+CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, *ABSENT]}
 ENGINE = {
     "PATH": "/bin",
     "LD_LIBRARY_PATH": "/opt/containerd/lib:",
@@ -94,7 +95,7 @@ def test_bundle_defaults_to_the_cwd(wrapper: Wrapper, verb: str) -> None:
     assert data["process"]["env"] == ["CA=/ca.pem", "B=1"]
     decision = read(data["annotations"])
     assert decision is not None
-    assert (decision.env.values, decision.env.absent) == ({"CA": "/ca.pem"}, ["N_*"])
+    assert (decision.env.values, decision.env.absent) == ({"CA": "/ca.pem", "N": None}, ["N_*"])
 
 
 def test_missing_config_is_for_the_real_runtime_to_tell(wrapper: Wrapper) -> None:
