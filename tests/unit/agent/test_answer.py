@@ -35,7 +35,7 @@ from hook.base.errors import ReassertError, Usage
 from hook.linux.mountns import own_directories
 from hook.policy.compiler import refresh
 from unit.linux.test_look import Node
-from unit.support import CONTAINERD, config, document
+from unit.support import CONTAINERD, ROOT, config, document
 
 pytestmark = pytest.mark.root
 
@@ -62,6 +62,7 @@ class Agent:
         self.path = f"{directory}/run/sock"
         self.listener, self.ours = listener_at(self.path)
         self.clients = Clients(self.listener, self.poll, self.tally, lambda: b"status")
+        self.front = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)  # waits
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(own_directories).result()
 
@@ -90,7 +91,7 @@ class Agent:
         """The answer to a request. Raises GoCold. `late`: its age in seconds."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            client = Client(ours, os.getpid(), 0o22)
+            client = Client(ours, self.front.pid, 0o22)
             client.began -= late
             if hung_up:
                 theirs.close()
@@ -104,7 +105,8 @@ class Agent:
         return text
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads and front."""
+        self.front.communicate()
         self.clients.close()
         self._thread.shutdown()
         self.node.close()
@@ -277,6 +279,48 @@ def test_path_that_is_not_free_or_safe_is_told(agent: Agent) -> None:
         listener_at("/" + "x" * 107)
 
 
+LISTEN = """import os, sys
+sys.path.insert(0, sys.argv[1])
+from hook.agent.listener import listener_at
+try:
+    listener, ours = listener_at(sys.argv[2])
+    print(ours, listener.fileno(), listener.get_inheritable(), "LISTEN_PID" in os.environ or "LISTEN_FDS" in os.environ)
+except Exception as error:
+    print(error)"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "found"),
+    [
+        (socket.SOCK_SEQPACKET, "LISTEN_FDS=1 LISTEN_PID=$$", "False 3 False False"),
+        (socket.SOCK_STREAM, "LISTEN_FDS=1 LISTEN_PID=$$", "the socket unit has to have ListenSequentialPacket="),
+        (socket.SOCK_SEQPACKET, "LISTEN_FDS=2 LISTEN_PID=$$", "another agent listens on this socket"),
+        (socket.SOCK_SEQPACKET, "LISTEN_FDS=1 LISTEN_PID=1", "another agent listens on this socket"),
+    ],
+)
+def test_systemds_socket_is_taken_over_and_not_removed(
+    agent: Agent, kind: socket.SocketKind, given: str, found: str
+) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as listener:
+        listener.bind(f"{agent.directory}/run/systemds")
+        listener.listen()
+        script = f'exec 3<&"$1"; shift; {given} exec "$@"'
+        command = [
+            "bash",
+            "-c",
+            script,
+            "x",
+            str(listener.fileno()),
+            sys.executable,
+            "-c",
+            LISTEN,
+            str(ROOT),
+            agent.path,
+        ]
+        done = subprocess.run(command, pass_fds=[listener.fileno()], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(f"{found}\n"), done
+
+
 # -- answers
 
 
@@ -388,4 +432,4 @@ WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
 @pytest.mark.parametrize("given", [b"", b"[]", b'{"bundle": "b", "pid": 1}', b'{"bundle": "/b", "pid": "1"}', b"{"])
 def test_hook_without_a_state_refuses(agent: Agent, given: bytes) -> None:
     found = hook(agent, "createRuntime", given)
-    assert found[: len(protocol.ANSWER) + 3] == protocol.ANSWER + b"\0R\x01"
+    assert found.startswith(protocol.ANSWER + b"\0R\x01reassert: refused a container: the OCI state on stdin")

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ import pytest
 from hook.container.spec import Spec
 from hook.linux.idmap import protect
 from hook.linux.look import View, look
-from hook.linux.mountns import mount_id, own_directories
+from hook.linux.mountns import own_directories
 from hook.linux.walk import Row, mount_table
 from hook.reserve.mounts import PlaceMount
 from unit.support import spec
 
 pytestmark = pytest.mark.root
 
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 1 << 17, 1 << 12, 1 << 14, 1 << 18
+CLONE_NEWNS, MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 12, 1 << 14, 1 << 17, 1 << 18
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -115,8 +116,12 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
-    yield node
-    node.close()
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        yield node
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        node.close()
 
 
 def test_mount_in_place_is_found_and_what_is_missing_is_placed_unless_the_caller_objects(node: Node) -> None:
@@ -153,9 +158,14 @@ def test_mount_that_came_meanwhile_is_not_trusted(node: Node) -> None:
 
 def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
     node.mount("/etc/ssl", node.source)
+    assert node.look(node.edit(str(node.share), mount=None)) == [], "it is a mount of the node"
     node.mount("/", node.share)
     assert node.problems(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
-    assert node.look(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
+    for _ in range(2):
+        assert node.look(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
+        node.within(lambda: libc.umount2(str(node.rootfs).encode(), 2))  # MNT_DETACH
+        node.within(lambda: libc.umount2(str(node.rootfs).encode(), 2))
+        node.mount("/", node.share)  # in its place
 
 
 @pytest.mark.parametrize(
@@ -168,7 +178,10 @@ def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
         ([("/etc/ssl", "share/a"), ("/etc/ssl", "ca")], {"volumes_above": True}, ""),
         ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {}, "place"),
         ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/etc/ssl/sub"})}, ""),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub/x", "tmpfs")], {"companions": frozenset({"/etc/ssl/sub"})}, ""),
         ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/etc/ssl/x"})}, "mounted below"),
+        ([], {"at": "/etc/none"}, "place"),
+        ([("/vol", "/proc")], {"at": "/vol/sys"}, "/vol/sys in the image leads through /vol, a proc file system"),
         # a mount of the node below the source: it came along, it did not, another one is there
         ([("ca/sub", "share/a"), ("/etc/ssl", "ca")], {}, ""),
         ([("/etc/ssl", "ca"), ("ca/sub", "share/a")], {}, "place"),
@@ -178,16 +191,18 @@ def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
         # nothing may be mounted
         ([], {"mount": None}, ""),
         ([("/etc/other", "tmpfs")], {"mount": None}, ""),
+        ([("/vol", "tmpfs")], {"at": "/vol/x", "mount": None}, ""),
         ([("/etc/ssl", "tmpfs")], {"mount": None}, "/etc/ssl is mounted, and nothing may be mounted at /etc/ssl"),
         ([("/etc/ssl/sub", "tmpfs")], {"mount": None}, "/etc/ssl/sub is mounted, and nothing may be mounted"),
         ([("/etc/ssl/sub", "tmpfs")], {"mount": None, "companions": frozenset({"/etc/ssl/sub"})}, ""),
+        ([("/etc/ssl/sub/x", "tmpfs")], {"mount": None, "companions": frozenset({"/etc/ssl/sub"})}, ""),
     ],
 )
 def test_mounts_around_a_reserved_one(node: Node, mounts: list[Any], more: dict[str, Any], why: str) -> None:
     """`place`: placing the reserved mount once more corrects it."""
     top = node.source.parent
     for at, source in mounts:
-        node.mount(at if at.startswith("/") else f"{top}/{at}", source if source == "tmpfs" else f"{top}/{source}")
+        node.mount(at if at.startswith("/") else f"{top}/{at}", source if source == "tmpfs" else top / source)
     if why == "place":
         with pytest.raises(Stop):
             node.look(node.edit(**more))
@@ -195,6 +210,57 @@ def test_mounts_around_a_reserved_one(node: Node, mounts: list[Any], more: dict[
         found = node.look(node.edit(**more))
         assert len(found) == bool(why)
         assert why in "".join(found)
+
+
+def test_what_placing_did_not_correct_is_refused(node: Node) -> None:
+    node.within((node.rootfs / "etc/file").touch)
+    node.within(lambda: (node.rootfs / "etc/link").symlink_to("/proc/self"))
+    missing, astray, file = node.edit("/etc/other"), node.edit("/etc/link"), node.edit("/etc/file")
+    assert len(node.look(missing, astray)) == 1, "and nothing is placed"
+    assert "leads to /proc/self" in node.look(missing, astray)[0]
+    assert len(found := node.look(file, before=lambda: None)) == 1
+    assert "/etc/file" in found[0]
+    assert "is not" not in found[0], "why it could not be placed"
+    node.mount("/etc/ssl")
+    assert "mount /etc/ssl is a volume above" in "".join(node.look(node.edit(), before=lambda: None))
+    shadowed = [node.edit("/vol/sub", volumes_above=True), node.edit("/vol")]  # the second one hides the first
+    why = "/vol/sub in the image does not lead to the reserved mount (a symbolic link?)"
+    assert node.look(*shadowed, before=lambda: None) == [why]
+
+
+def test_what_rbind_leaves_out_is_not_missed(node: Node) -> None:
+    """What is unbindable, with all below it; and the container's own tree, which came later."""
+    node.mount(f"{node.source}/sub")
+    node.mount(f"{node.source}/sub/below")
+    node.mount(f"{node.source}/sub", "none", MS_UNBINDABLE)
+    node.mount("/etc/ssl", node.source)
+    assert node.look(node.edit()) == []
+    node.mount(f"{node.source}/later")
+    plain = {"destination": "/etc/ssl", "source": str(node.source), "options": ["bind"]}
+    assert node.look(node.edit(mount=plain)) == []
+    for companion, is_missed in (("/etc/ssl/later", False), ("/etc/ssl/lat", True)):
+        edit = node.edit(companions=frozenset({companion}))
+        with pytest.raises(Stop) if is_missed else nullcontext():
+            assert node.look(edit) == []
+    top = node.source.parent
+    whole = {"destination": "/vol", "source": str(top), "options": ["rbind"]}
+    node.mount("/vol", top)
+    assert node.look(node.edit("/vol", mount=whole)) == []
+
+
+def test_link_in_a_volume_leads_to_no_reserved_mount(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    node.mount("/vol")
+    node.within(lambda: (node.rootfs / "vol/link").symlink_to("/etc/ssl"))
+    assert "mount /vol is a volume above the reserved mount /vol/link" in "".join(node.look(node.edit("/vol/link")))
+    assert node.look(node.edit("/vol/link", volumes_above=True)) == []
+
+
+def test_directory_that_another_mount_brought_is_not_the_reserved_one(node: Node) -> None:
+    node.mount("/vol", node.source)
+    source = {"destination": "/vol/sub", "source": f"{node.source}/sub", "options": ["rbind"]}
+    with pytest.raises(Stop):
+        node.look(node.edit("/vol/sub", mount=source, volumes_above=True))
 
 
 def test_reserved_mount_below_another_one_is_no_stranger_there(node: Node) -> None:
@@ -256,9 +322,3 @@ def test_volume_that_only_this_container_has_is_not_changed_by_others(node: Node
     node.mount("/vol")
     node.mount("/etc/ssl", node.source)
     assert node.look(node.edit(), of=spec(linux={"maskedPaths": ["/vol/x"]})) == []
-
-
-def test_ids_of_mounts_are_those_of_the_table(node: Node) -> None:
-    """What all of this stands on: the namespace has the container's root once, with the id that statx(2) gives."""
-    [row] = node.rows("")
-    assert node.within(lambda: mount_id(os.open(node.rootfs, os.O_PATH))) == row.id
