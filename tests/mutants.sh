@@ -9,6 +9,7 @@
 #
 # Needs what `sudo tests/run.sh` has set up. tests/mutants.toml has the mutants that were read and are equivalent.
 set -eu
+unset PYTHONDONTWRITEBYTECODE # to compile the tests takes each process of pytest five seconds
 cd "$(dirname "$0")/.."
 [ "$(id -u)" -eq 0 ] || { echo "tests/mutants.sh: run it as root: sudo tests/mutants.sh" >&2; exit 2; }
 venv=$PWD/build/venv-mutants data=$PWD/build/mutants
