@@ -39,8 +39,8 @@ NEVER = ("tests/unit/test_import_budget.py", "tests/unit/test_mutants.py")
 """Tests that a mutant fails for other reasons than what it does."""
 MOST = {"unit": 60, "engine": 40}
 """How many tests of a line are run, at most, and those of as many files as possible."""
-CPU, FACTOR, STALLED = 60.0, 4.0, 90.0
-"""Seconds of CPU that tests may always take; how many times what they take without the mutant; seconds without CPU."""
+FACTOR, STALLED = 4.0, 90.0
+"""How many times the CPU time that the tests take without the mutant; how many seconds without any CPU time."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def c_mutants(path: str, source: str, chosen: random.Random) -> Iterator[Mutant]
             for match in re.finditer(pattern, code):
                 kept = line[match.start(1) : match.end(1)] if match.re.groups else ""
                 after = line[: match.start()] + new.replace("\\1", kept) + line[match.end() :]
-                found.append(Mutant(path, number, line, after))
+                found += [Mutant(path, number, line, after)] if after != line else []
     chosen.shuffle(found)
     yield from found
 
@@ -211,11 +211,10 @@ class Trial:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.root, self.tests = options, options.root, Tests(options.root)
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=self.root, capture_output=True, text=True)
-        self.files = [name for name in listed.stdout.split("\0") if name and (self.root / name).is_file()]
-        self.python = (
-            str(self.root / "build/venv-mutants/bin/python") if (self.root / "build").exists() else sys.executable
-        )
+        listed = subprocess.check_output(["git", "ls-files", "-zco", "--exclude-standard"], cwd=self.root, text=True)
+        self.files = [name for name in listed.split("\0") if name and (self.root / name).is_file()]
+        venv = self.root / "build/venv-mutants/bin/python"
+        self.python = str(venv) if venv.exists() else sys.executable
 
     def copy(self, mutant: Mutant | None) -> Path:
         """Raises ValueError if the file has changed since the mutant was made."""
@@ -227,8 +226,8 @@ class Trial:
         for cache in {(self.root / name).parent / "__pycache__" for name in self.files}:
             if cache.exists():
                 shutil.copytree(cache, top / cache.relative_to(self.root), dirs_exist_ok=True)
+        (top / "build").mkdir()
         for name in ("roots", "venv-test", "venv", "promtool"):
-            (top / "build").mkdir(exist_ok=True)
             (top / "build" / name).symlink_to((self.root / "build" / name).resolve())
         if mutant:
             changed = top / mutant.path
@@ -290,15 +289,15 @@ class Trial:
                     return {**result, "fate": "types"}
                 continue
             tests = self.options.tests or self.tests.of(mutant, tier)
-            outcome, test = self.run(top, tests, tier, CPU)
+            outcome, test = self.run(top, tests, tier, self.options.cpu)
             if outcome == "long":  # for the tests, or for the mutant?
                 began = os.times()
-                self.run(self.copy(None), tests, tier, 100 * CPU)
+                self.run(self.copy(None), tests, tier, float("inf"))
                 spent = os.times()
                 limit = FACTOR * (
                     spent.children_user + spent.children_system - began.children_user - began.children_system
                 )
-                outcome, test = self.run(self.copy(mutant), tests, tier, max(CPU, limit))
+                outcome, test = self.run(self.copy(mutant), tests, tier, max(self.options.cpu, limit))
             if outcome not in ("passed", "no test"):
                 return {**result, "fate": tier, "by": test or outcome}
         return result
@@ -325,6 +324,7 @@ def main() -> int:
     parser.add_argument("--again", type=Path, metavar="RESULTS", help="the mutants that this run left alive")
     parser.add_argument("--tiers", type=lambda text: text.split(","), default=["unit", "types", "engine"])
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--cpu", type=float, default=60, help="seconds of CPU that tests may take in any case")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--tests", nargs="+", help="these tests, whatever coverage says")
@@ -344,7 +344,8 @@ def main() -> int:
             for row in tomllib.loads(known.read_text())["equivalent"]} if known.exists() else {}  # fmt: skip
     print(f"seed {options.seed}: {len(mutants)} mutants", flush=True)
     results: list[dict[str, Any]] = []
-    record = (options.root / f"build/mutants/{options.seed}.jsonl") if (options.root / "build").exists() else None
+    record = options.root / f"build/mutants/{options.seed}.jsonl"
+    record.parent.mkdir(parents=True, exist_ok=True)
 
     def tried(mutant: Mutant) -> None:
         if mutant.key() in same:
@@ -352,11 +353,10 @@ def main() -> int:
         else:
             result = trial.of(mutant)
         results.append(result)
-        print(f"{result['fate']:10} {mutant.path}:{mutant.line}: {mutant.before.strip()}  =>  {mutant.after.strip()}  "
-              f"{result['by']}", flush=True)  # fmt: skip
-        if record:
-            with record.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+        _, before, after = mutant.key()
+        print(f"{result['fate']:10} {mutant.path}:{mutant.line}: {before}  =>  {after}  {result['by']}", flush=True)
+        with record.open("a") as file:
+            file.write(json.dumps(result) + "\n")
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(tried, mutants))
