@@ -351,7 +351,10 @@ def main() -> int:
         if mutant.key() in same:
             result = {**asdict(mutant), "fate": "equivalent", "by": same[mutant.key()]}
         else:
-            result = trial.of(mutant)
+            try:
+                result = trial.of(mutant)
+            except ValueError as error:
+                result = {**asdict(mutant), "fate": "gone", "by": str(error)}
         results.append(result)
         _, before, after = mutant.key()
         print(f"{result['fate']:10} {mutant.path}:{mutant.line}: {before}  =>  {after}  {result['by']}", flush=True)

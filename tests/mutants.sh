@@ -21,7 +21,9 @@ if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
   "$(readlink -f build/venv-test/bin/python)" -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/mutants.txt
   readlink -f "$site" > "$venv/lib/$(basename "$(dirname "$site")")/site-packages/tests.pth"
-  echo 'import os; os.environ.get("COVERAGE_PROCESS_START") and __import__("coverage").process_startup()' \
+  # In each process of the program too, which leaves by posix._exit and posix.execve: coverage knows those of `os`.
+  echo 'import os, posix; os.environ.get("COVERAGE_PROCESS_START") and (__import__("coverage").process_startup(),' \
+    'setattr(posix, "_exit", os._exit), setattr(posix, "execve", os.execve))' \
     > "$venv/lib/$(basename "$(dirname "$site")")/site-packages/processes.pth"
   echo "$stamp" > "$venv/stamp"
 fi
@@ -42,7 +44,7 @@ record() { # unit|engine [PYTEST ARGUMENT …]
   shift
   rm -f "$data/$tier.coverage"*
   # A process that a test starts says by this variable of pytest which test that is.
-  printf '[run]\nsource = hook\nparallel = true\npatch = _exit\ncontext = ${PYTEST_CURRENT_TEST-}\ndata_file = %s\n' \
+  printf '[run]\nsource = hook\nparallel = true\npatch = _exit, execv\ncontext = ${PYTEST_CURRENT_TEST-}\ndata_file = %s\n' \
     "$data/$tier.coverage" > "$data/$tier.rc"
   export COVERAGE_PROCESS_START=$data/$tier.rc PYTEST_DEBUG_TEMPROOT=$scratch
   if [ "$tier" = unit ]; then
