@@ -62,6 +62,8 @@ def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
     assert verdict.refusal == ""
     event = said(verdict)
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
+    assert (event["id"], event["adapter"], event["mode"]) == ("0a1b", "runtime", "Enforce")
+    assert event["timestamp"] and event["durationMs"]  # which a draft for a later adapter lacks
 
 
 def test_refusal_names_container_and_rule_and_nobody_acts(root_dir: Path) -> None:

@@ -251,3 +251,10 @@ def test_shared_processes_refuse_the_container_by_rule() -> None:
 def test_shared_processes_that_nobody_tells_are_for_the_failure_policy() -> None:
     assert plan(policy(ALONE), container()).refusal().endswith("does not say which namespaces the container has")
     assert plan(policy(ALONE, failurePolicy="Ignore"), container()).refusal() == ""
+
+
+def test_what_only_the_container_shows_is_looked_at_there() -> None:
+    """Reserved mounts, since links of the image lead elsewhere. Env is in config.json."""
+    assert not decide(policy(CA), container(["CA=x"])).is_seen_in_the_container()
+    kept = policy({"name": "ca", "mounts": [{"mountPath": "/etc/ssl", "absent": True}]})
+    assert decide(kept, container([])).is_seen_in_the_container()

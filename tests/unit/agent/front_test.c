@@ -101,6 +101,16 @@ static void examples(void)
 	free(frame);
 }
 
+static void deadlines(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	const struct timespec past = {now.tv_sec - 2, now.tv_nsec}, future = {now.tv_sec + 60, now.tv_nsec};
+	assert(milliseconds_left(&now) > 0 && milliseconds_left(&now) <= DEADLINE_MS);
+	assert(milliseconds_left(&past) == 0 && milliseconds_left(&future) == 0);
+}
+
 static void fuzz(void)
 {
 	static const char *const seeds[] = {"G", "Aa\0b\0", "R\1why\0", "C\0", "A\0\0\0"};
@@ -143,6 +153,7 @@ int main(int argc, char **argv)
 {
 	assert(argc == 3);
 	state = strtoull(argv[2], NULL, 10) | 1;
+	deadlines();
 	examples();
 	const time_t end = time(NULL) + atoi(argv[1]);
 	unsigned long runs = 0;

@@ -223,3 +223,160 @@ def test_the_real_runtime_gets_what_the_engine_gave(tmp_path: Path) -> None:
             thread.start()
             assert printed(file, [b"create", b"\xff"]) == given.replace(b"\0state\x000a\0", b"\0create\0\xff\0")
             thread.join()
+
+
+class Front:
+    """front as an engine calls it, and an agent that gives one answer, if it has one."""
+
+    def __init__(self, directory: Path, front: Path, real: str = "", name: str = "s") -> None:
+        self.directory, self.socket, self.file = directory, directory / name, directory / "file"
+        self.request: list[bytes] = []
+        self.passed: str | bytes = b""
+        words = "# verbs: create\n# decided: create\n# passed: state\n# values: --root\n# flags: --debug\n"
+        text = f"#!{front}\n# mark\n" + (f"# real: {real}\n{words}" if real else "") + f"# socket: {self.socket}\n"
+        script = 'printf "%s|" "$@"; cat\nexit 7\n'
+        self.file.write_text(text + f"# policy: /p\n# store: /d\n# events: /e\n# hook: /h\n\n{script}")
+        self.file.chmod(0o755)
+
+    def run(
+        self, *arguments: str, stdin: bytes = b"the state", answer: bytes | None = None
+    ) -> tuple[int, bytes, bytes]:
+        """Exit status, standard output and error. `answer`: of the agent that listens; None: nobody does."""
+        environment = {"XDG_RUNTIME_DIRECTORY": "no", "XDG_RUNTIME_DIR": "/run/user/0", "PATH": os.defpath}
+        command = [str(self.file), *arguments]
+        if answer is None:
+            done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
+            return done.returncode, done.stdout, done.stderr
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(self.socket))
+            listener.listen()
+            thread = threading.Thread(target=self._answer, args=(listener, answer))
+            thread.start()
+            done = subprocess.run(command, input=stdin, capture_output=True, env=environment, cwd=self.directory)
+            listener.shutdown(socket.SHUT_RDWR)  # for a front that does not ask
+            thread.join()
+        self.socket.unlink()
+        return done.returncode, done.stdout, done.stderr
+
+    def _answer(self, listener: socket.socket, answer: bytes) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            frame, descriptors, _, _ = socket.recv_fds(connection, 1 << 17, 2)
+            self.request = frame.split(b"\0")
+            for fd in descriptors:
+                path = os.readlink(f"/proc/self/fd/{fd}")
+                self.passed = path if Path(path).is_dir() else os.pread(fd, 1 << 24, 0)
+                os.close(fd)
+            connection.send(answer)
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("front"))
+
+
+@pytest.mark.root
+def test_a_hook_passes_its_state_on_and_does_what_the_agent_says(tmp_path: Path, front: Path) -> None:
+    hook = Front(tmp_path, front)
+    for state in (b"", b"x", b"state " * 50_000):
+        assert hook.run("createRuntime", stdin=state, answer=protocol.go()) == (0, b"", b"")
+        assert hook.passed == state
+        cold = (7, b"--cold=policy|createRuntime|" + state, b"")
+        assert hook.run("createRuntime", stdin=state, answer=protocol.cold("policy")) == cold
+    values = [b"hook", b"", b"/p", b"/d", b"/e", b"/h", b"/run/user/0", b"createRuntime", b""]
+    assert hook.request == [protocol.REQUEST, __version__.encode(), *values]
+    assert hook.run("createRuntime", answer=protocol.refused(3, "why\n")) == (3, b"", b"why\n")
+    assert hook.run("createRuntime", answer=protocol.refused(255, "")) == (255, b"", b"")
+    assert hook.run("createRuntime", answer=protocol.changed(["create"]))[:2] == (
+        7,
+        b"--cold=exec|createRuntime|the state",
+    )
+
+
+@pytest.mark.root
+def test_a_cold_start_says_its_reason_and_reads_the_state_again(tmp_path: Path, front: Path) -> None:
+    hook = Front(tmp_path, front)
+
+    def reason(answer: bytes | None, argument: str = "x") -> str:
+        status, output, error = hook.run(argument, answer=answer)
+        word, given, state = output.decode().split("|")
+        assert (status, given, state, error) == (7, argument, "the state", b"")
+        return word.removeprefix("--cold=")
+
+    assert reason(None) == "absent"
+    assert reason(b"another protocol") == "broken"
+    assert reason(b"") == "broken"
+    assert reason(protocol.cold("word" * 20)) == ("word" * 20)[:31]
+    assert reason(protocol.cold("x" * 31)) == "x" * 31
+    assert reason(protocol.go(), "x" * (protocol.LIMIT - 10)) == "request"
+    hook.socket.touch()
+    assert reason(None) == "absent"
+    (tmp_path / "deep").mkdir()
+    hook.socket.unlink()
+    assert reason(protocol.go() + b"\0") == "broken"
+    long = Front(tmp_path / "deep", front, name="s" * 108)
+    assert long.run("x", answer=None)[1] == b"--cold=absent|x|the state"
+
+
+@pytest.mark.root
+def test_an_agent_that_does_not_answer_is_not_waited_for(tmp_path: Path, front: Path) -> None:
+    hook = Front(tmp_path, front)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(hook.socket))
+        listener.listen()
+        assert hook.run("x")[1] == b"--cold=timeout|x|the state"
+
+
+@pytest.mark.root
+def test_a_runtime_is_run_as_the_agent_says(tmp_path: Path, front: Path) -> None:
+    runtime = Front(tmp_path, front, "/bin/echo")
+    assert runtime.run("create", "a", answer=protocol.go()) == (0, b"create a\n", b"")
+    assert runtime.passed == str(tmp_path)
+    assert runtime.request[2:4] == [b"runtime", b"/bin/echo"]
+    assert runtime.request[8:] == [b"/run/user/0", b"create", b"a", b""]
+    most = [str(number) for number in range(protocol.ARGUMENTS)]
+    assert runtime.run("create", answer=protocol.changed(most)) == (
+        0,
+        " ".join([*most, ""]).encode().strip() + b"\n",
+        b"",
+    )
+    assert runtime.run("create", answer=protocol.changed([*most, "x"]))[:2] == (7, b"--cold=exec|create|the state")
+    assert runtime.run("create", answer=protocol.refused(1, "why\n")) == (1, b"", b"why\n")
+    assert runtime.run("state", "c", answer=protocol.refused(1, "why\n")) == (0, b"state c\n", b"")
+    assert Front(tmp_path, front, "/none").run("state", "c")[:2] == (7, b"--cold=exec|state|c|the state")
+
+
+@pytest.mark.root
+def test_a_file_that_front_cannot_read_starts_cold(tmp_path: Path, front: Path) -> None:
+    hook = Front(tmp_path, front)
+    text = hook.file.read_text()
+    for broken in (text.replace("# store", "# stored"), text.replace("# socket: ", "# real: /bin/echo\n# socket: ", 1)):
+        hook.file.write_text(broken)
+        assert hook.run("create")[:2] == (7, b"--cold=unreadable|create|the state")
+    done = subprocess.run([front], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.split()[0]) == (2, "usage:")
+    done = subprocess.run([front, tmp_path / "none"], capture_output=True, text=True)
+    assert done.returncode in {2, 127}
+
+
+@pytest.mark.root
+@pytest.mark.native
+def test_a_request_that_cannot_be_sent_starts_cold(tmp_path: Path, front: Path) -> None:
+    """Here since too many descriptors are in flight (unix(7), ETOOMANYREFS), for who has no right to more."""
+    hook = Front(tmp_path, front)
+
+    def with_few_rights() -> None:
+        for capability in (21, 24):  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+            assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP, for what it executes
+        resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with sender, receiver, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        socket.send_fds(sender, [b"x"], [0] * 40)
+        listener.bind(str(hook.socket))
+        listener.listen()
+        done = subprocess.run([hook.file, "x"], input=b"state", capture_output=True, preexec_fn=with_few_rights)
+    assert (done.returncode, done.stdout) == (7, b"--cold=broken|x|state")

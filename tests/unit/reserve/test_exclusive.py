@@ -345,3 +345,8 @@ def test_devices_that_stay_keep_the_access_that_the_rules_give_in_their_order(
         assert access(target.device_rules, number) == access(rules, number)
     if first.edits:
         assert access(target.device_rules, (195, 0)).isdisjoint("rw")
+
+
+def test_an_exclusive_device_is_looked_for_in_the_container_too() -> None:
+    """A link of the image, or a mount of a directory, can lead to one."""
+    assert decide()[0].is_seen_in_the_container()
