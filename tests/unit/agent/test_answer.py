@@ -325,11 +325,15 @@ def test_systemds_socket_is_taken_over_and_not_removed(
 
 
 def test_create_is_corrected_and_the_real_runtime_runs(agent: Agent, here: int) -> None:
-    for at in (str(agent.bundle), "."):
+    for at in (str(agent.bundle), ".", str(agent.bundle)):
         agent.write()
+        before = len(os.listdir("/proc/self/fd"))
         found = agent.ask(agent.frame("create", "--bundle", at, "0a"), here)
         assert found == protocol.go()
         assert json.loads(agent.config.read_text())["process"]["env"] == ["CA=/ca.pem"]
+        assert len(os.listdir("/proc/self/fd")) == before
+    told = [json.loads(line) for line in Path(agent.memory.events).read_text().splitlines()]
+    assert [event["start"] for event in told] == ["warm"] * 3
     assert os.listdir(agent.bundle) == ["config.json"]
     assert agent.ask(agent.frame("--version"), here) == protocol.go()
 
@@ -375,9 +379,13 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
         (["create", "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", f"{agent.directory}/cwd", "exec", "--process", "/p", "0a"], "path"),
         (["exec", "--process", "/proc/self/fd/0", "0a"], "path"),
+        (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
     ):
         assert cold(agent.ask, agent.frame(*arguments), here) == reason, arguments
+    agent.config.write_text("{")
+    refused = ["create", "--bundle", str(agent.bundle), "0a"]
+    assert cold(agent.ask, agent.frame("--log", "/proc/self/fd/1", *refused), here) == "path"
     with agent.config.open("a") as file:
         file.write(" " * (4 << 20))
     assert cold(agent.ask, agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == "size"
@@ -422,6 +430,8 @@ def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
     assert cold(hook, agent, "createRuntime", given) == "mount"  # read-only for a container that can remount
     given = state(agent, capabilities={"bounding": []})
     assert hook(agent, "createRuntime", given) == protocol.go()
+    assert cold(hook, agent, "createRuntime", given + b" " * (4 << 20)) == "size"
+    assert cold(hook, agent, "createRuntime", given.replace(str(agent.bundle).encode(), b"/")) == "bundle"
     for stage, reason in (("createContainer", "stage"), ("precreate", "stage"), ("none", "options")):
         assert cold(hook, agent, stage, given) == reason
 

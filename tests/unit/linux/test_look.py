@@ -148,6 +148,13 @@ def test_read_only_is_made_so_below_too(node: Node) -> None:
         assert ["ro" in row.options for row in node.rows(at)] == [wanted], at
 
 
+def test_read_only_is_not_what_allow_below_lets_through(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    node.mount("/etc/ssl/sub")
+    assert node.look(node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
+    assert ["ro" in row.options for at in ("/etc/ssl", "/etc/ssl/sub") for row in node.rows(at)] == [True, False]
+
+
 def test_mount_that_came_meanwhile_is_not_trusted(node: Node) -> None:
     node.mount("/etc/ssl", node.source)
     assert node.problems(node.edit()) == []
@@ -180,6 +187,7 @@ def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
         ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/etc/ssl/sub"})}, ""),
         ([("/etc/ssl", "ca"), ("/etc/ssl/sub/x", "tmpfs")], {"companions": frozenset({"/etc/ssl/sub"})}, ""),
         ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/etc/ssl/x"})}, "mounted below"),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/opt"})}, "place"),
         ([], {"at": "/etc/none"}, "place"),
         ([("/vol", "/proc")], {"at": "/vol/sys"}, "/vol/sys in the image leads through /vol, a proc file system"),
         # a mount of the node below the source: it came along, it did not, another one is there
@@ -301,6 +309,13 @@ IN_VOLUME = "of the container is in the volume /vol, in which others can lead it
         ({"linux": {"devices": [{"path": "/masked/x/d"}]}}, ("masked/x", "/etc"), ""),
         ({"linux": {"devices": [{"path": "/vol/d"}]}}, ("masked/x", "/etc"), ""),
         ({"linux": {"devices": [{"path": "/vol/x/d"}]}}, ("masked/x", "/"), f"a device's directory /vol/x {IN_VOLUME}"),
+        (
+            {"linux": {"maskedPaths": ["/masked/x"]}},
+            ("masked/x", "x"),
+            "masked path /masked/x of the container cannot be",
+        ),
+        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(999)]}}, ("masked/x", "/"), ""),
+        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(1000)]}}, ("masked/x", "/"), "devices are in more"),
         ({"linux": {}}, ("dev", "/etc/ssl"), f"a device's directory /dev {TO_IT}"),
         ({"process": {"terminal": True, "args": ["x"]}}, ("dev", "/etc"), f"the console /dev/console {TO_IT}"),
         ({"process": {"args": ["x"]}}, ("dev", "/etc/other"), ""),
@@ -318,7 +333,23 @@ def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
     assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
 
 
-def test_volume_that_only_this_container_has_is_not_changed_by_others(node: Node) -> None:
-    node.mount("/vol")
+@pytest.mark.parametrize(
+    ("source", "path", "why"),
+    [
+        ("tmpfs", "/vol/x", ""),
+        ("share", "/vol/x", f"masked path /vol/x {IN_VOLUME}"),
+        ("the node's /dev", "/vol/x", ""),
+        ("/proc", "/vol/sys", ""),
+        ("/proc", "/vol/self/x", "masked path /vol/self/x of the container leads through a process's link in a proc"),
+    ],
+)
+def test_path_in_a_volume_counts_where_others_can_change_it(node: Node, source: str, path: str, why: str) -> None:
+    if source == "the node's /dev":
+        node.within(lambda: node._call(node.share, Path("/dev"), MS_BIND))
+    node.mount("/vol", source if source in ("tmpfs", "/proc") else node.share)
     node.mount("/etc/ssl", node.source)
-    assert node.look(node.edit(), of=spec(linux={"maskedPaths": ["/vol/x"]})) == []
+    masked = spec(linux={"maskedPaths": [path]})
+    found = node.look(node.edit(), of=masked)
+    assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
+    assert node.look(node.edit(volumes_above=True), of=masked) == [], "then the rule lets them"
+    assert node.look(node.edit("/etc/other", mount=None), of=spec(linux={"maskedPaths": ["/etc/other"]})) == []
