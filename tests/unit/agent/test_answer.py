@@ -208,6 +208,7 @@ s.connect(sys.argv[1])
 sys.stdout.buffer.write(s.recv(1000))"""
 
 
+@pytest.mark.users  # a user namespace cannot be made in a chroot, which rootless.sh makes
 @pytest.mark.parametrize(
     ("other", "is_trusted"),
     [
@@ -223,6 +224,7 @@ def test_caller_needs_the_agents_rights_and_namespaces(root_dir: Path, other: li
     with closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)) as listener:
         listener.bind(f"{root_dir}/sock")
         listener.listen()
+        listener.settimeout(60)
         command = [*other, sys.executable, "-c", CALL, f"{root_dir}/sock"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, umask=0o31) as process:
             connection = _socket.socket(fileno=listener._accept()[0])
@@ -413,6 +415,7 @@ def hook(agent: Agent, stage: str, given: bytes) -> bytes:
         os.close(fd)
 
 
+@pytest.mark.users  # setns(2), as in test_look
 def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
     """An agent that is late could mount after front gave up."""
     given = state(agent)

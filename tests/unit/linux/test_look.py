@@ -21,7 +21,7 @@ from hook.linux.walk import Row, mount_table
 from hook.reserve.mounts import PlaceMount
 from unit.support import spec
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.users  # setns(2) ends a chroot, which rootless.sh makes
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 12, 1 << 14, 1 << 17, 1 << 18
 libc = ctypes.CDLL(None, use_errno=True)
