@@ -86,7 +86,8 @@ class Case:
     (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
     is about. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
     reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
-    until it is known. `trial`: what rules would do that are only tried.
+    until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and
+    may raise.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Case:
         self.load = load
         self.read = read
         self.start = start or {}
+        self.still_waits: Callable[[], None] = lambda: None
         self.where = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
@@ -148,7 +150,9 @@ class Case:
         """
         try:
             who, target = read()
+            self.still_waits()
             decided = self.decide(who, target, kinds)
+            self.still_waits()
             done = Done() if decided.refusal() else act(decided, target)
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)

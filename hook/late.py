@@ -9,7 +9,7 @@ import json.decoder
 import zlib
 
 from hook import allocated, excerpt, exclusivefacts, failure, probes, remote, sharing, trial, valuefile
-from hook.adapters import decision, refusal, spelling, state, unchanged
+from hook.adapters import decision, refusal, spelling, state, unchanged, update
 from hook.adapters import exec as execs
 from hook.base import files, glob, journal, jsonerror, logfile, text
 from hook.container import allocation, cdi, claims, engines, injections, nodes, nvidia, process
@@ -23,6 +23,6 @@ LOADED = (
     *(allocated, allocation, annotations, cdi, devices, engines, excerpt, execs, failure, files, jsonerror, logfile),
     *(decision, selector, glob, missing, process, valuefile, recompile, refusal, reserved, state, text),
     *(claims, exclusive, exclusivefacts, injections, journal, nodes, nvidia, places, remedy, sharing, spelling, trial),
-    *(probes, remote, unchanged),
+    *(probes, remote, unchanged, update),
     zlib,
 )

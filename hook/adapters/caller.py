@@ -93,7 +93,10 @@ class Caller:
                 pass
 
     def still_waits(self) -> None:
-        """Does nothing. Is called before a log is written; the agent's subclass stops there if front gave up."""
+        """Does nothing. Is called in long loops and before a log is written.
+
+        The agent's subclass stops there if front gave up, or if the request takes the other threads' time.
+        """
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces the engine's file by a corrected one. Raises OSError."""

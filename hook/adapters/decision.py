@@ -4,6 +4,7 @@ from hook.adapters.handover import ANNOTATION
 from hook.base.errors import Undecided
 from hook.base.jsontext import Malformed, parse
 from hook.base.system import timestamp
+from hook.reserve import Reason
 from hook.reserve.env import Reserved
 
 TYPE_CHECKING = False
@@ -11,20 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from hook.decide import Case
+    from hook.plan import Plan
+
 
 class Decision:
     """What `create` decided for a container: the policy's fingerprint, the reserved env, paths of reserved mounts.
 
-    `draft`: the event to complete, None if the annotation holds none.
+    `draft`: the event to complete, None if the annotation holds none. `devices`: whether devices were decided, so that
+    an `update` must not change their rules; also for a container that an earlier version created, which did not say.
     """
 
     def __init__(
-        self, policy: object, env: Reserved, mounts: "list[object]", draft: "dict[str, object] | None"
+        self, policy: object, env: Reserved, mounts: "list[object]", draft: "dict[str, object] | None", devices: bool
     ) -> None:
         self.policy = policy
         self.env = env
         self.mounts = mounts
         self.draft = draft
+        self.devices = devices
 
 
 def read(annotations: "dict[str, str]") -> "Decision | None":
@@ -39,7 +45,8 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         event = value.get("event")
         draft = event if isinstance(event, dict) else None
         env = Reserved(dict(value["env"]), list(value["absent"]))
-        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft)
+        has_devices = value.get("devices") is not False
+        return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft, has_devices)
     except (KeyError, TypeError, ValueError) as error:  # Malformed is a ValueError
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 
@@ -55,3 +62,14 @@ def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Seq
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
+
+
+def not_restored(decided: "Plan", case: "Case") -> "list[Reason]":
+    """Why a checkpoint must not be restored: one reason for each rule that applies.
+
+    A restored container has the env and mounts of its checkpoint, whatever config.json says.
+    """
+    message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
+    if case.trial:
+        case.trial.would_refuse([Reason(match.rule.name, "", message) for match in decided.matches if match.tried])
+    return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]

@@ -89,7 +89,7 @@ def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: R
     if not is_regular:
         last = arguments[option.end - 1]
         preserved = _number(invocation.value("preserve-fds")) + _number(caller.environment.get(b"LISTEN_FDS"))
-        arguments[option.end - 1] = last[: len(last) - len(path)] + _memory_file(target.render(), 3 + preserved)
+        arguments[option.end - 1] = last[: len(last) - len(path)] + memory_file(target.render(), 3 + preserved)
     elif target.changed():
         caller.replace(path, target.render())
 
@@ -101,7 +101,7 @@ def _number(text: "str | bytes | None") -> int:
         return 0
 
 
-def _memory_file(data: bytes, first: int) -> str:
+def memory_file(data: bytes, first: int) -> str:
     """The path of a memory file with `data`, valid in this process also after execve.
 
     Its descriptor is `first` or above: runc and crun pass those below into the container, and close all others before

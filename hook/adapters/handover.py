@@ -9,7 +9,7 @@ event.
 
 import sys
 
-from hook.adapters.caller import Options
+from hook.adapters.caller import Caller, Options
 from hook.base.compare import directories
 from hook.base.jsontext import encode
 from hook.base.system import is_link, own_command
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 STAGE = "createRuntime"
 ANNOTATION = "reassert/decision"
-"""It holds the decision: `exec` reads the reserved env, and the hook the event that it has to complete.
+"""It holds the decision: `exec` reads the reserved env, `update` whether device rules must stay, and the hook the event
+that it has to complete.
 
 Reassert keeps no other state for a container: the decision is deleted with its bundle. `create` always replaces or
-removes the annotation, so a pod that sets it gains nothing. Only `exec` and that hook may trust it."""
+removes the annotation, so a pod that sets it gains nothing. Only `exec`, `update` and that hook may trust it."""
 
 FLAG = "handed-on"
 """An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
@@ -38,13 +39,15 @@ SECONDS = 30
 """How long a runtime waits for the hook. The hook may have to compile the policy first (hook.policy.store)."""
 
 
-def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str, config: str = "") -> Done:
+def correct(
+    case: Case, caller: Caller, options: Options, decided: Plan, spec: Spec, bundle: str, config: str = ""
+) -> Done:
     """Make the edits in a spec and add the decision's annotation, and the createRuntime hook if it has work to do.
 
     `bundle`: the directory from which a relative root.path counts. `config`: the path of config.json, if the hook is to
     be told both: the state that a runtime gives to the hook does not name them reliably.
     """
-    denials = _devices_astray(decided, spec, bundle)
+    denials = _devices_astray(decided, spec, bundle, caller)
     if decided.audit_only():
         spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
         return Done(denials=denials)
@@ -61,22 +64,27 @@ def correct(case: Case, options: Options, decided: Plan, spec: Spec, bundle: str
         others = [other for other in entries if f"--{FLAG}" not in (other.get("args") or ())]
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     paths = [edit.name for edit in decided.mounts]
-    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths)
+    has_devices = decided.closed is not None or True in [edit.kind == "device" for edit in decided.edits]
+    spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths, has_devices)
     return Done(CONFIG, handed_on=decided.is_seen_in_the_container())
 
 
-def _devices_astray(decided: Plan, spec: Spec, bundle: str) -> "list[Reason]":
+def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> "list[Reason]":
     """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
     path = spec.root.get("path")
     if not isinstance(path, str) or not any(edit.mount for edit in decided.mounts):
         return []
     rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
     made_in = directories([str(device.get("path", "")) for device in spec.devices])
-    if made_in <= {"/dev"} and not is_link(rootfs + "/dev"):
+    if (
+        made_in <= {"/dev"}
+        and True not in [edit.can_be_written() for edit in decided.mounts]
+        and not is_link(rootfs + "/dev")
+    ):
         return []  # as almost always; the rest of the check loads ctypes
     from hook.linux.early import astray
 
-    return astray(rootfs, sorted({*made_in, "/dev"}), decided.mounts, spec)
+    return astray(rootfs, decided.mounts, spec, caller.still_waits)
 
 
 def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
@@ -101,17 +109,19 @@ def stamp(
     fingerprint: str,
     draft: str = "",
     mounts: "list[str] | None" = None,
+    has_devices: bool = False,
 ) -> "dict[str, str]":
     """The annotations with this decision as the only one; with none if nothing is reserved and there is no `draft`.
 
     `draft`: the event that the createRuntime hook completes, as a line of JSON. `mounts`: the paths of reserved mounts,
-    for that hook.
+    for that hook. `has_devices`: whether devices were decided, for `update`.
     """
-    if not reserved and not draft and ANNOTATION not in annotations:
+    if not reserved and not draft and not has_devices and ANNOTATION not in annotations:
         return annotations
     stamped = {key: value for key, value in annotations.items() if key != ANNOTATION}
-    if reserved or draft:
+    if reserved or draft or has_devices:
         decision = {"version": 1, "policy": fingerprint, "env": reserved.values, "absent": reserved.absent}
+        decision["devices"] = has_devices
         if mounts:
             decision["mounts"] = mounts
         text = encode(decision)

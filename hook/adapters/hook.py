@@ -49,6 +49,13 @@ class HookCaller(Caller):
         command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
         return command.split("\0")[1:-1]
 
+    def is_restore(self) -> bool:
+        """Returns whether the runtime restores a checkpoint. Only its command line says so."""
+        try:
+            return restores(self.parents_arguments())
+        except OSError:  # the runtime is in another pid namespace
+            return False
+
     def before_mounting(self) -> None:
         """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
 
@@ -135,6 +142,8 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
+        if HANDED_ON not in options.flags and caller.is_restore():
+            return Done(NOWHERE, decision.not_restored(decided, case), [])
         created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():
@@ -148,8 +157,18 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
     case.where = "stdin"
     caller.report(options, case.settle(read, act, kinds))
+
+
+def restores(arguments: "list[str]") -> bool:
+    """Whether a runtime that has these arguments restores a checkpoint, as far as runc calls hooks for that."""
+    if "restore" not in arguments:
+        return False
+    from hook.adapters.cmdline import Invocation
+
+    return Invocation(arguments).verb == "restore"
 
 
 def _bundle_of_crun(state: State, caller: HookCaller) -> str:
@@ -232,9 +251,11 @@ def _look(
         astray = look_at_devices(pid, rootfs, decided.closed)
         if astray:
             return Done(CONTAINER, astray, [], draft=draft)
-    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting) if decided.mounts else ([], [])
+    if not decided.mounts:
+        return Done(CONTAINER, [], [], draft=draft)
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
     done = Done(CONTAINER, denials, placed, draft=draft)
-    if decided.mounts and not denials and spec.can_remount():
+    if not denials and spec.can_remount():
         from hook.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
 
         done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)

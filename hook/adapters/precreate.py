@@ -33,7 +33,7 @@ def precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle:
         nonlocal written
         if decided.is_seen_in_the_container():
             _check_root(spec, bundle)
-        done = correct(case, options, decided, spec, bundle)
+        done = correct(case, caller, options, decided, spec, bundle)
         if done.denials:
             return done
         text = spec.render()

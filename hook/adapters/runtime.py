@@ -1,16 +1,18 @@
 """The OCI runtime wrapper, which an engine calls instead of runc or crun. Part of the start path: builtins only.
 
-For `create`, `run` and `restore` it corrects config.json; `exec` gets the env that was decided when the container was
-created. Then it executes the real runtime (execve), with the engine's arguments, descriptors, cwd and environment.
+For `create` and `run` it corrects config.json. `exec` gets the env, and `update` the device rules, that were decided
+when the container was created. `restore` is refused where the policy reserves anything for the container, and so is
+each verb that hook.adapters.cmdline does not know. Then it executes the real runtime (execve), with the engine's
+arguments, descriptors, cwd and environment.
 """
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
 import posix
 
 from hook.adapters.caller import Caller, Options
-from hook.adapters.cmdline import Invocation
+from hook.adapters.cmdline import VERBS, Invocation
 from hook.adapters.handover import correct
-from hook.base.errors import Refused, Undecided, Usage, describe
+from hook.base.errors import Refused, Unacceptable, Undecided, Usage, describe
 from hook.container.identity import Identity, identify
 from hook.container.spec import Spec
 from hook.decide import Case, Done
@@ -38,12 +40,17 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
 
 def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct what the real runtime would start. Returns the arguments for the real runtime. Raises Refused."""
-    if invocation.starts_nothing():
-        return invocation.arguments
-    handle = _HANDLERS.get(invocation.verb)
-    if handle is None:
-        raise Refused(f"{invocation.verb} starts a process, and reassert cannot correct it")
-    return handle(options, invocation, caller)
+    doubt = invocation.doubt()
+    if not doubt:
+        if invocation.starts_nothing():
+            return invocation.arguments
+        handle = _HANDLERS.get(invocation.verb)
+        if handle is not None:
+            return handle(options, invocation, caller)
+        doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, and reassert cannot correct what it does"
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+    caller.report(options, case.failed(Unacceptable(doubt)))
+    return invocation.arguments  # in Audit mode
 
 
 def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -61,7 +68,11 @@ def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]
 
 
 def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct config.json; the arguments stay as they are. Raises Refused."""
+    """Correct config.json; the arguments stay as they are. Raises Refused.
+
+    `restore` is refused if any rule applies: env and mounts are the checkpoint's, whatever config.json says, and crun
+    calls no hook.
+    """
     config = config_path(invocation)
     caller.remove_temporary(config)
     try:
@@ -76,8 +87,14 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
+        if invocation.verb == "restore":
+            from hook.adapters.decision import not_restored  # not loaded by a create
+
+            refusals = not_restored(decided, case)
+            if refusals:
+                return Done(denials=refusals, edits=[])
         bundle = absolute(invocation.value("bundle") or "")
-        done = correct(case, options, decided, spec, bundle, absolute(config))
+        done = correct(case, caller, options, decided, spec, bundle, absolute(config))
         if done.denials:
             return done
         if spec.changed():
@@ -89,6 +106,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return done
 
     case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
     case.where = config
     caller.report(options, case.settle(read, act))
     return invocation.arguments
@@ -116,5 +134,12 @@ def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str
     return correct_or_report(options, invocation, caller)
 
 
-_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec}
-"""The function for each of EDITING_VERBS. A verb without a function is refused."""
+def _update(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct the resources of an update. Raises Refused."""
+    from hook.adapters.update import correct_or_report  # not loaded by a create
+
+    return correct_or_report(options, invocation, caller)
+
+
+_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _update}
+"""The function for each of EDITING_VERBS. Another verb that can change something is refused."""

@@ -8,7 +8,8 @@ from hook.base.files import say
 RUNTIME = """\
 usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…
 
-Correct config.json of the container that ARGUMENTS (of runc or crun) start, then execute the real runtime.
+Correct what ARGUMENTS (of runc, crun, youki or runsc) start or change, then execute the real runtime. A verb or option
+that reassert does not know is refused, and so is the restore of a checkpoint where the policy reserves anything.
 
   --real PATH     the real OCI runtime, absolute
   --policy FILE   policy file, absolute (default: /etc/reassert/policy.yaml)

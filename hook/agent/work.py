@@ -12,16 +12,16 @@ import select
 import time
 
 from hook import __version__, events, late
-from hook.adapters import exec as execs
 from hook.adapters import hook as hooks
 from hook.adapters import runtime, unchanged
+from hook.adapters import update as updates
 from hook.adapters.caller import Options
 from hook.adapters.cmdline import Invocation
 from hook.adapters.refusal import refuse
 from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.agent import protocol
 from hook.agent.clients import Client
-from hook.agent.cold import BUNDLE, ERROR, LATE, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZE, STAGE, VERSION, GoCold
+from hook.agent.cold import BUNDLE, ERROR, LATE, LONG, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZE, STAGE, VERSION, GoCold
 from hook.agent.memory import Memory
 from hook.agent.protocol import HOOK, Request
 from hook.base.errors import Refused, Usage
@@ -41,6 +41,13 @@ _SECONDS = protocol.SECONDS * 0.9
 _LARGEST = 4 << 20
 """The largest file of a container in bytes. Parsing a larger one delays other requests; a cold start does it."""
 
+_ENTRIES = 10_000
+"""The most entries of one: each is looked at, and the other threads get their turn only between them. A usual
+config.json has 1,500, most of them system calls in the seccomp profile."""
+
+_CPU = 0.02
+"""Seconds of CPU time for one request. Python runs one thread at a time, so others wait that long at most for it."""
+
 _LARGEST_CHECKPOINT = 32 << 20
 
 _DISPATCHERS = 64
@@ -52,10 +59,10 @@ LOADED = (late, early, idmap, look, lookdevices, place)
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(hooks.HookCaller, execs.ExecCaller):
+class Asking(hooks.HookCaller, updates.UpdateCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
-    __slots__ = ("_connection", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")
+    __slots__ = ("_connection", "_cpu", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")
 
     def __init__(self, memory: Memory, request: Request, client: Client, given: int) -> None:
         super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
@@ -64,6 +71,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._pid = client.pid
         self._given = given
         self._deadline = client.began + _SECONDS
+        self._cpu = time.thread_time() + _CPU
         self._said: list[str] = []
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
@@ -75,9 +83,11 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return "".join(self._said)
 
     def still_waits(self) -> None:
-        """Raises GoCold if front has stopped waiting, or is about to."""
+        """Raises GoCold if front has stopped waiting or is about to, or if other threads have waited long enough."""
         if time.monotonic() > self._deadline:
             raise GoCold(LATE)
+        if time.thread_time() > self._cpu:
+            raise GoCold(LONG)
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
@@ -113,13 +123,24 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         size = os.fstat(self._given).st_size
         if size > _LARGEST:
             raise GoCold(SIZE)
-        data = os.pread(self._given, size, 0)
+        data = _few(os.pread(self._given, size, 0))
         _check_probe(data.decode("utf-8", "replace"))
         return data
 
     def parents_arguments(self) -> list[str]:
         """Raises GoCold: the agent's parent is not the runtime."""
         raise GoCold(BUNDLE)
+
+    def is_restore(self) -> bool:
+        """Returns whether the runtime restores a checkpoint: front's parent."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+            with open(f"/proc/{parent}/cmdline", "rb") as file:
+                arguments = file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")
+        except OSError:
+            return False
+        return hooks.restores(arguments[1:-1])
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
@@ -138,7 +159,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                 return super().config(path)
             if status.st_size > _LARGEST:
                 raise GoCold(SIZE)
-            return read_fd(fd, LIMIT, path, status.st_size)
+            return _few(read_fd(fd, LIMIT, path, status.st_size))
         finally:
             os.close(fd)
 
@@ -148,7 +169,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         The --log counts only for a refusal (`check_log`).
         """
         self._log = (invocation.global_value("log") or "").removeprefix("file:")
-        if invocation.verb == "exec":
+        if invocation.verb not in ("create", "run", "restore"):
             for path in (invocation.value("process"), invocation.global_value("root")):
                 if path:
                     self.plain(path)
@@ -206,7 +227,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             raise GoCold(PIPE)
         if status.st_size > _LARGEST:
             raise GoCold(SIZE)
-        return super().process_file(path)
+        data, is_pipe = super().process_file(path)
+        return _few(data), is_pipe
+
+    def resources(self, path: str) -> bytes:
+        """Raises GoCold: the real runtime gets corrected resources through a descriptor of its own."""
+        raise GoCold(PIPE)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
         """Returns a container's bundle, cached while the real runtime's state file is unchanged."""
@@ -300,7 +326,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     except Usage:
         raise GoCold(OPTIONS) from None
     invocation = Invocation(request.arguments)
-    if invocation.starts_nothing():
+    if not invocation.doubt() and invocation.starts_nothing():
         return protocol.go()
     _check_probe(invocation.container_id)
     caller.check_paths(invocation)
@@ -344,6 +370,13 @@ def _check_probe(text: str) -> None:
             continue
         if is_cold:
             raise GoCold(PROBE)
+
+
+def _few(data: bytes) -> bytes:
+    """The JSON document. Raises GoCold if its lists may have more than _ENTRIES together."""
+    if len(data) > _ENTRIES and data.count(b",") > _ENTRIES:
+        raise GoCold(SIZE)
+    return data
 
 
 def _small(path: str, limit: int) -> None:

@@ -7,15 +7,16 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from hook.audit import workers
 from hook.audit.inventory import Running
 from hook.audit.judge import STALE, Actual, Difference, Judge
 from hook.audit.process import Gone, Process
 from hook.audit.why import Round
 from hook.base.errors import ReassertError, describe
 from hook.base.system import read_file
+from hook.container import cdi
 from hook.container.identity import Identity
 from hook.decide import Case
+from hook.linux import workers
 
 IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
 STATES = (DRIFTED, UNKNOWN, EXEMPT, IN_POLICY)
@@ -59,14 +60,15 @@ class Auditor:
     def __post_init__(self) -> None:
         self.judge = Judge(self.round)
 
-    def finding(self, container: Running) -> Finding | None:
+    def finding(self, container: Running, taken: Process | Exception) -> Finding | None:
         """The finding; None if the container has ended meanwhile. Never raises for what a container can cause."""
         try:
-            if container.identity is None:
-                _check_runs(container)
+            who = container.identity
+            if who is None and not isinstance(taken, Gone):
                 return _found(container, UNKNOWN, because=container.problem)
-            with Process(container.pid, container.started) as process:
-                return self._judged(container, container.identity, process)
+            if isinstance(taken, Exception):
+                raise taken
+            return self._judged(container, who, taken) if who else None
         except Gone:
             return None
         except (ReassertError, OSError, ValueError, MemoryError) as error:
@@ -128,34 +130,49 @@ class Audit:
 def audit(known: Round, there: list[Running], progress: Callable[[int, int], None] = lambda done, count: None) -> Audit:
     """Look at these containers. `progress`: called with the number of those that are done and of all."""
     auditor = Auditor(known)
+    if not known.policy.missing and any(rule.uses_allocations for rule in known.policy.candidates(None)):
+        cdi.convert_all()
 
-    def work(number: int) -> dict[str, Any] | None:
-        finding = auditor.finding(there[number])
+    def look(number: int, taken: Process | Exception) -> dict[str, Any]:
+        finding = auditor.finding(there[number], taken)
         return finding.as_dict() if finding else {}
 
     findings = []
-    for done, (number, result) in enumerate(workers.each(len(there), work), 1):
+    for done, (number, result) in enumerate(workers.each(len(there), lambda number: take(there[number]), look), 1):
         progress(done, len(there))
-        if result:
-            findings.append(_finding(result))
-        elif result is None:
-            because = f"looking at it took longer than {workers.SECONDS:.0f} s, or could not be done"
-            findings.append(_found(there[number], UNKNOWN, because=because))
+        if result != {}:
+            findings.append(_finding(there[number], result))
     findings.sort(key=lambda f: (STATES.index(f.state), f.namespace, f.pod, f.title, f.id))
     return Audit(known, findings)
 
 
-def _finding(data: dict[str, Any]) -> Finding:
-    differences = tuple(Difference(**difference) for difference in data["differences"])
-    return Finding(**{**data, "differences": differences, "rules": tuple(data["rules"])})
+def take(container: Running) -> Process | Exception:
+    """Open what a look at a container needs rights for. Returns what went wrong instead of raising it."""
+    if not container.pid:
+        return ReassertError(container.problem)
+    try:
+        process = Process(container.pid, container.started)
+        process.hold()
+        return process
+    except (ReassertError, OSError) as error:
+        return error
+
+
+def _finding(container: Running, data: Any) -> Finding:
+    """What the process that looked at a container says. A container that took it over can only speak of itself."""
+    try:
+        texts = {name: str(data[name]) for name in ("because", "line")}
+        differences = tuple(
+            Difference(**{name: str(each[name]) for name in Difference.__dataclass_fields__})
+            for each in data["differences"]
+        )
+        state = STATES[STATES.index(data["state"])]
+        return _found(container, state, **texts, differences=differences, rules=tuple(map(str, data["rules"])))
+    except (TypeError, KeyError, ValueError):
+        because = f"looking at it took longer than {workers.SECONDS:.0f} s, or could not be done"
+        return _found(container, UNKNOWN, because=because)
 
 
 def _found(container: Running, state: str, **more: Any) -> Finding:
     about = (container.id, container.title, container.namespace, container.pod, container.engine, container.pid)
     return Finding(*about, state, **more)
-
-
-def _check_runs(container: Running) -> None:
-    """Raises Gone for a container whose process ended since its record was read."""
-    if container.pid:
-        Process(container.pid, container.started).close()

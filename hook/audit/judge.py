@@ -84,7 +84,7 @@ class Judge:
         if not decided.is_seen_in_the_container():
             return found
         rootfs = _rootfs(container, spec)
-        mounts, devices = real.look(container.pid, decided, spec, self.node, rootfs, process.check)
+        mounts, devices = real.look(process.mounts(), decided, spec, self.node, rootfs)
         process.check()
         found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
         why = self.known.why(container, created)

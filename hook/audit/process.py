@@ -10,6 +10,7 @@ from typing import Self
 
 from hook.base.errors import ReassertError
 from hook.base.system import read_fd
+from hook.linux.running import Taken
 
 ENVIRON_LIMIT = 8 << 20
 """Bytes of env that are read. Linux starts no process with more than 6 MiB (execve(2)), but a process can move the
@@ -30,6 +31,8 @@ class Process:
 
     def __init__(self, pid: int, started: int = 0) -> None:
         self.pid = pid
+        self._opened: dict[str, int] = {}
+        self._mounts: Taken | Exception | None = None
         try:
             self._directory = posix.open(f"/proc/{pid}", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError:
@@ -48,8 +51,35 @@ class Process:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor."""
-        posix.close(self._directory)
+        """Close the descriptors."""
+        for fd in (self._directory, *self._opened.values()):
+            posix.close(fd)
+        self._opened.clear()
+        if isinstance(self._mounts, Taken):
+            self._mounts.close()
+
+    def hold(self) -> None:
+        """Open what needs rights to be opened, so that it can be read later without them. Raises Gone, OSError."""
+        for name in ("stat", "environ"):
+            self._opened[name] = self._open(name)
+        if not posix.pread(self._opened["environ"], 1, 0):  # empty during execve(2): that of the program before
+            posix.close(self._opened.pop("environ"))
+            self._opened["environ"] = self._open("environ")
+        try:
+            self._mounts = Taken(self.pid, self.check)
+        except Gone:
+            raise
+        except (ReassertError, OSError) as error:
+            self._mounts = error
+        self.check()
+
+    def mounts(self) -> Taken:
+        """Its mount namespace's root and mounts. Raises Gone, Undecided, OSError."""
+        if self._mounts is None:
+            self._mounts = Taken(self.pid, self.check)
+        if isinstance(self._mounts, Exception):
+            raise self._mounts
+        return self._mounts
 
     def check(self) -> None:
         """Raises Gone unless the process is still there: it is no zombie, and it is the one that was meant."""
@@ -97,15 +127,23 @@ class Process:
         except (FileNotFoundError, ProcessLookupError):
             raise Gone(f"process {self.pid} is gone") from None
 
-    def _read(self, name: str, limit: int) -> bytes:
+    def _open(self, name: str) -> int:
         try:
-            fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self._directory)
-            try:
-                return read_fd(fd, limit, f"/proc/{self.pid}/{name}")
-            finally:
-                posix.close(fd)
+            return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self._directory)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone(f"process {self.pid} is gone") from None
+
+    def _read(self, name: str, limit: int) -> bytes:
+        held = self._opened.get(name, -1)
+        fd = held if held >= 0 else self._open(name)
+        try:
+            posix.lseek(fd, 0, os.SEEK_SET)
+            return read_fd(fd, limit, f"/proc/{self.pid}/{name}")
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone(f"process {self.pid} is gone") from None
+        finally:
+            if fd != held:
+                posix.close(fd)
 
 
 @cache

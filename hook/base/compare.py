@@ -29,6 +29,13 @@ def is_below(path: str, parent: str) -> bool:
     return path != parent and (parent == "/" or path.startswith(parent + "/"))
 
 
+def is_within(path: str, roots: "set[str]") -> bool:
+    """Whether a normalised path is one of some others, or below one."""
+    while path not in roots and path != "/":
+        path = path.rpartition("/")[0] or "/"
+    return path in roots
+
+
 def parents(path: str) -> "list[str]":
     """The parent directories of a normalised path, from its own directory to `/`."""
     parts = path.split("/") if path != "/" else []

@@ -25,6 +25,9 @@ DIRECTORIES = ("/var/run/cdi", "/etc/cdi")
 LIMIT = 32 * 1024 * 1024
 """Maximum size of a CDI spec in bytes."""
 
+CONVERTED: "dict[str, str]" = {}
+"""JSON of specs, by their YAML. A process fills it before it forks others that may start no program."""
+
 CONVERT_SECONDS = 20.0
 """How long a start waits for the conversion of a CDI spec from YAML to JSON."""
 
@@ -102,11 +105,28 @@ def read_spec(path: str, kinds: "list[str]") -> object:
             return None
         trusted(path)
         if not path.endswith(".json"):
-            text = decode(output_of(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
+            text = CONVERTED.get(text) or _converted(path)
         return parse(text)
     except (OSError, ReassertError, Malformed) as error:
         reason = describe(error) if isinstance(error, OSError) else error
         raise Undecided(f"CDI spec {path}: {reason}; correct or remove the file") from error
+
+
+def _converted(path: str) -> str:
+    return decode(output_of(["cdi", "convert", path], time.monotonic() + CONVERT_SECONDS))
+
+
+def convert_all(directories: "tuple[str, ...]" = DIRECTORIES) -> None:
+    """Fill CONVERTED. What cannot be converted is left out: `read_spec` says why, where it matters."""
+    CONVERTED.clear()
+    for path in [path for directory in directories for path in spec_files(directory)]:
+        if not path.endswith(".json"):
+            try:
+                trusted(path)
+                text = decode(read_file(path, LIMIT))
+                CONVERTED[text] = _converted(path)
+            except (OSError, ReassertError, Malformed):
+                continue
 
 
 def _edits(spec: object, name: str) -> "list[dict[str, object]] | None":

@@ -35,7 +35,7 @@ _MOUNT = _names("destination type source options uidMappings gidMappings")
 _LINUX = _names(
     "devices resources cgroupsPath namespaces uidMappings gidMappings rootfsPropagation maskedPaths readonlyPaths"
 )
-_RESOURCES = _names("devices")
+RESOURCES = _names("devices")
 _DEVICE = _names("path type major minor fileMode uid gid")
 _DEVICE_RULE = _names("allow type major minor access")
 _NAMESPACE = _names("type path")
@@ -112,7 +112,7 @@ class Spec:
     def _check_spelling(self) -> None:
         _check_names_of_each(self.mounts, _MOUNT)
         check_names(self.linux, _LINUX)
-        check_names(self._resources, _RESOURCES)
+        check_names(self._resources, RESOURCES)
         _check_names_of_each(self.devices, _DEVICE)
         _check_names_of_each(self.device_rules, _DEVICE_RULE)
         _check_names_of_each(self.linux.get("namespaces"), _NAMESPACE)

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hook import __version__
+from hook.audit.audit import take
 from hook.audit.inventory import Running
 from hook.audit.process import Process
 from hook.base.errors import ReassertError, describe
 from hook.doctor.checks import Seen
 from hook.doctor.hide import SHORTEST, Hider
+from hook.linux import workers
 from hook.node import show, systemd
 from hook.node.engines.artifacts.agent_unit import UNITS
 
@@ -63,15 +65,19 @@ def values_of(containers: list[Running]) -> set[str]:
     """Every env value of these containers, of their config.json and of their first process; not their own names."""
     values: set[str] = set()
     names: set[str] = set()
-    for container in containers:
+
+    def look(number: int, taken: Process | Exception) -> list[str]:
         entries: list[str] = []
         try:
-            entries += container.spec().env if container.config else []
-            with Process(container.pid, container.started) as process:
-                entries += process.environ()
+            entries += containers[number].spec().env if containers[number].config else []
+            entries += taken.environ() if isinstance(taken, Process) else []
         except (ReassertError, OSError):
             pass
-        values.update(entry.partition("=")[2] for entry in entries)
+        return entries
+
+    for number, entries in workers.each(len(containers), lambda number: take(containers[number]), look):
+        values.update(str(entry).partition("=")[2] for entry in (entries if isinstance(entries, list) else ()))
+        container = containers[number]
         who = container.identity
         names.update(str(name) for name in (container.id, container.name, *(who.as_dict().values() if who else ())))
     return {value for value in values if len(value) >= SHORTEST} - names

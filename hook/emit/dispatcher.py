@@ -1,6 +1,6 @@
 """The dispatcher: the sh script `reassert-runc`, which an engine runs as its OCI runtime.
 
-It runs `reassert runtime` for the verbs that start a process, and the real runtime for all others.
+It runs the real runtime for the verbs that change nothing, and `reassert runtime` for all other command lines.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 
-from hook.adapters.cmdline import EDITING_VERBS
+from hook.adapters.cmdline import BOTH_WAYS, EDITING_VERBS, GLOBAL_FLAGS, GLOBAL_VALUES, VERBS
 from hook.base.errors import ReassertError
 
 MARK = "# written by reassert"
@@ -17,16 +17,34 @@ MARK = "# written by reassert"
 HEAD = 512
 """Bytes at the start of a file in which MARK is looked for. Linux reads a first line of at most 255 (execve(2))."""
 
+PASSED = tuple(verb for verb, change in VERBS.items() if not change)
+"""Verbs for which the real runtime is executed at once, if only options of VALUES and FLAGS are before them."""
+
+VALUES = tuple(f"--{name}" for name in GLOBAL_VALUES if name != BOTH_WAYS)
+FLAGS = tuple(f"--{name}" for name in GLOBAL_FLAGS if name not in ("help", "version"))
+"""Global options as engines write them, with the value in the next argument and without one. All runtimes agree."""
+
+PRINTING = ("--help", "--version", "-h", "-v")
+"""Global options with which every runtime prints something, or complains, and exits."""
+
 _SCRIPT = """#!/bin/sh
-{mark}: runs reassert for verbs that start a process, the real runtime for others
-{front}for argument; do
-  case $argument in
-  {verbs}){rootless}
-    {launch}
-    exec "$reassert" runtime{cold} --real {real}{extra} -- "$@" ;;
+{mark}: runs the real runtime for verbs that change nothing, reassert for others
+{front}reassert_next=passed
+[ $# = 0 ] || reassert_next=option
+for argument; do
+  case $reassert_next:$argument in
+  {decided}) reassert_next=; break ;;
+  value:*) reassert_next=option ;;
+  {values}) reassert_next=value ;;
+  {flags} | option:--*=*) ;;
+  {passed}) reassert_next=passed ;;
+  passed:*) ;;
+  *) reassert_next=; break ;;
   esac
 done
-exec {real} "$@"
+{passes} && exec {real} "$@"
+{launch}
+exec "$reassert" runtime{cold} --real {real}{extra} -- "$@"
 """
 
 COLD = "case $1 in --cold=*) reassert_cold=$1; shift ;; *) reassert_cold=--cold=unknown ;; esac"
@@ -48,8 +66,8 @@ def dispatcher(
     `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
     policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.emit.front.
 
-    An argument that only looks like a verb costs time, no more: `reassert runtime` parses the command line. Raises
-    ReassertError if `real` is not an executable file or is a dispatcher.
+    A command line that the script does not know costs time, no more: `reassert runtime` parses it. Raises ReassertError
+    if `real` is not an executable file or is a dispatcher.
     """
     if not os.access(real, os.X_OK) or os.path.isdir(real):
         raise ReassertError(
@@ -58,16 +76,24 @@ def dispatcher(
     with open(real, "rb") as file:
         if MARK.encode() in file.read(HEAD):
             raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
+    passed = '[ "$reassert_next" = passed ]'
     return _SCRIPT.format(
         mark=MARK,
         front=f"{COLD}\n" if front else "",
         cold=' "$reassert_cold"' if front else "",
-        rootless=f"\n    {NOT_ROOTS} && break" if rootless else "",
-        verbs=" | ".join(EDITING_VERBS),
-        launch=launch_lines(reassert, installed).replace("\n", "\n    "),
+        passes=f"{{ {passed} || {{ {NOT_ROOTS}; }}; }}" if rootless else passed,
+        decided=_alternatives("*", EDITING_VERBS),
+        values=_alternatives("option", VALUES),
+        flags=_alternatives("option", FLAGS),
+        passed=_alternatives("option", PRINTING + PASSED),
+        launch=launch_lines(reassert, installed),
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
+
+
+def _alternatives(state: str, words: tuple[str, ...]) -> str:
+    return " | ".join(f"{state}:{word}" for word in words)
 
 
 def launch_lines(program: str, installed: bool = False) -> str:

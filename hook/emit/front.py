@@ -10,7 +10,7 @@ import os
 
 from hook.adapters.cmdline import EDITING_VERBS
 from hook.base.errors import ReassertError
-from hook.emit.dispatcher import COLD, MARK, dispatcher, launch_lines
+from hook.emit.dispatcher import COLD, FLAGS, MARK, PASSED, PRINTING, VALUES, dispatcher, launch_lines
 
 FRONT = "front"
 """The file name of front, in the directory of the frozen program."""
@@ -39,7 +39,9 @@ def warm_dispatcher(
     """
     more = ["--hook", where["hook"]] if where.get("hook") else []
     script = dispatcher(real, reassert, extra + more, installed, rootless, front=True)
-    return _file(front, {"real": real, "verbs": " ".join(EDITING_VERBS), **where}, script, installed)
+    words = {"decided": EDITING_VERBS, "passed": PRINTING + PASSED, "values": VALUES, "flags": FLAGS}
+    lines = {"real": real, **{name: " ".join(listed) for name, listed in words.items()}, **where}
+    return _file(front, lines, script, installed)
 
 
 def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str], installed: bool = False) -> str:

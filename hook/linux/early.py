@@ -1,22 +1,22 @@
 """Whether the runtime would make a device inside a reserved mount. Looked at before the runtime runs.
 
-Runtimes make devices after the mounts of config.json and before createRuntime hooks. crun makes a mount read-only only
-after those, so a link of the image could let it make device nodes in the node's own directory (hook.linux.look comes
-too late for that).
+Runtimes make devices after the mounts of config.json and before createRuntime hooks, so hook.linux.look comes too late
+for a device that a link of the image or of a volume leads into the node's own directory. crun makes a mount read-only
+only after those; runc follows a link at the end of a device's path too.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hook.base.compare import clean, is_below, parents
+from hook.base.compare import clean, is_below
 from hook.base.errors import Unacceptable, named
 from hook.base.files import is_shortage
-from hook.base.system import is_link
+from hook.base.text import REASONS
 from hook.container.spec import Spec
-from hook.linux.walk import DIRECTORIES, Misled, walk
+from hook.linux.walk import Misled, Node, Place, Steps, Walks, made_at
 from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
 
@@ -24,84 +24,153 @@ _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 """File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""
 
 
-def astray(rootfs: str, directories: Sequence[str], reserved: Sequence[PlaceMount], spec: Spec) -> list[Reason]:
-    """Why devices in some directories of the container must not be made. Raises Unacceptable, OSError."""
-    if len(directories) > DIRECTORIES:
-        return [Reason("", KIND, f"devices are in more than {DIRECTORIES} directories of the container")]
+class _Volumes:
+    """The volumes in which a container can make links, by the node of each, with the node's path that is mounted there.
+
+    `nested`: where one is that lies in another volume, or "". `led`: where one is that a link of that other leads on.
+    """
+
+    def __init__(self) -> None:
+        self.sources: dict[Node, str] = {}
+        self.nested = self.led = ""
+
+    def on(self, place: Place) -> list[Node]:
+        """Those that a path leads through, in order. The image may lack the directory of a volume."""
+        missing = [node for node in place.node.upwards()[:0:-1] if node.missing]
+        return [node for node in [*place.crossed, *missing] if node in self.sources]
+
+
+def astray(
+    rootfs: str, reserved: Sequence[PlaceMount], spec: Spec, still_waits: Callable[[], None] = lambda: None
+) -> list[Reason]:
+    """Why devices of the container must not be made. Raises Unacceptable, OSError.
+
+    Into read-only mounts no runtime makes one by a link at the end of its path, so only directories count then.
+    `still_waits`: called now and then, and may raise.
+    """
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    walks = Walks(root, Steps(still_waits))
     try:
-        ours = {edit.name: edit.rule for edit in reserved if edit.mount}
-        for name, rule in list(ours.items()):
-            ours.setdefault(_walked(root, name)[0], rule)
-        volumes, unknown, led = _volumes(root, spec, set(ours))
-        found = []
-        for directory in directories:
-            path, through = _walked(root, directory)
-            at = next((name for name in ours if path == name or is_below(path, name)), "")
-            volume = next((v for v in volumes if any(way == v or is_below(way, v) for way in through)), "")
-            if at:
-                found.append(
-                    Reason(ours[at], KIND, f"{named(directory)}, in which devices are made, leads into {named(at)}")
-                )
-                continue
-            if path != "/dev" and not path.startswith("/dev/"):
-                volume = volume or unknown
-            volume = volume or led
-            if volume and volume == led and is_below(led, "/proc"):
-                message = (
-                    f"mount {named(led)} goes through the links of a process, which can lead devices of the container"
-                )
-                return [*found, Reason("", KIND, f"{message} into a reserved mount")]
-            if volume:
-                message = f"{named(directory)}, in which devices are made, may be in the volume {named(volume)}"
-                found.append(Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount"))
+        ours: dict[Node, PlaceMount] = {}
+        for edit in reserved:
+            place = _walked(walks, edit.name) if edit.mount else None
+            if place:
+                ours.setdefault(place.node, edit)
+        volumes = _volumes(walks, spec, {edit.name for edit in reserved if edit.mount})
+        paths = made_at(spec)
+        made_in = sorted({path.rpartition("/")[0] or "/" for path in paths})
+        ways = [(path, f"{named(path)}, in which devices are made,") for path in made_in]
+        if any(edit.can_be_written() for edit in reserved):
+            ways += [(path, f"device {named(path)}") for path in paths]
+        found: list[Reason] = []
+        for path, what in ways:
+            reason = _reason(_walked(walks, path), what, ours, volumes)
+            if reason and reason.message not in [other.message for other in found]:
+                found.append(reason)
+                if len(found) == REASONS:
+                    break
         return found
     finally:
+        walks.close()
         os.close(root)
 
 
-def _walked(root: int, path: str) -> tuple[str, set[str]]:
-    """Where a path leads by the image's links, and the directories in which a name of it was looked up."""
+def _reason(place: Place | None, what: str, ours: dict[Node, PlaceMount], volumes: _Volumes) -> Reason | None:
+    """Why no device may be made at a place."""
+    if place is None:
+        return None
+    upwards = place.node.upwards()
+    edit = next((ours[node] for node in upwards if node in ours), None)
+    if edit:
+        return Reason(edit.rule, KIND, f"{what} leads into {named(edit.name)}")
+    volume = next(map(str, volumes.on(place)), "")
+    if [node.name for node in upwards[-2:-1]] != ["dev"]:
+        volume = volume or volumes.nested
+    volume = volume or volumes.led
+    if volume and volume == volumes.led and is_below(volume, "/proc"):
+        message = f"mount {named(volume)} goes through the links of a process, which can lead devices of the container"
+        return Reason("", KIND, f"{message} into a reserved mount")
+    if volume:
+        message = f"{what} may be in the volume {named(volume)}"
+        return Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount")
+    return None
+
+
+def _walked(walks: Walks, path: str) -> Place | None:
+    """Where a path leads by the image's links; None if the runtime has no way there either."""
     try:
-        place = walk(root, path, everywhere=True)
+        return walks.to(path, everywhere=True)
     except (Misled, OSError) as error:
         if isinstance(error, OSError) and (is_shortage(error) or error.errno == errno.ELOOP):  # runc follows 255 links
             raise Unacceptable(f"{named(path)} of the container cannot be followed: {error.strerror}") from error
-        return path, set()  # the runtime has no way there either
-    place.close()
-    return place.path, {way for _, way in place.crossed}.union(parents(place.path))
+        return None
 
 
-def _volumes(root: int, spec: Spec, ours: set[str]) -> tuple[list[str], str, str]:
-    """The volumes in which a container can make links; one in another volume; one that a link of that one leads on.
+def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
+    """The volumes of a config.json.
 
-    One in another volume does not count for directories in /dev: pods with such volumes and devices there are usual.
+    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual.
     """
-    found: dict[str, str] = {}
-    unknown = led = ""
+    found = _Volumes()
     for mount in spec.mounts:
         at = clean(str(mount["destination"]))
         options = mount.get("options")
         is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
         if at in ours or mount.get("source") == "/dev" or (mount.get("type") in _EMPTY and not is_bind):
             continue
-        path, through = _walked(root, at)
-        above = [volume for volume in found if any(way == volume or is_below(way, volume) for way in through)]
+        place = _walked(walks, at)
+        if place is None:
+            continue
+        above = found.on(place)
         if above:
-            unknown = at
-            led = led or (at if any(_leads_on(volume, found[volume], {at, path}) for volume in above) else "")
-        found[path] = str(mount.get("source", ""))
-    return list(found), unknown, led
+            found.nested = at
+            if not found.led and _leads_on(above, found, place, at, walks.steps):
+                found.led = at
+        found.sources[place.node] = str(mount.get("source", ""))
+    return found
 
 
-def _is_a_process(name: str) -> bool:
-    return name in ("self", "thread-self") or name.isdigit()
+def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:
+    """Whether a volume on the way to a place has a symbolic link there. A process that shares it can make one later.
+
+    In each volume the names are looked up that come before the next one.
+    """
+    for volume, after in zip(above, [*above[1:], place.node], strict=True):
+        ways = [_between(volume, after)]
+        if after is place.node or ways == [""]:
+            ways = [_between(volume, place.node), at[len(str(volume)) :] if is_below(at, str(volume)) else ""]
+        if not any(ways) or any(way and _has_link(found.sources[volume], str(volume), way, steps) for way in ways):
+            return True
+    return False
 
 
-def _leads_on(volume: str, source: str, paths: set[str]) -> bool:
-    """Whether a volume has a symbolic link on one of these paths. A process that shares it can make one later."""
-    inside = [path[len(volume) :] for path in paths if is_below(path, volume)]
+def _between(above: Node, below: Node) -> str:
+    """The path from one node to another below it; "" if it is not below."""
+    names: list[str] = []
+    node: Node | None = below
+    while node is not above:
+        if node is None:
+            return ""
+        names.append(node.name)
+        node = node.above
+    return "".join(f"/{name}" for name in reversed(names))
+
+
+def _has_link(source: str, volume: str, way: str, steps: Steps) -> bool:
+    """Whether one of the names of a path in a volume is a link, by what the node has now."""
     if not source.startswith("/"):  # a file system of the kernel; of these, /proc has links, those of processes
-        return volume == "/proc" and any(_is_a_process(path.split("/")[1]) for path in inside)
-    ways = [source + way for path in inside for way in [path, *parents(path)[:-1]]]
-    return not inside or any(map(is_link, ways))
+        name = way.split("/")[1]
+        return volume == "/proc" and (name in ("self", "thread-self") or name.isdigit())
+    try:
+        fd = os.open(source, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        return False
+    walks = Walks(fd, steps)
+    try:
+        place = _walked(walks, way)
+        return place is not None and bool(place.links)
+    finally:
+        walks.close()
+        os.close(fd)

@@ -17,16 +17,15 @@ from hook.base.files import is_shortage
 from hook.container.spec import Spec
 from hook.linux.look import View
 from hook.linux.mountns import (
+    Namespace,
     clone_idmapped,
     mount_id,
-    mount_namespace_of,
-    move_mount,
     open_in_root,
     own_users,
     remounted,
     same_file,
 )
-from hook.linux.walk import Misled, NotSo, Row, mount_table, walk
+from hook.linux.walk import Misled, NotSo, Row, mount_table
 from hook.reserve.mounts import PlaceMount
 
 TYPE_CHECKING = False
@@ -61,13 +60,13 @@ def protect(
         return [f"{named(edit.name)}: no user namespace can be made: {error.strerror}" for edit in wanted]
     try:
         sources = {edit.name: posix.stat(edit.source()) for edit in wanted}
-        with mount_namespace_of(pid):
-            root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        with Namespace(pid) as there:
+            root = there.directory(rootfs)
             try:
                 for edit in wanted:
                     if not stay[edit.name]:
-                        view = View(root, mount_table(pid), spec, sources)
-                        stay[edit.name] = _replace(view, edit, users)
+                        view = View(there, root, mount_table(pid), spec, sources)
+                        stay[edit.name] = _replace(there, view, edit, users)
             finally:
                 posix.close(root)
     finally:
@@ -179,7 +178,7 @@ def _one_unused_id() -> int:
         posix.waitpid(child, 0)
 
 
-def _replace(view: View, edit: PlaceMount, users: int) -> str:
+def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
     """Replace one mount, in its namespace; why it stays, or "". Raises Unacceptable once it has been moved; OSError.
 
     It cannot be unmounted: crun sets options of the mounts that it made after its hooks. So it is moved to where its
@@ -189,38 +188,41 @@ def _replace(view: View, edit: PlaceMount, users: int) -> str:
     fds: list[int] = []
     try:
         try:
-            place = walk(view.root, edit.name)
-            fds += {place.fd, place.parent} - {-1}
-            row = view.row(mount_id(place.fd))
+            fds.append(posix.dup(view.walks.fd(view.walks.to(edit.name).node)))
+            mounted = fds[-1]
+            row = view.row(mount_id(mounted))
             if "idmapped" in row.options:
                 return ""
             if is_below(view.prefix, view.tree(edit)[1] or "/"):
                 return "the container's own root is below it on the node"  # and would be below what is moved there
-            fds.append(posix.open(edit.source(), posix.O_PATH | posix.O_CLOEXEC))
+            fds.append(open_in_root(there.root, edit.source()))
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
                 return "its mount would appear on the node (mountPropagation: Bidirectional)"
-            fds.append(clone_idmapped(place.fd, users, edit.name))
-            trees = [(row, fds[-1]), *_below(view, edit, row, users, fds)]
+            fds.append(clone_idmapped(mounted, users, edit.name, there))
+            trees = [(row, fds[-1]), *_below(there, view, edit, row, users, fds)]
         except (Misled, NotSo, OSError, Undecided) as error:
             if is_shortage(error):
                 raise
             return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
         try:
-            move_mount(place.fd, parked, edit.name)
+            there.move_mount(mounted, parked, edit.name)
             for old, tree in trees:
-                _attach(view, old, tree)
+                _attach(there, view, old, tree)
         except OSError as error:  # with failurePolicy: Ignore the container would start without the mount
             raise Unacceptable(
                 f"{named(edit.name)} cannot be replaced by an idmapped mount: {error.strerror}"
             ) from None
     finally:
+        view.walks.close()
         for fd in fds:
             posix.close(fd)
     return ""
 
 
-def _below(view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]) -> "Iterator[tuple[Row, int]]":
+def _below(
+    there: Namespace, view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]
+) -> "Iterator[tuple[Row, int]]":
     """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`. Raises NotSo, OSError."""
     along: set[int] = set()  # mounts on one that is moved go with it
     for row in view.below(mount.id, mount.point, view.inside):
@@ -231,23 +233,23 @@ def _below(view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int])
         if mount_id(fds[-1]) != row.id:
             raise NotSo(f"another mount hides {named(view.at(row))}")
         if view.came_with(edit, row.point[len(mount.point) :], row):
-            fds.append(clone_idmapped(fds[-1], users, view.at(row)))
+            fds.append(clone_idmapped(fds[-1], users, view.at(row), there))
         else:
             along.add(row.id)
         yield row, fds[-1]
 
 
-def _attach(view: View, old: Row, tree: int) -> None:
+def _attach(there: Namespace, view: View, old: Row, tree: int) -> None:
     """Mount a tree where another mount was. Raises Unacceptable, OSError."""
     at = view.at(old)
     target = open_in_root(view.root, at)
     try:
-        move_mount(tree, target, at)
+        there.move_mount(tree, target, at)
     finally:
         posix.close(target)
-    there = open_in_root(view.root, at)
+    found = open_in_root(view.root, at)
     try:
-        if mount_id(there) != mount_id(tree):
+        if mount_id(found) != mount_id(tree):
             raise Unacceptable(f"{named(at)} was changed while its mount was replaced")
     finally:
-        posix.close(there)
+        posix.close(found)

@@ -1,25 +1,24 @@
 """Checks the mounts that a container sees at its reserved paths, and places missing ones.
 
-It runs after the runtime has made all mounts and before the container's first process runs, in the container's mount
-namespace. Every path is walked as the container will walk it; the mount found at its end is known by its id, its
-attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
+It runs after the runtime has made all mounts and before the container's first process runs, on descriptors of the
+container's mount namespace. Every path is walked as the container will walk it; the mount found at its end is known by
+its id, its attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
 """
 
 import posix
 
-from hook.base.compare import directories, is_below
+from hook.base.compare import is_below, is_within
 from hook.base.errors import named
 from hook.base.files import is_shortage
 from hook.container.spec import Spec
 from hook.linux.mountns import (
+    Namespace,
     clone_source,
     mount_id,
-    mount_namespace_of,
     open_in_root,
     same_file,
-    set_attributes,
 )
-from hook.linux.walk import DIRECTORIES, Misled, NotSo, Place, Row, Walks, mount_table, walk
+from hook.linux.walk import Misled, Node, NotSo, Place, Row, Steps, Walks, made_at, mount_table
 from hook.reserve import Reason
 from hook.reserve.mounts import KIND, PlaceMount
 from hook.reserve.places import volume_above
@@ -37,7 +36,7 @@ _NOBODYS = ("proc", "sysfs")
 _THE_KERNELS = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
 """File systems that may be mounted often, and in which no container makes a link."""
 
-_DEVICES = "a device's directory"
+_DEVICE, _DEVICES = "device", "a device's directory"
 
 _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
@@ -48,18 +47,19 @@ def look(
     reserved: "Sequence[PlaceMount]",
     spec: Spec,
     before_mounting: "Callable[[], None]" = lambda: None,
+    still_waits: "Callable[[], None]" = lambda: None,
 ) -> tuple[list[PlaceMount], list[Reason]]:
     """Look at the reserved mounts of a container, and place those that are missing.
 
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
     root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. `before_mounting`: called before
-    anything is placed, and may raise. Returns what was placed, and why the container must not start. Raises
-    Undecided, OSError.
+    anything is placed, and may raise. `still_waits`: called now and then, and may raise. Returns what was placed, and
+    why the container must not start. Raises Undecided, Unacceptable, OSError.
     """
     sources = {edit.name: posix.stat(edit.source()) for edit in reserved if edit.mount}
     if pid:
         sources["/"] = posix.stat(rootfs)
-    found = _looked(pid, rootfs, reserved, spec, sources)
+    found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
     missing = [edit for edit, problem in found if problem.can_place]
     denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
     if denials or not missing:
@@ -77,18 +77,23 @@ def look(
         for _, tree in trees:
             posix.close(tree)
     if not denials:
-        found = _looked(pid, rootfs, reserved, spec, sources)
+        found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
         denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in found]
     return missing, denials
 
 
 def _looked(
-    pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec, sources: dict[str, posix.stat_result]
+    pid: int,
+    rootfs: str,
+    reserved: "Sequence[PlaceMount]",
+    spec: Spec,
+    sources: dict[str, posix.stat_result],
+    still_waits: "Callable[[], None]",
 ) -> list[tuple[PlaceMount, NotSo]]:
-    with mount_namespace_of(pid):
-        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
         try:
-            return View(root, mount_table(pid), spec, sources).problems(reserved)
+            return View(there, root, mount_table(pid), spec, sources, still_waits).problems(reserved)
         finally:
             posix.close(root)
 
@@ -98,25 +103,37 @@ def _still(edit: PlaceMount, problem: NotSo) -> str:
 
 
 class View:
-    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor in its mount namespace.
+    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor of its mount namespace, `there`.
 
     `sources`: what the node has where a reserved mount comes from, and, if that is known, as its root ("/"). The
     namespace is a copy of the node's, so the node's own mounts are in its table too: everywhere but at the container's
-    root or below. `nodes_table`: the node's mounts. `own_tree`: the container's root among them.
+    root or below. `nodes_table`: the node's mounts. `own_tree`: the container's root among them. `still_waits`: as for
+    `look`.
     """
 
-    def __init__(self, root: int, table: dict[int, Row], spec: Spec, sources: dict[str, posix.stat_result]) -> None:
+    def __init__(
+        self,
+        there: "Namespace | None",
+        root: int,
+        table: dict[int, Row],
+        spec: Spec,
+        sources: dict[str, posix.stat_result],
+        still_waits: "Callable[[], None]" = lambda: None,
+    ) -> None:
+        self.there = there
         self.root = root
         self.table = table
         self.spec = spec
         self.sources = sources
-        self.own = mount_id(root)
+        self.walks = Walks(root, Steps(still_waits))
+        self.own = self.walks.root.number
         self.prefix = self.own_tree = self.row(self.own).point.rstrip("/")
         self.nodes_table = table
         self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
         self.ours: dict[int, PlaceMount] = {}
         self.places: dict[str, Place] = {}
         self._nodes: tuple[set[str], set[tuple[str, str]]] | None = None
+        self._points: set[tuple[str, str, str]] | None = None
 
     def row(self, number: int) -> Row:
         """The mount with an id. Raises Misled."""
@@ -130,7 +147,13 @@ class View:
         return row.point.removeprefix(self.prefix)
 
     def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
-        """Returns the problem of each reserved mount that has one."""
+        """Returns the problem of each reserved mount that has one. Raises Unacceptable, OSError."""
+        try:
+            return self._problems(reserved)
+        finally:
+            self.walks.close()
+
+    def _problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         if not self._is_the_images():
             return [
                 (edit, NotSo(f"{named(edit.name)}: another mount lies over the container's root")) for edit in reserved
@@ -154,46 +177,45 @@ class View:
 
     def _hold(self, edit: PlaceMount, reserved: "Sequence[PlaceMount]") -> None:
         """Raises NotSo, Misled, OSError where the container would see something else."""
-        place = walk(self.root, edit.name)
-        try:
-            self._check_way(edit, place)
-            self.places[edit.name] = place
-            if edit.mount is None:
-                self._check_nothing_mounted(edit, place.path, self._companions(edit, place.path, reserved))
-                return
-            if place.fd < 0:
-                raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
-            row = self.row(mount_id(place.fd))
-            same = same_file(posix.fstat(place.fd), self.sources[edit.name])
-            if row.point != self.prefix + place.path or not same:
-                problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
-                alone = row.point == self.prefix + place.path and self.row(row.parent).point != row.point
-                raise NotSo(problem, True, row if alone else None)
-            under = self.row(row.parent)
-            while under.point == row.point and (under.device, under.root) == (row.device, row.root):
-                under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
-            if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
-                raise NotSo(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
-            self.ours[row.id] = edit
-            self._check_subtree(edit, row, self._companions(edit, place.path, reserved))
-        finally:
-            place.close()
+        place = self.walks.to(edit.name)
+        self._check_way(edit, place)
+        self.places[edit.name] = place
+        path = place.path
+        if edit.mount is None:
+            self._check_nothing_mounted(edit, path, self._companions(edit, path, reserved))
+            return
+        if not place.is_there:
+            raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
+        fd = self.walks.fd(place.node)
+        row = self.row(place.node.number)
+        same = same_file(posix.fstat(fd), self.sources[edit.name])
+        if row.point != self.prefix + path or not same:
+            problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
+            alone = row.point == self.prefix + path and self.row(row.parent).point != row.point
+            raise NotSo(problem, True, row if alone else None)
+        under = self.row(row.parent)
+        while under.point == row.point and (under.device, under.root) == (row.device, row.root):
+            under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
+        if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
+            raise NotSo(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
+        self.ours[row.id] = edit
+        self._check_subtree(edit, row, self._companions(edit, path, reserved))
 
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
         """Checks that no other mount than the root and the policy's is above: users of a volume can change it."""
-        for number, path in place.crossed:
-            row = self.row(number)
+        for node in place.crossed:
+            row = self.row(node.number)
             if row.filesystem in _NOBODYS:
-                raise Misled(f"leads through {named(path)}, a {row.filesystem} file system")
-            if edit.mount and number != self.own and number not in self.ours and not edit.volumes_above:
+                raise Misled(f"leads through {named(str(node))}, a {row.filesystem} file system")
+            if edit.mount and node.number != self.own and node.number not in self.ours and not edit.volumes_above:
                 raise NotSo(volume_above(self.at(row), edit.name))
-        if edit.mount and place.path == "/":
+        if edit.mount and place.node is self.walks.root:
             raise Misled("leads to the container's root")
 
     def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
         for row in self.inside:
             at = self.at(row)
-            if (at == path or is_below(at, path)) and not any(at == ok or is_below(at, ok) for ok in companions):
+            if (at == path or is_below(at, path)) and not is_within(at, companions):
                 raise NotSo(f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below")
 
     def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
@@ -204,7 +226,7 @@ class View:
         self._check_complete(edit, mount, below, companions)
         for row in below:
             at = self.at(row)
-            if any(at == ok or is_below(at, ok) for ok in companions):
+            if is_within(at, companions):
                 continue
             if not self.came_with(edit, row.point[len(mount.point) :], row):
                 raise NotSo(
@@ -228,30 +250,32 @@ class View:
                 continue
             point = mount.point + row.point[len(source) :]
             at = point.removeprefix(self.prefix)
-            allowed = any(at == ok or is_below(at, ok) for ok in companions)
-            if not allowed and (point, row.device, row.root) not in there:
+            if not is_within(at, companions) and (point, row.device, row.root) not in there:
                 raise NotSo(
                     f"{named(row.point)} of the node is missing in the reserved mount {named(edit.name)}",
                     can_place=True,
                 )
 
     def tree(self, edit: PlaceMount) -> tuple[int, str]:
-        """The mount of the node that holds an edit's source, and the source's path without symbolic links."""
-        return tree_of(edit.source())
+        """The mount of the node that holds an edit's source, and the source's path without symbolic links.
+
+        As the container's namespace has them, which is a copy: its table has other ids for them than the node's.
+        """
+        return tree_of(edit.source(), self.there.root if self.there else -1)
 
     def came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
-        point = self.tree(edit)[1] + path
-        rows = self.nodes_table.values()
-        return any(r.point == point and r.device == row.device and r.root == row.root for r in rows)
+        if self._points is None:
+            self._points = {(own.point, own.device, own.root) for own in self.nodes_table.values()}
+        return (self.tree(edit)[1] + path, row.device, row.root) in self._points
 
     def set_options(self, row: Row, wanted: list[str]) -> None:
         """`ro` of a bind mount is not recursive in any runtime; the kernel makes it so for each mount."""
         at = self.at(row)
         fd = open_in_root(self.root, at)
         try:
-            if mount_id(fd) == row.id:  # else another one hides it
-                set_attributes(fd, wanted, False, at)
+            if self.there and mount_id(fd) == row.id:  # else another one hides it
+                self.there.set_attributes(fd, wanted, at)
         finally:
             posix.close(fd)
 
@@ -278,51 +302,44 @@ class View:
         for other in reserved:
             if other.mount and is_below(other.name, edit.name):
                 try:
-                    place = walk(self.root, other.name)
+                    place = self.walks.to(other.name)
                 except (Misled, OSError) as error:
                     if is_shortage(error):
                         raise
                     continue
-                place.close()
-                if all(number == self.own or number in self.ours for number, _ in place.crossed):
+                if all(node.number == self.own or node.number in self.ours for node in place.crossed):
                     found.add(place.path)
         return found
 
     def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
         """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
 
-        Directories in which it made devices must not have led into one. With a link in a volume that another mount was
-        made through, only the container's own mounts show that (hook.linux.early saw the image and config.json).
+        Devices, and directories in which it made some, must not have led into one. With a link in a volume that another
+        mount was made through, only the container's own mounts show that (hook.linux.early saw the image and
+        config.json).
         """
         found: list[tuple[PlaceMount, NotSo]] = []
-        devices = _with_devices(self.spec)
-        if len(devices) > DIRECTORIES:
-            problem = f"devices are in more than {DIRECTORIES} directories of the container"
-            return [(edit, NotSo(problem)) for edit in reserved if edit.mount][:1]
-        walks = Walks(self.root)
-        places = [
-            (e, self.places[e.name].path, {way for _, way in self.places[e.name].crossed}) for e in reserved if e.mount
-        ]
-        seen: list[tuple[int, str]] | None = None  # one list for all paths in one directory
-        changeable = ""
-        try:
-            for what, path in [*_made_late(self.spec), *devices]:
-                try:
-                    at, crossed, links = walks.to(path)
-                    if crossed is not seen:
-                        changeable, seen = self._changeable(crossed, links), crossed
-                except (Misled, OSError) as error:
-                    at, changeable, seen = "", _cannot(error), None
-                for edit, own, above in places:
-                    if at and (at == own or is_below(at, own) or (at in above and what != _DEVICES)):
-                        problem = f"leads to the reserved mount {named(edit.name)}"
-                    elif changeable and not (at and edit.volumes_above):
-                        problem = changeable
-                    else:
-                        continue
-                    found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
-        finally:
-            walks.close()
+        places = [(edit, self.places[edit.name]) for edit in reserved if edit.mount]
+        known: dict[Node, str] = {}
+        for what, path in [*_made_late(self.spec), *_with_devices(self.spec)]:
+            at: Node | None = None
+            try:
+                place = self.walks.to(path, everywhere=True)
+                at, last = place.node, next(reversed(place.crossed), self.walks.root)
+                if last not in known or place.links:
+                    known[at if place.links else last] = self._changeable(place)
+                changeable = known[at if place.links else last]
+            except (Misled, OSError) as error:
+                changeable = _cannot(error)
+            upwards = at.upwards() if at else []
+            for edit, own in places:
+                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
+                    problem = f"leads to the reserved mount {named(edit.name)}"
+                elif changeable and not (at and edit.volumes_above):
+                    problem = changeable
+                else:
+                    continue
+                found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
         return found
 
     def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
@@ -333,14 +350,14 @@ class View:
             self._nodes = {row.device for row in rows}, dev
         return self._nodes
 
-    def _changeable(self, crossed: list[tuple[int, str]], links: list[tuple[int, str]]) -> str:
-        """Why a path could still lead elsewhere when the runtime goes there, or "". `crossed`, `links`: as in Place.
+    def _changeable(self, place: Place) -> str:
+        """Why a path could still lead elsewhere when the runtime goes there, or "".
 
         A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
         """
-        if any(self.row(number).filesystem == "proc" for number, _ in links):
+        if any(self.row(link.number).filesystem == "proc" for link in place.links):
             return "leads through a process's link in a proc file system"
-        rows = {number: self.row(number) for number, _ in crossed if number != self.own}
+        rows = {node.number: self.row(node.number) for node in place.crossed if node.number != self.own}
         volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
         if volumes:
             nodes, dev = self._of_the_node()
@@ -350,9 +367,12 @@ class View:
         return ""
 
 
-def tree_of(source: str) -> tuple[int, str]:
-    """The id of the mount that holds a path of this namespace, and the path without symbolic links; "" for `/`."""
-    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC)
+def tree_of(source: str, root: int = -1) -> tuple[int, str]:
+    """The id of the mount that holds a path of the node, and the path without symbolic links; "" for `/`.
+
+    `root`: of the mount namespace; -1: this process's. Raises OSError.
+    """
+    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC) if root < 0 else open_in_root(root, source)
     try:
         return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
     finally:
@@ -384,6 +404,7 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _with_devices(spec: Spec) -> list[tuple[str, str]]:
-    """The directories in which the runtime made devices. Every container has devices in /dev."""
-    made_in = directories([str(device.get("path", "")) for device in spec.devices])
-    return [(_DEVICES, path) for path in sorted({*made_in, "/dev"})]
+    """What the runtime made as a device, and the directories of these."""
+    paths = made_at(spec)
+    above = {path.rpartition("/")[0] or "/" for path in paths}
+    return [(_DEVICES, path) for path in sorted(above)] + [(_DEVICE, path) for path in paths]

@@ -9,13 +9,15 @@ import posix
 
 from hook.base.errors import Unacceptable, named
 from hook.container.nodes import inode, number_of, words
-from hook.linux.mountns import mount_id, mount_namespace_of, open_in_root
+from hook.linux.mountns import Namespace, mount_id, open_in_root
 from hook.linux.walk import mount_table
 from hook.reserve import Reason
 from hook.reserve.devices import KIND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hook.linux.walk import Row
     from hook.reserve.exclusive import Closed
 
@@ -36,9 +38,9 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
     root as that namespace has it. Raises Undecided, Unacceptable, OSError.
     """
-    table = mount_table(pid)  # of a running container, /proc there does not have this pid
-    with mount_namespace_of(pid):
-        root = posix.open(rootfs, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    table = mount_table(pid)
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
         try:
             own = table.get(mount_id(root))
             prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
@@ -47,20 +49,28 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
             posix.close(root)
 
 
-def devices_below(root: int, prefix: str, table: "dict[int, Row]", closed: "Closed") -> "list[Reason]":
-    """The same for a root that is opened in this mount namespace. `prefix`: its path there. `table`: the mounts."""
+def devices_below(
+    root: int, prefix: str, table: "dict[int, Row]", closed: "Closed", opened: "Callable[[int, str], int] | None" = None
+) -> "list[Reason]":
+    """The same for a root that is opened. `prefix`: its path in its mount namespace. `table`: the mounts of that.
+
+    `opened`: instead of `open_in_root`.
+    """
+    opened = opened or open_in_root
     found: dict[str, Reason] = {}
     for row in table.values():
         path = row.point.removeprefix(prefix)
         if row.point.startswith(prefix + "/") and not closed.is_ours(path):
-            _look_at_mount(root, path, closed, found)
-    _look_into(root, "/dev", closed, found)
+            _look_at_mount(root, path, closed, found, opened)
+    _look_into(root, "/dev", closed, found, opened)
     return list(found.values())[:_FOUND]
 
 
-def _look_at_mount(root: int, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
+def _look_at_mount(
+    root: int, path: str, closed: "Closed", found: "dict[str, Reason]", opened: "Callable[[int, str], int]"
+) -> None:
     try:
-        fd = open_in_root(root, path)
+        fd = opened(root, path)
     except (FileNotFoundError, NotADirectoryError):  # unlinked, or another mount hides it
         return
     except OSError as error:
@@ -97,13 +107,15 @@ def _reason(rule: str, message: str) -> Reason:
     return Reason(rule, KIND, f"not allocated: {message}")
 
 
-def _look_into(root: int, top: str, closed: "Closed", found: "dict[str, Reason]") -> None:
+def _look_into(
+    root: int, top: str, closed: "Closed", found: "dict[str, Reason]", opened: "Callable[[int, str], int]"
+) -> None:
     """Every device node in a directory of the container. Symbolic links are not followed: they lead to other names."""
     pending = [top]
     left, device = ENTRIES, -1
     while pending:
         path = pending.pop()
-        fd = _directory(root, path)
+        fd = _directory(root, path, opened)
         if fd < 0:
             continue
         try:
@@ -131,10 +143,10 @@ def _look_into(root: int, top: str, closed: "Closed", found: "dict[str, Reason]"
             posix.close(fd)
 
 
-def _directory(root: int, path: str) -> int:
+def _directory(root: int, path: str, opened: "Callable[[int, str], int]") -> int:
     """A descriptor to read a directory of the container with; -1 if it has none there."""
     try:
-        place = open_in_root(root, path)
+        place = opened(root, path)
         try:
             return posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=place)
         finally:

@@ -2,17 +2,23 @@
 
 The new mount API (open_tree(2), mount_setattr(2), move_mount(2)) works on descriptors. The file that was opened is the
 one that is mounted, so a container that swaps a path in between gains nothing (CVE-2024-0132 and similar).
+
+No code of ours runs in a container's mount namespace: `/` there is the container's, and a module that is loaded by its
+path would be the image's. A thread enters it for one system call, and everything else is done from outside, on
+descriptors: a path below one is resolved in the mounts of the namespace that it is of.
 """
 
 import ctypes
 import errno
 import posix
 import sys
+from _thread import get_ident
 
 from hook.base.errors import Undecided
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
@@ -40,7 +46,12 @@ _ATTR_IDMAP = 0x100000
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
 
+_TRIES = 100
+"""Of openat2(2), which fails with EAGAIN where anybody mounts or renames something while it resolves a `..`."""
+
 _M_ARENA_MAX = -8
+
+_DIRECTORY = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -52,41 +63,105 @@ _OPEN_HOW = ctypes.c_uint64 * 3  # struct open_how
 _ATTR = ctypes.c_uint64 * 4  # struct mount_attr
 
 
-class mount_namespace_of:  # noqa: N801  # it is used as a function
-    """Enter the mount namespace of a process, and return at the end; 0: stay in this one. Raises Undecided, OSError.
+class _NothingIsLoaded:
+    """The first finder of modules: no import finds one in a thread that is in a container's mount namespace."""
 
-    setns(2) also sets the working and the root directory to that namespace's root.
+    inside: "set[int]" = set()  # noqa: RUF012  # there is one
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Raises RuntimeError inside."""
+        if get_ident() in _NothingIsLoaded.inside:
+            raise RuntimeError(f"module {name} would be loaded in a container's mount namespace")
+
+
+sys.meta_path.insert(0, _NothingIsLoaded)
+
+
+class Namespace:
+    """The mount namespace of a process, entered for single system calls; 0: this process's own, which is not entered.
+
+    `root`: an O_PATH descriptor of its root directory. The calling thread must share its working directory with no
+    other (`own_directories`): setns(2) sets it, and comes back to `/`. Raises Undecided, OSError.
     """
+
+    __slots__ = ("_own", "_there", "pid", "root")
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.own = -1
-
-    def __enter__(self) -> None:
-        if not self.pid:
-            return
-        own = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+        self._own = self._there = self.root = -1
         try:
-            fd = posix.open(f"/proc/{self.pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
-            try:
-                if same_file(posix.fstat(fd), posix.fstat(own)):
+            if pid:
+                self._own = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+                self._there = posix.open(f"/proc/{pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+                if same_file(posix.fstat(self._there), posix.fstat(self._own)):
                     raise Undecided(
                         "the container has no mount namespace of its own, and nothing is mounted in the node's"
                     )
-                _setns(fd)
-            finally:
-                posix.close(fd)
+            self.root = self.call(posix.open, "/", _DIRECTORY)
         except BaseException:
-            posix.close(own)
+            self.close()
             raise
-        self.own = own
+
+    def __enter__(self) -> "Namespace":
+        return self
 
     def __exit__(self, *_: object) -> None:
-        if self.own >= 0:
-            try:
-                _setns(self.own)
-            finally:
-                posix.close(self.own)
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in {self._own, self._there, self.root} - {-1}:
+            posix.close(fd)
+
+    def call(self, function: "Callable[..., int]", *arguments: object, **named: object) -> int:
+        """Call a function of C inside, which makes one system call: "/" is its only path without a descriptor.
+
+        Raises OSError.
+        """
+        if self._there < 0:
+            return function(*arguments, **named)
+        thread = get_ident()
+        _setns(self._there)
+        _NothingIsLoaded.inside.add(thread)
+        try:
+            return function(*arguments, **named)
+        finally:
+            _NothingIsLoaded.inside.discard(thread)
+            _setns(self._own)
+
+    def directory(self, path: str) -> int:
+        """An O_PATH descriptor of a directory there, by its absolute path. Raises OSError."""
+        if path == "/":
+            return posix.dup(self.root)
+        return _openat2(
+            self.root, path.lstrip("/"), posix.O_PATH | posix.O_DIRECTORY, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+        )
+
+    def mountinfo(self) -> int:
+        """A descriptor of the namespace's own table of mounts, whatever root its processes have. Raises OSError."""
+        this = posix.open("/proc/thread-self", _DIRECTORY)
+        try:
+            return self.call(posix.open, "mountinfo", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=this)
+        finally:
+            posix.close(this)
+
+    def clone_tree(self, fd: int, path: str) -> int:
+        """A detached copy of the mount at a descriptor and of the mounts below it. `path`: for messages.
+
+        Raises OSError.
+        """
+        flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
+        return _call("open_tree", path, _OPEN_TREE, fd, "", flags, at=self)
+
+    def set_attributes(self, fd: int, options: list[str], path: str, propagation: int = 0) -> None:
+        """Set mount(8) options and propagation of the mount whose root a descriptor is. Raises OSError."""
+        set_attributes(fd, options, False, path, 0, propagation, self)
+
+    def move_mount(self, tree: int, target: int, path: str) -> None:
+        """Attach a detached mount at the place of a descriptor. `path`: for messages. Raises OSError."""
+        flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
+        _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags, at=self)
 
 
 def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
@@ -139,18 +214,14 @@ def clone_source(source: str, options: list[str]) -> int:
     return tree
 
 
-def clone_tree(fd: int, path: str) -> int:
-    """A detached copy of the mount at a descriptor and of the mounts below it. `path`: for messages. Raises OSError."""
-    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
-    return _call("open_tree", path, _OPEN_TREE, fd, "", flags)
-
-
-def clone_idmapped(fd: int, users: int, path: str) -> int:
+def clone_idmapped(fd: int, users: int, path: str, at: "Namespace | None" = None) -> int:
     """A detached, read-only copy of the mount at a descriptor, idmapped by a user namespace. Raises OSError, Undecided.
 
-    Without the mounts below it. `users`: a descriptor of the user namespace. `path`: for messages.
+    Without the mounts below it. `users`: a descriptor of the user namespace. `path`: for messages. `at`: the mount's
+    namespace, None: this process's.
     """
-    tree = _call("open_tree", path, _OPEN_TREE, fd, "", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH
+    tree = _call("open_tree", path, _OPEN_TREE, fd, "", flags, at=at)
     try:
         attributes = _ATTR(_ATTR_IDMAP | _MOUNT_ATTR["ro"], 0, 0, users)
         _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", _AT_EMPTY_PATH, attributes, 32)
@@ -173,24 +244,19 @@ def remounted(tree: int, path: str) -> int:
 
 
 def set_attributes(
-    fd: int, options: list[str], recursive: bool, path: str, clear: int = 0, propagation: int = 0
+    fd: int,
+    options: list[str],
+    recursive: bool,
+    path: str,
+    clear: int = 0,
+    propagation: int = 0,
+    at: "Namespace | None" = None,
 ) -> None:
     """Set mount(8) options of the mount at a descriptor; `recursive`: and of the mounts below it. Raises OSError."""
     wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
     attributes = _ATTR(wanted, clear, propagation, 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32)
-
-
-def set_propagation(fd: int, path: str, propagation: int) -> None:
-    """Set the propagation of the mount whose root a descriptor is, without those below it. Raises OSError."""
-    set_attributes(fd, [], False, path, 0, propagation)
-
-
-def move_mount(tree: int, target: int, path: str) -> None:
-    """Attach a detached mount at the place of a descriptor. `path`: for messages. Raises OSError."""
-    flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
-    _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags)
+    _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32, at=at)
 
 
 def open_in_root(root: int, path: str) -> int:
@@ -205,8 +271,14 @@ def open_plain(path: str, flags: int = posix.O_PATH) -> int:
 
 def _openat2(directory: int, path: str, flags: int, resolve: int) -> int:
     how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, resolve)
-    result: int = _libc.syscall(_OPENAT2, directory, path.encode("utf-8", "surrogateescape"), how, 24, 0, 0)
-    return result if result >= 0 else _failed("openat2", path)
+    name = path.encode("utf-8", "surrogateescape")
+    for _ in range(_TRIES):
+        result: int = _libc.syscall(_OPENAT2, directory, name, how, 24, 0, 0)
+        if result >= 0:
+            return result
+        if ctypes.get_errno() != errno.EAGAIN:
+            break
+    return _failed("openat2", path)
 
 
 def own_users() -> None:
@@ -241,10 +313,14 @@ def _setns(fd: int) -> None:
         raise OSError(code, f"cannot enter the mount namespace: {posix.strerror(code)}")
 
 
-def _call(name: str, path: str, number: int, *arguments: object) -> int:
-    """Make a system call: strings are paths, integers are longs. Raises OSError with the call's name and the path."""
+def _call(name: str, path: str, number: int, *arguments: object, at: "Namespace | None" = None) -> int:
+    """Make a system call: strings are paths, integers are longs. `at`: where. Raises OSError with its name and `path`.
+
+    A later successful setns(2) leaves errno as it is (errno(3)).
+    """
     converted = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
-    result: int = _libc.syscall(number, *converted, *[0] * (6 - len(converted)))
+    every = (number, *converted, *[0] * (6 - len(converted)))
+    result: int = at.call(_libc.syscall, *every) if at else _libc.syscall(*every)
     return result if result >= 0 else _failed(name, path)
 
 

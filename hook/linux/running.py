@@ -1,6 +1,6 @@
 """Checks the reserved mounts and devices of a container that runs. It changes nothing.
 
-It is the check of hook.linux.look in the mount namespace of a container whose root is `/` by now. That root is the
+It is the check of hook.linux.look for a container whose root is `/` of its mount namespace by now. That root is the
 namespace's: the container's process can change its own root (chroot(2)), and with it what /proc/PID/mountinfo shows.
 """
 
@@ -14,8 +14,8 @@ from hook.base.errors import named
 from hook.container.spec import Spec
 from hook.linux.look import View, tree_of
 from hook.linux.lookdevices import devices_below
-from hook.linux.mountns import mount_namespace_of
-from hook.linux.walk import NotSo, Row, mount_table, mount_table_in
+from hook.linux.mountns import Namespace
+from hook.linux.walk import NotSo, Row, mount_table, mount_table_at, open_walked
 from hook.plan import Plan
 from hook.reserve import Reason
 from hook.reserve.mounts import PlaceMount
@@ -63,13 +63,13 @@ class _View(View):
 
     def __init__(self, root: int, table: dict[int, Row], spec: Spec, node: Node, plan: Plan, rootfs: str) -> None:
         sources = {edit.name: node.status(edit.source()) for edit in plan.mounts if edit.mount}
-        super().__init__(root, table, spec, sources)
+        super().__init__(None, root, table, spec, sources)
         self.node = node
         self.nodes_table = node.table
         self.own_tree = rootfs
 
     def tree(self, edit: PlaceMount) -> tuple[int, str]:
-        """As the node has it: looked up before this namespace was entered."""
+        """As the node has it. Each is looked up once."""
         return self.node.tree(edit.source())
 
     def set_options(self, row: Row, wanted: list[str]) -> None:
@@ -82,28 +82,38 @@ class _View(View):
         return []
 
 
-def look(pid: int, plan: Plan, spec: Spec, node: Node, rootfs: str, check: Callable[[], None]) -> Problems:
+class Taken:
+    """A running container's root and mounts, as its mount namespace has them. `close` closes its descriptors.
+
+    `root`: an O_PATH descriptor. The namespace is entered for two opens; nothing is read there.
+    """
+
+    def __init__(self, pid: int, check: Callable[[], None]) -> None:
+        """`check`: raises if `pid` is not the container's process any more. Raises Undecided, OSError.
+
+        The calling thread must share its working directory with no other (hook.linux.mountns.own_directories).
+        """
+        with Namespace(pid) as there:
+            check()
+            self._mountinfo = there.mountinfo()
+            self.root = posix.dup(there.root)
+
+    def table(self) -> dict[int, Row]:
+        """Its mounts by id. Raises OSError."""
+        return mount_table_at(self._mountinfo)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        posix.close(self.root)
+        posix.close(self._mountinfo)
+
+
+def look(taken: Taken, plan: Plan, spec: Spec, node: Node, rootfs: str) -> Problems:
     """The reserved mounts that the container does not have, and the devices that it must not have.
 
-    `rootfs`: the container's root on the node, without symbolic links. `check`: called in its mount namespace; raises
-    if `pid` is not its process any more. The calling thread must share its working directory with no other
-    (hook.linux.mountns.own_directories). Raises Undecided, OSError.
+    `rootfs`: the container's root on the node, without symbolic links. Raises Undecided, OSError.
     """
-    for edit in plan.mounts:
-        if edit.mount:
-            node.status(edit.source())
-            node.tree(edit.source())
-    this = posix.open("/proc/thread-self", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
-    try:
-        with mount_namespace_of(pid):
-            check()
-            root = posix.open("/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
-            try:
-                table = mount_table_in(this)
-                devices = devices_below(root, "", table, plan.closed) if plan.closed is not None else []
-                mounts = _View(root, table, spec, node, plan, rootfs).problems(plan.mounts) if plan.mounts else []
-                return mounts, devices
-            finally:
-                posix.close(root)
-    finally:
-        posix.close(this)
+    table = taken.table()
+    devices = devices_below(taken.root, "", table, plan.closed, open_walked) if plan.closed is not None else []
+    mounts = _View(taken.root, table, spec, node, plan, rootfs).problems(plan.mounts) if plan.mounts else []
+    return mounts, devices

@@ -6,21 +6,39 @@ openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which 
 import errno
 import posix
 
-from hook.base.compare import clean, is_below
-from hook.base.errors import named
+from hook.base.compare import clean
+from hook.base.errors import Unacceptable, named
 from hook.base.system import SYMLINK_LIMIT, read_fd, read_file
 from hook.linux.mountns import mount_id
 from hook.reserve.places import BUILT_BY_THE_RUNTIME
 
-DIRECTORIES = 1000
-"""Maximum number of directories in which a container has devices. Each is walked to."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-_KEPT = 16
-"""Directories that `Walks` keeps open."""
+    from hook.container.spec import Spec
 
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _TABLE_LIMIT = 1 << 28
 """Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
+
+_PATH_MAX = 4096
+"""The kernel takes no longer path (path_resolution(7)), so no runtime can make anything at one."""
+
+STEPS = 320_000
+"""What all walks of one look may cost together: a step costs 1, and one that asks the kernel costs _ASKED. An author of
+an image can make each path 80,000 steps long, by 40 links with 2,000 names each. An honest container with 1,000 mounts
+costs less than 100,000."""
+
+_ASKED = 16
+_OFTEN = 4096
+"""After how many of these the caller is asked whether it still waits: after some milliseconds."""
+
+_DEFAULT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""Devices that a runtime makes in /dev of every container (runtime-spec, config-linux.md, "Default Devices")."""
+
+_KEPT = 16
+"""Directories that `Walks` keeps open. A container can have mounts and devices in very many."""
 
 
 class Misled(Exception):
@@ -39,145 +57,200 @@ class NotSo(Exception):
         self.row = row
 
 
-class Place:
-    """The place that a path leads to. `close` closes its descriptors.
+class Node:
+    """A path in a container without symbolic links, but for the last name of it. Each path has one node.
 
-    `fd`: descriptor of the last component, -1 if a component is missing. `path`: the path from the container's root,
-    with symbolic links resolved; missing components are taken as they are written. `missing`: the components from the
-    first missing one on. `parent`: descriptor of the directory that holds the first missing component, else -1.
-    `crossed`: (mount id, path) of every directory and symbolic link that the walk passed through, in order. `links`:
-    the entries of `crossed` that are symbolic links.
+    `above`: the directory, None for the container's root. `target`: of a symbolic link, else None. `missing`: nothing
+    is there. `number`: the id of the mount, -1 until something is looked up in it (`Walks.fd`).
     """
 
-    def __init__(self, fd: int, path: str, missing: list[str], parent: int, way: "_Way") -> None:
-        self.fd = fd
-        self.path = path
+    __slots__ = ("above", "below", "missing", "name", "number", "target")
+
+    def __init__(self, above: "Node | None", name: str, missing: bool = False, target: "str | None" = None) -> None:
+        self.above = above
+        self.name = name
         self.missing = missing
-        self.parent = parent
-        self.crossed = way.crossed
-        self.links = way.links
+        self.target = target
+        self.number = -1
+        self.below: dict[str, Node] = {}
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        for fd in {self.fd, self.parent} - {-1}:
-            posix.close(fd)
+    def upwards(self) -> "list[Node]":
+        """The node and those above it, up to the root."""
+        found = [self]
+        while found[-1].above is not None:
+            found.append(found[-1].above)
+        return found
 
-
-class _Way:
-    """The state of a walk: a stack of opened directories and at last the last component, the root first."""
-
-    def __init__(self, root: int) -> None:
-        self.stack: list[tuple[str, int]] = [("", posix.dup(root))]
-        self.crossed: list[tuple[int, str]] = []
-        self.links: list[tuple[int, str]] = []
-
-    def path(self) -> str:
-        return "/".join(name for name, _ in self.stack) or "/"
-
-    def cross(self, fd: int, path: str) -> tuple[int, str]:
-        """Record a directory or symbolic link that the walk passes through."""
-        self.crossed.append((mount_id(fd), path))
-        return self.crossed[-1]
-
-    def back(self, depth: int) -> None:
-        """Close and remove the directories beyond a depth."""
-        while len(self.stack) > depth:
-            posix.close(self.stack.pop()[1])
+    def __str__(self) -> str:
+        """The path from the container's root."""
+        return "/" + "/".join([node.name for node in self.upwards()[-2::-1]])
 
 
-def walk(root: int, path: str, everywhere: bool = False) -> Place:
-    """Walk an absolute path from a root. Raises OSError; Misled for a path into /proc, /sys or /dev.
+class Place:
+    """The place that a path leads to.
 
-    `everywhere`: walk into these trees too.
+    `node`: it, with symbolic links resolved; missing names are taken as they are written. `crossed`: the directories in
+    which a name was looked up, and the symbolic links, in order. `links`: the latter.
     """
-    way = _Way(root)
-    pending = _steps(path)
-    hops = 0
-    try:
-        while pending:
-            part = pending.pop()
-            directory = way.stack[-1][1]
-            way.cross(directory, way.path())
-            if part == "..":
-                way.back(max(len(way.stack) - 1, 1))
-                continue
-            here = way.path().rstrip("/") + "/" + part
-            if not everywhere and any(here == tree or is_below(here, tree) for tree in BUILT_BY_THE_RUNTIME):
-                raise Misled(f"leads to {named(_written(here, pending))}, in a tree that the runtime builds")
-            try:
-                fd = posix.open(part, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=directory)
-            except FileNotFoundError:
-                return Place(-1, _written(here, pending), [part, *reversed(pending)], posix.dup(directory), way)
-            if posix.fstat(fd).st_mode & _S_IFMT != _S_IFLNK:
-                way.stack.append((part, fd))
-                continue
-            hops += 1
-            target = _target(way, fd, here)
-            if hops > SYMLINK_LIMIT:
-                raise OSError(errno.ELOOP, posix.strerror(errno.ELOOP), path)
-            if target.startswith("/"):
-                way.back(1)
-            pending += _steps(target)
-        return Place(posix.dup(way.stack[-1][1]), way.path(), [], -1, way)
-    finally:
-        way.back(0)
+
+    __slots__ = ("crossed", "links", "node")
+
+    def __init__(self, node: Node, crossed: "dict[Node, None]", links: "list[Node]") -> None:
+        self.node = node
+        self.crossed = crossed
+        self.links = links
+
+    @property
+    def path(self) -> str:
+        """The path from the container's root."""
+        return str(self.node)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing of the path is missing."""
+        return not self.node.missing
+
+
+class Steps:
+    """The budget of one look. `ask`: called now and then; raises if the caller waits no more."""
+
+    __slots__ = ("_ask", "_asked_at", "_left")
+
+    def __init__(self, ask: "Callable[[], None]" = lambda: None) -> None:
+        self._ask = ask
+        self._left = self._asked_at = STEPS
+
+    def take(self, cost: int) -> None:
+        """Raises Unacceptable if too little is left."""
+        self._left -= cost
+        if self._left < 0:
+            raise Unacceptable(f"it takes more than {STEPS} steps to follow the container's paths and their links")
+        if self._asked_at - self._left > _OFTEN:
+            self._asked_at = self._left
+            self._ask()
 
 
 class Walks:
-    """Walks to many paths, also in /proc, /sys and /dev: those in one directory have the way to it in common.
+    """All walks of one look into a container. What one of them has looked up, no other looks up again.
 
-    At most _KEPT directories are kept open: a container can have devices in very many.
+    Every lookup is relative to an opened directory, so the answer is about the place that the node stands for, even
+    where others rename what is above it.
     """
 
-    def __init__(self, root: int) -> None:
-        self._root = root
-        self._directories: dict[str, tuple[Place, list[tuple[int, str]]]] = {}
+    def __init__(self, root: int, steps: Steps) -> None:
+        self.root = Node(None, "")
+        self.root.number = mount_id(root)
+        self.steps = steps
+        self._open: dict[Node, int] = {self.root: root}
 
-    def to(self, path: str) -> tuple[str, list[tuple[int, str]], list[tuple[int, str]]]:
-        """`path`, `crossed` and `links` of the place that an absolute path leads to. Raises OSError, Misled."""
-        above, _, name = path.rpartition("/")
-        directory, crossed = self._directory(above)
-        if name not in ("", ".", "..") and directory.fd >= 0:
+    def to(self, path: str, everywhere: bool = False) -> Place:
+        """Walk an absolute path. Raises OSError; Misled for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
+
+        `everywhere`: walk into these trees too, and as runc does, for which `..` takes a missing name back.
+        """
+        if len(path) > _PATH_MAX:
+            raise OSError(errno.ENAMETOOLONG, posix.strerror(errno.ENAMETOOLONG), path)
+        node = self.root
+        crossed: dict[Node, None] = {}
+        links: list[Node] = []
+        pending = self._names(path)
+        while pending:
+            part = pending.pop()
+            if not node.missing:
+                if node.number < 0:
+                    self.fd(node)
+                crossed[node] = None
+            if part == "..":
+                if node.missing and not everywhere:
+                    raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+                node = node.above or node
+                continue
+            if node is self.root and not everywhere and "/" + part in BUILT_BY_THE_RUNTIME:
+                written = clean("/".join(["", part, *reversed(pending)]))
+                raise Misled(f"leads to {named(written)}, in a tree that the runtime builds")
+            below = node.below.get(part) or self._looked_up(node, part)
+            if below.target is None:
+                node = below
+                continue
+            crossed[below] = None
+            links.append(below)
+            if len(links) > SYMLINK_LIMIT:
+                raise OSError(errno.ELOOP, posix.strerror(errno.ELOOP), path)
+            if below.target.startswith("/"):
+                node = self.root
+            pending += self._names(below.target)
+        return Place(node, crossed, links)
+
+    def _looked_up(self, node: Node, name: str) -> Node:
+        """The node of a name in a directory. Raises OSError, Unacceptable."""
+        found = Node(node, name, missing=True)
+        if not node.missing:
+            directory = self.fd(node)
+            self.steps.take(_ASKED)
             try:
-                is_link = posix.stat(name, dir_fd=directory.fd, follow_symlinks=False).st_mode & _S_IFMT == _S_IFLNK
+                mode = posix.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+                found.missing = False
+                if mode & _S_IFMT == _S_IFLNK:
+                    found.target = posix.readlink(name, dir_fd=directory)
+                    found.number = node.number  # nothing is mounted on a link
             except FileNotFoundError:
-                is_link = False
-            if not is_link:
-                return directory.path.rstrip("/") + "/" + name, crossed, directory.links
-        place = walk(self._root, path, everywhere=True)
-        place.close()
-        return place.path, place.crossed, place.links
-
-    def _directory(self, path: str) -> tuple[Place, list[tuple[int, str]]]:
-        found = self._directories.get(path)
-        if found is None:
-            place = walk(self._root, path, everywhere=True)
-            own = [(mount_id(place.fd), place.path)] if place.fd >= 0 else []
-            if len(self._directories) >= _KEPT:
-                self._directories.pop(next(iter(self._directories)))[0].close()
-            found = self._directories[path] = place, place.crossed + own
+                pass
+        node.below[name] = found
         return found
 
+    def fd(self, node: Node) -> int:
+        """A descriptor of what is at a node, which is closed by a later call. Raises OSError, Unacceptable.
+
+        What was put in its place meanwhile is not followed: of a symbolic link it is a descriptor of the link.
+        """
+        opened = self._open
+        way = []
+        while node not in opened:
+            way.append(node)
+            node = node.above or self.root
+        fd = opened[node]
+        for node in reversed(way):
+            self.steps.take(_ASKED)
+            fd = posix.open(node.name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=fd)
+            opened[node] = fd
+            node.number = mount_id(fd)
+            if len(opened) > _KEPT:
+                posix.close(opened.pop(next(one for one in opened if one.above)))
+        return fd
+
+    def _names(self, path: str) -> list[str]:
+        """The names of a path, the last one first. Raises Unacceptable."""
+        names = [name for name in reversed(path.split("/")) if name not in ("", ".")]
+        self.steps.take(len(names))
+        return names
+
     def close(self) -> None:
-        """Close the descriptors."""
-        for place, _ in self._directories.values():
-            place.close()
+        """Close the descriptors, but for the root's."""
+        while len(self._open) > 1:
+            posix.close(self._open.popitem()[1])
 
 
-def _steps(path: str) -> list[str]:
-    return [step for step in reversed(path.split("/")) if step not in ("", ".")]
-
-
-def _target(way: _Way, fd: int, here: str) -> str:
+def open_walked(root: int, path: str) -> int:
+    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.linux.rights)."""
+    walks = Walks(root, Steps())
     try:
-        way.links.append(way.cross(fd, here))
-        return posix.readlink("", dir_fd=fd)
+        place = walks.to(path, everywhere=True)
+        if not place.is_there:
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+        return posix.dup(walks.fd(place.node))
     finally:
-        posix.close(fd)
+        walks.close()
 
 
-def _written(here: str, pending: list[str]) -> str:
-    return clean("/".join([here, *reversed(pending)]))
+def made_at(spec: "Spec") -> "list[str]":
+    """Where a runtime makes devices, and where it could if a link of the container leads on from there.
+
+    runc takes `..` out of the text of a path, and follows a link at its end too. crun follows links before `..`, and
+    none at the end.
+    """
+    paths = [str(device.get("path", "")) for device in spec.devices]
+    paths += [f"/dev/{name}" for name in _DEFAULT_DEVICES]
+    return sorted({way for path in paths for way in (path, clean(path))})
 
 
 class Row:
@@ -217,13 +290,9 @@ def mount_table(pid: int) -> dict[int, Row]:
     return _table(read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT))
 
 
-def mount_table_in(process: int) -> dict[int, Row]:
-    """The mounts of the process whose directory of /proc a descriptor is. Raises OSError."""
-    fd = posix.open("mountinfo", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=process)
-    try:
-        return _table(read_fd(fd, _TABLE_LIMIT, "mountinfo"))
-    finally:
-        posix.close(fd)
+def mount_table_at(fd: int) -> dict[int, Row]:
+    """The mounts in an opened mountinfo. Raises OSError."""
+    return _table(read_fd(fd, _TABLE_LIMIT, "mountinfo"))
 
 
 def _table(data: bytes) -> dict[int, Row]:

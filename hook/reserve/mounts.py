@@ -93,6 +93,14 @@ class PlaceMount(Edit):
         options = self.mount.get("options") if self.mount else None
         return [str(option) for option in options] if isinstance(options, list) else []
 
+    def can_be_written(self) -> bool:
+        """Whether a runtime that has made all mounts can make a file in this one.
+
+        runc obeys `ro` at once, crun only `rro`, which a rule's directory has too (`Mount.as_oci`).
+        """
+        options = self.options()
+        return self.mount is not None and ("ro" not in options or (self.origin != "" and "rro" not in options))
+
     def displaces(self, path: str) -> bool:
         """Whether a mount at a cleaned path has to be removed."""
         return path == self.name or (is_below(path, self.name) and path not in self.companions)

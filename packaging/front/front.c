@@ -26,7 +26,7 @@ static const char *reason = "unreadable"; /* why the script runs, if it does (do
 
 /* The values in the text file; NULL for one that is missing. `real`: NULL for a hook. */
 struct setup {
-	const char *real, *verbs, *socket, *policy, *store, *events, *hook;
+	const char *real, *decided, *passed, *values, *flags, *socket, *policy, *store, *events, *hook;
 };
 
 /* A message from or to the agent: strings that end with NUL. */
@@ -38,10 +38,10 @@ struct frame {
 /* Reads the lines `# NAME: VALUE` below the first line. Returns whether every needed value was found. */
 static int read_setup(char *text, struct setup *setup)
 {
-	static const char *const names[] = {"# real: ",  "# verbs: ",  "# socket: ", "# policy: ",
-					    "# store: ", "# events: ", "# hook: "};
-	const char **const values[] = {&setup->real,  &setup->verbs,  &setup->socket, &setup->policy,
-				       &setup->store, &setup->events, &setup->hook};
+	static const char *const names[] = {"# real: ",	  "# decided: ", "# passed: ", "# values: ", "# flags: ",
+					    "# socket: ", "# policy: ",	 "# store: ",  "# events: ", "# hook: "};
+	const char **const values[] = {&setup->real,   &setup->decided, &setup->passed, &setup->values, &setup->flags,
+				       &setup->socket, &setup->policy,	&setup->store,	&setup->events, &setup->hook};
 	char *end = strchr(text, '\n');
 	while (end && end[1] == '#') {
 		char *const line = end + 1;
@@ -53,19 +53,40 @@ static int read_setup(char *text, struct setup *setup)
 			if (strncmp(line, names[i], strlen(names[i])) == 0)
 				*values[i] = line + strlen(names[i]);
 	}
-	return end && setup->socket && setup->policy && setup->store && setup->events && (!setup->real || setup->verbs);
+	return end && setup->socket && setup->policy && setup->store && setup->events &&
+	       (!setup->real || (setup->decided && setup->passed && setup->values && setup->flags));
 }
 
-/* Whether any argument is one of the words in `verbs`. It may not be the verb; the agent parses the command line. */
-static int starts_a_process(const char *verbs, char **arguments)
+/* Whether an argument is one of the words. */
+static int is_in(const char *words, const char *argument)
 {
-	for (; *arguments; arguments++)
-		for (const char *word = verbs + strspn(verbs, " "); *word; word += strspn(word, " ")) {
-			const size_t size = strcspn(word, " ");
-			if (strlen(*arguments) == size && memcmp(word, *arguments, size) == 0)
-				return 1;
-			word += size;
+	for (const char *word = words + strspn(words, " "); *word; word += strspn(word, " ")) {
+		const size_t size = strcspn(word, " ");
+		if (strlen(argument) == size && memcmp(word, argument, size) == 0)
+			return 1;
+		word += size;
+	}
+	return 0;
+}
+
+/* Whether the command changes nothing, so that the agent is not asked: its verb, after known options, is in `passed`,
+ * and no argument is in `decided`. The agent reads all other command lines. */
+static int changes_nothing(const struct setup *setup, char **arguments)
+{
+	if (!*arguments)
+		return 1; /* every runtime prints its help */
+	for (char **each = arguments; *each; each++)
+		if (is_in(setup->decided, *each))
+			return 0;
+	for (; *arguments; arguments++) {
+		const int is_long = strncmp(*arguments, "--", 2) == 0;
+		if (is_in(setup->values, *arguments)) {
+			if (!*++arguments)
+				return 0;
+		} else if (!(is_long && strchr(*arguments, '=')) && !is_in(setup->flags, *arguments)) {
+			return is_in(setup->passed, *arguments);
 		}
+	}
 	return 0;
 }
 
@@ -259,7 +280,7 @@ int main(int argc, char **argv, char **environment)
 	argv[1] = vector[0] = (char *)setup.real;
 	reason = "exec";
 	enum answer answer = GO;
-	if (!setup.real || starts_a_process(setup.verbs, argv + 2)) {
+	if (!setup.real || !changes_nothing(&setup, argv + 2)) {
 		put_request(&frame, &setup, argv + 2, environment);
 		reason = "request";
 		const int passed = setup.real ? openat(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();

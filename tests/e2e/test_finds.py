@@ -66,8 +66,11 @@ def shared(node: Node) -> Iterator[Path]:
 
 
 def mounts_on_the_node(node: Node) -> list[str]:
+    """Where the node has its reserved directory mounted. A mountinfo row names it from the root of its file system."""
+    device = node.ca.stat().st_dev
     rows = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return [row[4] for row in rows if row[3].endswith(str(node.ca))]
+    points = [row[4] for row in rows if row[2] == f"{os.major(device)}:{os.minor(device)}"]
+    return [point for point in points if os.path.exists(point) and os.path.samefile(point, node.ca)]
 
 
 @pytest.mark.parametrize("at", ["/etc/ssl", "/etc"])
@@ -292,3 +295,80 @@ def test_link_in_a_volume_leads_a_second_volume_over_dev(
     path = "/dev/net/tun" if target == "dev" else "/dev/net/tun/x/tun"
     bundle.spec["linux"]["devices"] = [{**DEVICE, "path": path}]
     assert holds(way, node, bundle) == "refused"
+
+
+WRITABLE = DIRECTORY.replace("readOnly: true", "readOnly: false")
+DISK = {"type": "c", "major": 1, "minor": 5, "fileMode": 0o666}
+
+
+def last_name_in_the_image(bundle: Bundle) -> None:
+    (bundle.rootfs / "data").mkdir()
+    link(bundle, "/data/disk", "/etc/ssl/certs/disk")
+    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/data/disk"}]
+
+
+def last_name_behind_dots(bundle: Bundle) -> None:
+    (bundle.rootfs / "data").mkdir()
+    link(bundle, "/data/disk", "/etc/ssl/certs/disk")
+    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/data/none/../disk"}]
+
+
+def last_name_in_a_volume(bundle: Bundle) -> None:
+    (volume(bundle, "first") / "disk").symlink_to("/etc/ssl/certs/disk")
+    bundle.bind(bundle.directory.parent / "first", "/data")
+    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/data/disk"}]
+
+
+def volume_over_dev(bundle: Bundle, name: str = "null") -> None:
+    """runc makes no devices in a volume whose destination says /dev, but in one that a link leads there."""
+    link(bundle, "/x", "/dev")
+    (volume(bundle, "first") / name).symlink_to("/etc/ssl/certs/disk")
+    bundle.bind(bundle.directory.parent / "first", "/x")
+
+
+def device_in_a_volume_over_dev(bundle: Bundle) -> None:
+    volume_over_dev(bundle, "disk")
+    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/dev/disk"}]
+
+
+def volume_by_a_volume_over_dev(bundle: Bundle) -> None:
+    first, second = volume(bundle, "first"), volume(bundle, "second")
+    (first / "x").symlink_to("/dev")
+    (second / "null").symlink_to("/etc/ssl/certs/disk")
+    bundle.bind(first, "/data")
+    bundle.bind(second, "/data/x")
+
+
+def no_dev_at_all(bundle: Bundle) -> None:
+    """The image's own /dev, with a link where every container has a device."""
+    bundle.spec["mounts"] = [mount for mount in bundle.spec["mounts"] if not mount["destination"].startswith("/dev")]
+    link(bundle, "/dev/zero", "/etc/ssl/certs/disk")
+
+
+LAST_NAMES: list[Callable[[Bundle], None]] = [
+    last_name_in_the_image,
+    last_name_behind_dots,
+    last_name_in_a_volume,
+    volume_over_dev,
+    device_in_a_volume_over_dev,
+    volume_by_a_volume_over_dev,
+    no_dev_at_all,
+]
+
+
+@pytest.mark.parametrize("made", LAST_NAMES, ids=lambda made: made.__name__)
+@pytest.mark.parametrize("policy", [DIRECTORY, WRITABLE], ids=["ro", "rw"])
+def test_link_at_the_end_of_a_device_s_path(
+    way: tuple[str, str], node: Node, bundle: Bundle, policy: str, made: Callable[[Bundle], None]
+) -> None:
+    """runc follows the last name of a device's path too. In a writable reserved mount it made the node's file.
+
+    The hook comes after the devices: with it alone no container starts that has such a device, and the file stays.
+    """
+    node.compile(policy)
+    before = files(node)
+    made(bundle)
+    result = seen(way, node, bundle)
+    assert result in ("company\n", "refused")
+    assert result == "refused" or files(node) == before
+    assert files(node) == before or way[1] in ("createRuntime", "createContainer")

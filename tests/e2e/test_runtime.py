@@ -52,22 +52,20 @@ def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node
     assert [edit["name"] for edit in event["edits"]] == ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY", "/etc/ssl"]
 
 
-def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime: str, bundle: Bundle) -> None:
+def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(
+    runtime: str, bundle: Bundle
+) -> None:
+    """crun before 1.28 takes it instead of the container's whole env."""
     bundle.pod()
     bundle.save()
+    reserved = ("REQUESTS_CA_BUNDLE=x", "PYTHONHTTPSVERIFY=0")
     with Running(runtime, bundle) as container:
-        for spelling in (["-e", "REQUESTS_CA_BUNDLE=x", "-e", "A=1"], ["--env=REQUESTS_CA_BUNDLE=x", "--env=A=1"]):
-            env = container.exec("/bin/env", options=(*spelling, "--cwd", "/")).split("\n")
-            assert WANTED in env
-            assert "REQUESTS_CA_BUNDLE=x" not in env
-            assert "A=1" in env
-
-
-def test_env_on_the_exec_command_line_does_not_cost_a_reserved_name(runtime: str, bundle: Bundle) -> None:
-    """crun before 1.28 takes it instead of the container's whole env."""
-    with Running(runtime, bundle) as container:
-        for spelling in (["-e", "A=1"], ["--env=A=1"]):
-            assert {"A=1", WANTED} <= set(container.exec("/bin/env", options=tuple(spelling)).splitlines())
+        for given in ([], reserved[:1], reserved):
+            for spelling in ("-e {}", "--env={}"):
+                options = " ".join(spelling.format(entry) for entry in (*given, "A=1")).split()
+                env = container.exec("/bin/env", options=(*options, "--cwd", "/")).splitlines()
+                assert {"A=1", WANTED} <= set(env)
+                assert [entry for entry in env if entry.startswith(("REQUESTS", "PYTHON"))] == [WANTED], options
 
 
 def process_file(bundle: Bundle) -> Path:
@@ -185,9 +183,10 @@ def test_verbs_that_start_nothing_never_start_python(node: Node, directory: Path
         run(str(REASSERT), "dispatcher", "--real", str(fake), "--reassert", "/nowhere", *node.options()).stdout
     )
     script.chmod(0o755)
-    for verb in ("start", "state", "kill", "delete", "features", "ps", "update"):
+    for verb in ("start", "state", "kill", "delete", "features", "ps"):
         assert f"args:{verb} x" in run(str(script), verb, "x").stdout
-    assert run(str(script), "create", "x", check=False).returncode == 127
+    for verb in ("create", "update"):
+        assert run(str(script), verb, "x", check=False).returncode == 127
 
 
 SHELLS = ("+ PWD=", "+ OLDPWD=", "+ SHLVL=", "+ _=")

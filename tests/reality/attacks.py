@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from reality.bundle import Case, Feature
+from reality.reading import Case, Feature
 
 TARGETS = (
     "/proc/self/cwd", "/proc/self/root", "/proc/self/root/tmp", "/proc/self", "/proc/1/cwd", "/proc/sys",

@@ -10,10 +10,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from reality.node import Node, mount, unmount
-
-Feature = dict[str, Any]
-Case = dict[str, Any]
+from reality.hostile import chain, many, set_traps
+from reality.node import REASSERT, Node, mount, unmount
+from reality.reading import Case, Feature, features
 
 SLEEP = ["/bin/busybox", "sleep", "600"]
 UID = "11111111-2222-3333-4444-555555555555"
@@ -26,11 +25,6 @@ DEFAULT_MOUNTS = [
     ("/dev/shm", "tmpfs", "shm", ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
     ("/sys", "sysfs", "sysfs", ["nosuid", "noexec", "nodev", "ro"]),
 ]
-
-
-def features(case: Case, *kinds: str) -> list[Feature]:
-    """The features of these kinds, in order."""
-    return [feature for feature in case["features"] if feature["kind"] in kinds]
 
 
 def fifo_in_image(case: Case) -> bool:
@@ -53,6 +47,11 @@ def make(top: Path, operations: list[Feature], owner: int) -> None:
             os.chown(path, owner, owner, follow_symlinks=False)
         except OSError:
             continue
+
+
+def _files(feature: Feature) -> list[Feature]:
+    """The files that a feature puts into the image."""
+    return [feature] if feature["kind"] == "image" else chain(feature) if feature["kind"] == "chain" else []
 
 
 def _make_one(path: Path, operation: Feature) -> None:
@@ -132,7 +131,10 @@ class Bundle:
                 os.chown(self.directory / name, self.owner, self.owner)
         base = [{"op": "dir", "path": path} for path in ("bin", "etc", "proc", "sys", "dev", "tmp", "usr", "run")]
         base.append({"op": "file", "path": "etc/passwd", "text": "root:x:0:0::/:/bin/sh\n"})
-        make(image, base + features(self.case, "image"), self.owner)
+        files = [one for feature in self.case["features"] for one in _files(feature)]
+        make(image, base + files, self.owner)
+        if features(self.case, "audit"):
+            set_traps(image, REASSERT.parent)
         self._own_directories(image)
         program = image / "bin/busybox"
         if not program.exists():
@@ -166,7 +168,7 @@ class Bundle:
             "args": SLEEP,
             "env": ["PATH=/bin", *(feature["entry"] for feature in features(case, "env"))],
             "cwd": "/",
-            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), CAPABILITIES),
+            "capabilities": {kind: [*CAPABILITIES] for kind in ("bounding", "effective", "permitted")},
         }
         for feature in features(case, "cwd"):
             process["cwd"] = feature["path"]
@@ -177,6 +179,8 @@ class Bundle:
             for destination, kind, source, options in DEFAULT_MOUNTS
         ]
         mounts += [self._mount(feature) for feature in features(case, "mount")]
+        for feature in features(case, "many"):
+            mounts += many(feature, str(self.node.directory / "empty"))
         linux: dict[str, Any] = {
             "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
@@ -194,7 +198,8 @@ class Bundle:
         self._apply_security(spec)
         self._apply_identity(spec)
         for feature in features(case, "annotation"):
-            spec["annotations"][feature["key"]] = feature["value"]
+            value = self.node.placed(feature["value"]).replace("{VOLUMES}", str(self.volumes))
+            spec["annotations"][feature["key"]] = value
         for feature in features(case, "member"):
             target: Any = spec
             for step in feature["at"]:
@@ -221,7 +226,7 @@ class Bundle:
             linux["uidMappings"], linux["gidMappings"] = mapping, mapping
         if features(case, "privileged"):
             process["capabilities"] = {
-                kind: [*CAPABILITIES, "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
+                kind: [*CAPABILITIES, "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"]
                 for kind in ("bounding", "effective", "permitted")
             }
             linux["maskedPaths"], linux["readonlyPaths"] = [], []
@@ -232,6 +237,16 @@ class Bundle:
         for feature in features(case, "device"):
             device = {key: feature[key] for key in ("path", "type", "major", "minor")}
             linux.setdefault("devices", []).append({**device, "fileMode": 0o666, "uid": 0, "gid": 0})
+        for feature in features(case, "devices"):  # many of them, each with the numbers that follow
+            for number in range(feature["count"]):
+                device = {"path": f"/dev/x{number}", "type": "c", "major": 240, "minor": 100 + number}
+                linux.setdefault("devices", []).append({**device, "fileMode": 0o666, "uid": 0, "gid": 0})
+        for feature in features(case, "rules"):
+            rule = {"allow": True, "access": "rwm", **feature["rule"]}
+            linux["resources"]["devices"] += [dict(rule) for _ in range(feature["count"])]
+        if features(case, "sysadmin"):
+            for held in process["capabilities"].values():
+                held.append("CAP_SYS_ADMIN")
         for feature in features(case, "propagation"):
             linux["rootfsPropagation"] = feature["value"]
 

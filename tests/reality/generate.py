@@ -10,20 +10,25 @@ import posixpath
 from random import Random
 from typing import Any
 
-from reality.attacks import Attacks
-from reality.bundle import Case
 from reality.policies import policy
+from reality.reading import Case
+from reality.ways import Ways
 
 IMAGE = "registry.example/app:1"
 
 
-def case(seed: int, number: int, policies_of: int = 4) -> Case:
-    """Case `number` of a seed. `policies_of`: so many cases share a policy; to compile one takes long."""
+def case(seed: int, number: int, policies_of: int = 4, attack: str = "") -> Case:
+    """Case `number` of a seed. `policies_of`: so many cases share a policy; to compile one takes long.
+
+    `attack`: the name of the one that it holds, else random ones, or none.
+    """
     rules = policy(Random(f"{seed}/policy/{number // policies_of}"))
     random = Random(f"{seed}/case/{number}")
     made: Case = {"policy": rules, "engine": engine(random), "features": []}
     maker = _Maker(random, made)
-    if random.random() < 0.75:
+    if attack:
+        getattr(maker, attack)()
+    elif random.random() < 0.75:
         for _ in range(random.choice((1, 1, 1, 2))):
             random.choices(maker.attacks, maker.weights)[0]()
     maker.ordinary()
@@ -48,7 +53,7 @@ def engine(random: Random) -> dict[str, Any]:
     return one
 
 
-class _Maker(Attacks):
+class _Maker(Ways):
     """Adds features to a case: attacks, and beside them what ordinary containers have."""
 
     def ordinary(self) -> None:
@@ -72,6 +77,7 @@ class _Maker(Attacks):
             ("tty", 0.06),
             ("userns", 0.1),
             ("overlay", 0.1),
+            ("sysadmin", 0.03),
         ):
             if self.chance(probability) and not any(one["kind"] == kind for one in self.features):
                 self.add(kind)

@@ -8,14 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reality.bundle import Case, features, fifo_in_image
+from reality.bundle import fifo_in_image
 from reality.look import View, host
 from reality.node import SCRATCH, Node
 from reality.reading import (
+    Case,
     clean,
+    features,
     forbidden_above,
     innocent,
     innocent_entry,
+    is_innocent_update,
     is_odd,
     is_odd_exec,
     keeps_all,
@@ -24,6 +27,7 @@ from reality.reading import (
     within,
 )
 from reality.start import BARE, Outcome, Start
+from reality.watch import DEVICE
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,9 @@ class Violation:
 
 
 LATER = " after the sidecar"
+
+MOST_CPU, MOST_PEAK = 1.0, 200 * 1024
+"""Seconds of CPU and KiB of memory that a start may take beside those of the runtime alone."""
 
 EXECS = ("runtime", "both")
 """Adapters that promise something about the env of `exec`."""
@@ -54,17 +61,27 @@ class Trial:
 
     def through(self, adapter: str, name: str) -> tuple[str, list[Violation]]:
         """Start it through an adapter: what came of it, and the promises broken."""
+        try:
+            return self._through(adapter, name)
+        finally:
+            self.node.restore()
+
+    def _through(self, adapter: str, name: str) -> tuple[str, list[Violation]]:
         compiled = self.node.use(self.case["policy"])
         if compiled.status:
             return "invalid policy", [Violation("policy refused", compiled.output)]
         start = Start(self.node, self.case, self.runtime, adapter, name)
-        outcome = start.run(self._paths())
+        outcome = start.run(self._paths(), self._remounted())
         found = self._crashes(outcome) + self._errors(outcome)
+        if outcome.ran:
+            found.append(Violation("ran a file of the image", ", ".join(outcome.ran)))
         if outcome.leaked and self.reserved.mounts:
             found.append(Violation("mounted on the node", ", ".join(outcome.leaked)))
-        changed = [name for name in self.node.changed() if not self._is_writable(name)]
+        changed = [one for one in self.node.changed() if one.endswith(DEVICE) or not self._is_writable(one)]
+        changed = self._not_the_runtimes(changed + outcome.elsewhere, adapter, name)
         if changed:
             found.append(Violation("node changed", ", ".join(changed)))
+        found += self._costs(outcome, name)
         if self.node.agents:
             found += self._unlike_cold(start, adapter, name)
         if outcome.started:
@@ -74,6 +91,8 @@ class Trial:
                 found += self._wrong_mounts(outcome.later, LATER)
             if adapter in EXECS:
                 found += self._wrong_execs(outcome, name)
+                found += self._wrong_verbs(outcome, name)
+            found += self._wrong_devices(outcome, adapter)
             found += self._ignored_denials()
             found += self._should_not_run(outcome, adapter)
             found += self._changed(outcome, adapter, name)
@@ -95,7 +114,7 @@ class Trial:
 
     def _unlike_cold(self, start: Start, adapter: str, name: str) -> list[Violation]:
         """What a cold start says or writes otherwise."""
-        if features(self.case, "flip") or fifo_in_image(self.case):  # timing decides about these
+        if features(self.case, "flip", "caller") or fifo_in_image(self.case):  # timing decides, or who else called
             return []
         cold = Start(self.node, self.case, self.runtime, adapter, name, warm=False)
         cold.run([])
@@ -105,6 +124,7 @@ class Trial:
 
     def _is_writable(self, name: str) -> bool:
         """Whether a file of the node is in what the policy lends the container for writing."""
+        name = name.rpartition(" (")[0]
         lent = [self.node.placed(one["hostPath"]) for one in self.reserved.mounts if one.get("readOnly") is False]
         return any(within(str(self.node.files / name), os.path.realpath(source)) for source in lent)
 
@@ -133,13 +153,39 @@ class Trial:
             self._bare = Start(self.node, self.case, self.runtime, BARE, name + "-bare").run(self._paths())
         return self._bare.started
 
+    def _remounted(self) -> list[str]:
+        """The reserved mounts that stay read-only whatever CAP_SYS_ADMIN does; a privileged container's need not."""
+        if not features(self.case, "sysadmin") or features(self.case, "privileged", "userns"):
+            return []
+        return [one["mountPath"] for one in self.reserved.mounts if "hostPath" in one and one.get("readOnly", True)]
+
+    def _not_the_runtimes(self, changed: list[str], adapter: str, name: str) -> list[str]:
+        """Of files that changed, those that the runtime alone, with another hook if the engine has one, does not."""
+        if not changed:
+            return []
+        hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter == "hook" else None
+        alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
+        theirs = alone.elsewhere + self.node.changed()
+        return [one for one in changed if one not in theirs]
+
+    def _costs(self, outcome: Outcome, name: str) -> list[Violation]:
+        if outcome.cpu < MOST_CPU and outcome.peak < MOST_PEAK:
+            return []
+        alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([])
+        cpu, peak = outcome.cpu - alone.cpu, outcome.peak - alone.peak
+        found = [Violation("CPU", f"{outcome.cpu:.1f} s, the runtime alone {alone.cpu:.1f} s")] * (cpu > MOST_CPU)
+        kib = f"{outcome.peak} KiB, the runtime alone {alone.peak} KiB"
+        return found + [Violation("memory", kib)] * (peak > MOST_PEAK)
+
     def _crashes(self, outcome: Outcome) -> list[Violation]:
         texts = [outcome.output, str(outcome.events), *(one.output for one in outcome.execs)]
         for text in texts:
             for mark in ("Traceback (most recent", "internal error", "Segmentation fault"):
                 if mark in text:
                     return [Violation("crash", text[-600:])]
-        is_ours = outcome.timed_out and not fifo_in_image(self.case)
+        is_ours = (
+            outcome.timed_out and not features(self.case, "many", "chain", "rules") and not fifo_in_image(self.case)
+        )
         return [Violation("hangs", outcome.output[-300:])] if is_ours else []
 
     def _errors(self, outcome: Outcome) -> list[Violation]:
@@ -197,6 +243,8 @@ class Trial:
                 break
         if found or not mount.get("readOnly", True):
             return found
+        if not when and any(path in view.loose for path, _ in checks):
+            return [Violation("writable after a remount", ", ".join(view.loose))]
         loose = [path for path, _ in checks if view.paths[path].writable and path == mount["mountPath"]]
         if loose:
             return [Violation("writable" + when, loose[0])]
@@ -242,6 +290,28 @@ class Trial:
                 found.append(Violation("innocent exec refused", f"{done.status}: {done.output[-300:]}"))
         return found
 
+    def _wrong_verbs(self, outcome: Outcome, name: str) -> list[Violation]:
+        found = []
+        for number, done in enumerate(outcome.verbs):
+            verb, refused = done.feature["verb"], done.status and not done.asked
+            if verb != "update" and done.asked and self._must() and not self.reserved.is_empty():
+                found.append(Violation(f"{verb} let through", f"{done.status}: {done.output[-300:]}"))
+            elif refused and (self.keeps_all if verb == "restore" else is_innocent_update(done.feature)):
+                alone = self._starts_alone(name) and self._bare and self._bare.verbs[number]
+                if alone and not alone.status:
+                    found.append(Violation(f"innocent {verb} refused", f"{done.status}: {done.output[-300:]}"))
+        return found
+
+    def _wrong_devices(self, outcome: Outcome, adapter: str) -> list[Violation]:
+        """Devices that only an allocation gives, and the container may open them. Nothing is allocated."""
+        if not self._must():
+            return []
+        wrong = [one for one in outcome.opened if one in self.reserved.devices]
+        if wrong:
+            return [Violation("device open", ", ".join(wrong))]
+        later = [one for one in outcome.opened_later if one in self.reserved.devices and adapter in EXECS]
+        return [Violation("device open after an update", ", ".join(later))] if later else []
+
     def _ignored_denials(self) -> list[Violation]:
         """A plain conflict with a rule whose onConflict is Deny, and it runs."""
         if not self._must():
@@ -273,9 +343,12 @@ class Trial:
         """Differences from the runtime alone, where nothing may be changed."""
         if not self.keeps_all or features(self.case, "flip"):
             return []
-        if not self._starts_alone(name):
-            return [Violation("changed", "the runtime alone does not start it")]
+        is_alone = self._starts_alone(name)
         assert self._bare
+        if self._bare.timed_out:
+            return []
+        if not is_alone:
+            return [Violation("changed", "the runtime alone does not start it")]
         assert self._bare.view
         assert outcome.view
         ours, alone = _comparable(outcome.view), _comparable(self._bare.view)
@@ -314,7 +387,8 @@ class Trial:
         if spec.get("mode") == "Audit":
             return [Violation("refused in Audit", said)]
         if self.keeps_all:
-            return [] if is_odd(self.case) else [Violation("refused where nothing is reserved", said)]
+            odd = is_odd(self.case) or features(self.case, "global")
+            return [] if odd else [Violation("refused where nothing is reserved", said)]
         return [Violation("innocent refused", said)] if self.innocent else []
 
 

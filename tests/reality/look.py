@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reality.hostile import capabilities_of, limit_to, remount_writable
 from reality.node import LIBC
+from reality.reading import clean, within
 
 _NEWNS, _NEWPID = 0x00020000, 0x20000000
 _STATX_MNT_ID = 0x1000
@@ -61,6 +63,8 @@ class View:
     env: list[bytes] = field(default_factory=list)
     mounts: list[Mount] = field(default_factory=list)
     paths: dict[str, Found] = field(default_factory=dict)
+    loose: tuple[str, ...] = ()
+    """Of those asked for: what can be written after a remount with the container's own capabilities."""
 
     def below(self, path: str) -> list[Mount]:
         """The mount that a path leads to and everything mounted below it that the process can reach, by mountinfo."""
@@ -91,9 +95,11 @@ def _unescaped(text: str) -> str:
     return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 
 
-def look(pid: int, paths: list[str]) -> View:
-    """What a container's process has, and where `paths` lead it."""
-    return View(environ(pid), mounts(pid), {path: Found(**one) for path, one in _inside(pid, paths).items()})
+def look(pid: int, paths: list[str], remount: list[str] | None = None) -> View:
+    """What a container's process has, and where `paths` lead it. `remount`: mount points that it makes writable."""
+    found = _inside(pid, paths, remount or [])
+    loose = tuple(found.pop(""))
+    return View(environ(pid), mounts(pid), {path: Found(**one) for path, one in found.items()}, loose)
 
 
 def host(path: Path) -> Found:
@@ -101,7 +107,8 @@ def host(path: Path) -> Found:
     return _find(str(path))
 
 
-def _inside(pid: int, paths: list[str]) -> dict[str, Any]:
+def _inside(pid: int, paths: list[str], remount: list[str]) -> dict[str, Any]:
+    held = capabilities_of(pid)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -112,7 +119,14 @@ def _inside(pid: int, paths: list[str]) -> dict[str, Any]:
             grandchild = os.fork()
             if grandchild == 0:
                 signal.alarm(_PATIENCE)
-                answer = json.dumps({path: vars(_find(path)) for path in paths}).encode()
+                there: dict[str, Any] = {path: vars(_find(path)) for path in paths}
+                there[""] = []
+                if remount:
+                    remount_writable(remount)
+                    limit_to(held)
+                    below = [path for path in paths if any(within(path, clean(top)) for top in remount)]
+                    there[""] = [path for path in below if _is_loose(path)]
+                answer = json.dumps(there).encode()
                 while answer:
                     answer = answer[os.write(writer, answer) :]
                 os._exit(0)
@@ -159,6 +173,17 @@ def _find(path: str) -> Found:
         return Found(0, status.st_dev, status.st_ino, kind, _mount_id(fd), content, writable)
     finally:
         os.close(fd)
+
+
+def _is_loose(path: str) -> bool:
+    flags = os.O_WRONLY | os.O_TMPFILE if os.path.isdir(path) else os.O_WRONLY
+    if _opens(path, flags):
+        return True
+    try:
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
+    except OSError:
+        return False
+    return True
 
 
 def _content(path: str) -> str:

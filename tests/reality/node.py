@@ -6,12 +6,15 @@ import ctypes
 import json
 import os
 import shutil
+import stat
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from reality.warm import Agents
+from reality.watch import Watch, cpu_of, differences, entries, told, waited
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert")).absolute()
@@ -30,17 +33,23 @@ ROOTED = {
 }
 
 _HOLDER = """
-directory=$1 lower=$2
+directory=$1 lower=$2 devices=$3
 cd "$directory"
 mkdir upper work root
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
 cd root
 mkdir -p proc sys dev run tmp old
 mount --rbind /sys sys
-mount --rbind /dev dev
 mount --rbind /proc proc
 mount -t tmpfs -o mode=0755 tmpfs run
-shift 2
+mount -t tmpfs -o mode=0755 tmpfs dev
+for device in $devices; do
+  if [ -e "/dev/$device" ]; then cp -a "/dev/$device" dev/; fi
+done
+mkdir dev/pts dev/shm
+mount --rbind /dev/pts dev/pts
+mount -t tmpfs tmpfs dev/shm
+shift 3
 for path; do
   mkdir -p ".$path"
   mount --rbind "$path" ".$path"
@@ -50,7 +59,39 @@ umount -l /old
 echo ready
 exec cat >/dev/null
 """
-"""A mount namespace with another Debian as its root. It ends when its standard input is closed."""
+"""A mount namespace with an overlay over a Debian as its root. It ends when its standard input is closed."""
+
+DEVICES = "null zero full random urandom tty ptmx console kmsg fuse loop-control fd stdin stdout stderr"
+
+SHIM = """#!/bin/sh
+left=$#
+while [ "$left" -gt 0 ]; do
+  word=$1 left=$((left - 1))
+  shift
+  case $word in
+  --platform | --strange) left=$((left - 1)); shift ;;
+  *) set -- "$@" "$word" ;;
+  esac
+done
+for word; do
+  case $word in restore | frobnicate) echo "$word" >>{asked}; exit 0 ;; esac
+done
+exec {real} "$@"
+"""
+"""In front of a real runtime: global options of other runtimes, which take the next word, and verbs that it may lack.
+
+It writes those down. A real `restore` needs criu and a checkpoint; that the runtime is asked is enough to know.
+"""
+
+GPUS = {"gpu0": (240, 0), "gpu1": (240, 1)}
+"""Device nodes of the node that a policy can keep for those whom they are allocated to; no driver has these numbers."""
+
+UNWATCHED = (
+    *("work", "state", "events.jsonl", "log.json", "given", "asked", "output", "agent", "xdg", "node"),
+    "lib/unchanged-starts",
+    *("root-host", "root-trixie", "root-forky", "host", "trixie", "forky"),
+)
+"""In a worker's directory: what every start writes, and what is watched in another way. Agents write agent-*.stderr."""
 
 
 def runtimes() -> dict[str, str]:
@@ -77,6 +118,9 @@ class Done:
 
     status: int
     output: str
+    cpu: float = 0
+    peak: int = 0
+    """KiB."""
 
 
 class Node:
@@ -94,32 +138,41 @@ class Node:
         self._policy_text = ""
         self._compiled = Done(1, "")
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
+        self._watches: dict[str, Watch] = {}
+        (self.directory / "busybox").write_bytes(Path(BUSYBOX).read_bytes())
+        (self.directory / "busybox").chmod(0o755)
+        (self.directory / "empty").touch()
         self._make_files()
-        self._files = self._listing()
+        self._files = entries(self.files)
+        self._is_spoilt = False
+        self._own = entries(self.directory, UNWATCHED)
         self.agents = Agents(self, REASSERT) if agent else None
 
-    def _listing(self) -> dict[str, tuple[int, int, int]]:
-        """Inode, size and time of change of everything that policies name."""
-        found = {}
-        for path, directories, files in os.walk(self.files):
-            for name in [*directories, *files]:
-                full = os.path.join(path, name)
-                status = os.lstat(full)
-                size = 0 if os.path.isdir(full) else status.st_size
-                found[os.path.relpath(full, self.files)] = (status.st_ino, size, status.st_mtime_ns)
-        return found
-
     def changed(self) -> list[str]:
-        """What of the files that policies name is not as it was; afterwards everything is there again."""
-        now = self._listing()
-        names = sorted(name for name in now.keys() | self._files.keys() if now.get(name) != self._files.get(name))
-        if names:
+        """What of the files that policies name is not as it was at the last call."""
+        now = entries(self.files)
+        names = differences(self._files, now)
+        self._files = now
+        self._is_spoilt = self._is_spoilt or bool(names)
+        return [told(name, now) for name in names]
+
+    def restore(self) -> None:
+        """Make the files that policies name anew if they were changed."""
+        self.changed()
+        if self._is_spoilt:
             unmount(self.files / "ca/sub")
             shutil.rmtree(self.files)
             self.files.mkdir()
             self._make_files()
-            self._files = self._listing()
-        return names
+            self._files = entries(self.files)
+            self._is_spoilt = False
+
+    def elsewhere(self) -> list[str]:
+        """Everything else of the node that is not as it was at the last call."""
+        own = entries(self.directory, UNWATCHED)
+        names = [str(self.directory / name) for name in differences(self._own, own) if not name.endswith(".stderr")]
+        self._own = own
+        return names + [name for watch in self._watches.values() for name in watch.changed()]
 
     def _make_files(self) -> None:
         ca = self.files / "ca"
@@ -134,12 +187,15 @@ class Node:
         (self.files / "bundle.pem").write_text("company bundle\n")
         (self.files / "linked").symlink_to("ca")
         (self.files / "linked.pem").symlink_to("bundle.pem")
+        (self.files / "dev").mkdir()
+        for name, numbers in GPUS.items():
+            os.mknod(self.files / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        victim = {"ociVersion": "1.0.2", "process": {"env": [], "args": ["x"], "cwd": "/"}, "root": {"path": "rootfs"}}
+        (self.files / "victim/rootfs").mkdir(parents=True)  # another container's bundle
+        (self.files / "victim/config.json").write_text(json.dumps({**victim, "linux": {"namespaces": []}}))
         (self.files / "gpu").write_text("GPU-of-the-node\n")
         (self.files / "others").write_text("not root's\n")
         os.chown(self.files / "others", 1000, 1000)
-        (self.directory / "busybox").write_bytes(Path(BUSYBOX).read_bytes())
-        (self.directory / "busybox").chmod(0o755)
-        (self.directory / "empty").touch()
 
     def placed(self, text: str) -> str:
         """A text with `{NODE}` replaced by the directory of the node's files."""
@@ -155,15 +211,25 @@ class Node:
             command = ["policy", "compile", "--policy", str(self.policy), "--store", str(self.store)]
             self._compiled = self.run([str(REASSERT), *command])
             self._policy_text = text
+            self.elsewhere()
         return self._compiled
 
     def options(self) -> list[str]:
         """What every adapter is told about this node."""
         return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]
 
-    def real(self, runtime: str, other_name: str = "") -> str:
-        """Path of a real runtime. `other_name`: a link of that file name to it."""
+    def real(self, runtime: str, other_name: str = "", shim: bool = False) -> str:
+        """Path of a real runtime. `other_name`: a link of that file name to it. `shim`: with SHIM in front."""
         path = {**HOST, **ROOTED}[runtime]
+        name = other_name or Path(path).name
+        if shim:
+            script = self.directory / runtime / "shim" / name
+            if not script.exists():
+                script.parent.mkdir(parents=True, exist_ok=True)
+                asked = self.directory / "asked"
+                script.write_text(SHIM.replace("{asked}", str(asked)).replace("{real}", self.real(runtime, other_name)))
+                script.chmod(0o755)
+            return str(script)
         if not other_name:
             return path
         link = self.directory / runtime / other_name
@@ -172,13 +238,20 @@ class Node:
             link.symlink_to(path)
         return str(link)
 
-    def dispatcher(self, runtime: str, other_name: str = "") -> str:
+    def asked(self) -> list[str]:
+        """Verbs that SHIM was given since the last call."""
+        file = self.directory / "asked"
+        verbs = file.read_text().split() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return verbs
+
+    def dispatcher(self, runtime: str, other_name: str = "", shim: bool = False) -> str:
         """Path of the wrapper in front of a real runtime, made by the program under test."""
-        path = self.directory / runtime / f"reassert-{other_name or 'plain'}"
+        path = self.directory / runtime / f"reassert-{other_name or 'plain'}{'-shim' if shim else ''}"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            command = [str(REASSERT), "dispatcher", "--real", self.real(runtime, other_name), *self.options()]
-            made = self.run(command, runtime)
+            real = self.real(runtime, other_name, shim)
+            made = self.run([str(REASSERT), "dispatcher", "--real", real, *self.options()], runtime)
             if made.status:
                 raise RuntimeError(made.output)
             path.write_text(made.output)
@@ -188,11 +261,10 @@ class Node:
     def inside(self, runtime: str) -> list[str]:
         """What runs a command in the root file system of a runtime."""
         root = runtime.split("/", maxsplit=1)[0]
-        if root == "host":
-            return []
         if root not in self._holders:
             directory = self.directory / f"root-{root}"
             directory.mkdir()
+            lower = Path("/") if root == "host" else (ROOTS / root).resolve()
             paths = [str(SCRATCH), str(REASSERT.parent)]
             holder = subprocess.Popen(
                 [
@@ -205,7 +277,8 @@ class Node:
                     _HOLDER,
                     "holder",
                     str(directory),
-                    str((ROOTS / root).resolve()),
+                    str(lower),
+                    DEVICES,
                     *paths,
                 ],
                 stdin=subprocess.PIPE,
@@ -215,7 +288,22 @@ class Node:
             if holder.stdout.readline() != b"ready\n":
                 raise RuntimeError(f"no root file system of {root}")
             self._holders[root] = holder
+            self._watches[root] = Watch(directory / "upper", lower, holder.pid, SCRATCH)
         return ["nsenter", f"--mount=/proc/{self._holders[root].pid}/ns/mnt"]
+
+    def holder(self, runtime: str) -> int:
+        """A process in the root file system of a runtime."""
+        self.inside(runtime)
+        return self._holders[runtime.split("/", maxsplit=1)[0]].pid
+
+    @cache  # noqa: B019  # one node lives as long as its process
+    def version(self) -> str:
+        """The version of the program under test."""
+        return self.run([str(REASSERT), "--version"]).output.split()[-1]
+
+    def agent_cpu(self) -> float:
+        """Seconds of CPU that the agents have used."""
+        return sum(map(cpu_of, self.agents.pids())) if self.agents else 0.0
 
     def run(
         self,
@@ -242,13 +330,8 @@ class Node:
                 cwd=cwd,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})},
             )
-            try:
-                status = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                status = 124
-        return Done(status, output.read_text(errors="replace"))
+            status, cpu, peak = waited(process, timeout)
+        return Done(status, output.read_text(errors="replace"), cpu, peak)
 
     def close(self) -> None:
         """End the agents, and the namespaces of the other Debians."""

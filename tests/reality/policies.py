@@ -34,6 +34,14 @@ MOUNTS: list[tuple[str, str]] = [
     ("ca", "/company"),
 ]
 
+MANY = "/etc/pki/many"
+EXCLUSIVE = (
+    ["{NODE}/dev/gpu*"],
+    ["{NODE}/dev/gpu0", "/dev/nvidia?"],
+    ["/dev/nvidia?"],
+    ["{NODE}/dev/*", "/dev/nvidia?"],
+)
+
 
 def policy(random: Random) -> dict[str, Any]:
     """A valid policy. Mostly small, in Enforce mode, for every container: what there is to break."""
@@ -51,7 +59,7 @@ def policy(random: Random) -> dict[str, Any]:
 def _rules(random: Random) -> list[dict[str, Any]]:
     names: set[str] = set()
     paths: set[str] = set()
-    rules = []
+    rules: list[dict[str, Any]] = []
     for number in range(random.choice((1, 1, 2))):
         rule: dict[str, Any] = {"name": f"rule-{number}"}
         if random.random() < 0.25:
@@ -72,9 +80,16 @@ def _rules(random: Random) -> list[dict[str, Any]]:
         mounts = [_mount(random, paths) for _ in range(random.choice((0, 1, 1, 1, 2)))]
         rule["env"] = env
         rule["mounts"] = [one for one in mounts if one]
+        if random.random() < 0.06 and not any(path.startswith(MANY) for path in paths):
+            rule["mounts"] += [
+                {"hostPath": "{NODE}/bundle.pem", "mountPath": f"{MANY}/{name}.pem"} for name in range(25)
+            ]
+            paths.add(MANY + "/all")
         if random.random() < 0.12:
             rule["onConflict"] = "Deny"
-        if rule["env"] or rule["mounts"]:
+        if random.random() < 0.15 and not any("deviceAllocations" in other for other in rules):
+            rule["deviceAllocations"] = {"exclusive": random.choice(EXCLUSIVE)}
+        if rule["env"] or rule["mounts"] or "deviceAllocations" in rule:
             rules.append(rule)
     return rules
 

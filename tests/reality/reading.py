@@ -12,7 +12,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from reality.bundle import Case, Feature, features
+from reality.node import GPUS
+
+Feature = dict[str, Any]
+Case = dict[str, Any]
 
 SPECIAL = ("/proc", "/dev", "/sys")
 
@@ -31,12 +34,23 @@ class Reserved:
     mounts: list[dict[str, Any]] = field(default_factory=list)
     undecidable: bool = False
     deny: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
+    """Names of the node's device nodes that only an allocation gives."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing is reserved."""
+        return not (self.env or self.patterns or self.mounts or self.devices)
 
     def wanted(self, name: str) -> tuple[bool, str | None]:
         """Whether a name of env is reserved, and its value."""
         if name in self.env:
             return True, self.env[name]
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns), None
+
+
+def features(case: Case, *kinds: str) -> list[Feature]:
+    """The features of these kinds, in order."""
+    return [feature for feature in case["features"] if feature["kind"] in kinds]
 
 
 def clean(path: str) -> str:
@@ -60,6 +74,8 @@ def read(case: Case) -> Reserved:
         if not _matches(rule.get("match", {}), engine):
             continue
         deny = rule.get("onConflict") == "Deny"
+        for glob in rule.get("deviceAllocations", {}).get("exclusive", []):
+            reserved.devices |= {name for name in GPUS if fnmatch.fnmatchcase("{NODE}/dev/" + name, glob)}
         for entry in rule.get("env", []):
             if deny:
                 reserved.deny.add(entry["name"])
@@ -119,7 +135,12 @@ def keeps_all(case: Case, reserved: Reserved) -> bool:
         return True
     forged = any(not one["key"].startswith("org.opencontainers.") for one in features(case, "annotation"))
     unclear = forged or features(case, "cgroup-parent")
-    return not (reserved.env or reserved.patterns or reserved.mounts or unclear)
+    return reserved.is_empty() and not unclear
+
+
+def is_innocent_update(one: Feature) -> bool:
+    """Whether an `update` is of limits alone."""
+    return one["verb"] == "update" and "devices" not in one["resources"]
 
 
 def may_be_gone(case: Case, mount: dict[str, Any], later: bool) -> bool:
@@ -224,21 +245,24 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
             return True
         return not _near(path, paths) and not any(within(path, above) for above in (*SPECIAL, "/bin")) and path != "/"
     if kind == "device":
-        return not _near(clean(one["path"]), paths) and one["path"].startswith("/dev/x")
+        is_gpu = reserved.devices and (one["major"], one["minor"]) in GPUS.values()
+        return not _near(clean(one["path"]), paths) and one["path"].startswith("/dev/x") and not is_gpu
     if kind == "image":
         return _innocent_file(one, case, reserved)
     if kind == "cwd":
         return not _near(clean(one["path"]), [path for path in paths if one["path"] != "/"])
     if kind == "annotation":
-        return one["key"].startswith("org.opencontainers.")
+        return str(one["key"]).startswith("org.opencontainers.")
     if kind == "userns":  # the kernel refuses to bind a directory there without what is mounted below it
         return not any(
             "bind" in mount.get("options", []) and mount.get("hostPath", "").endswith(("/ca", "/linked"))
             for mount in reserved.mounts
         )
+    if kind == "privileged":  # a hook alone cannot take devices away
+        return not reserved.devices
     if kind == "whiteout":
         return not within("/bin/busybox", clean(one["path"]))
-    return kind not in ("member", "cgroup-parent", "flip")
+    return kind not in ("member", "cgroup-parent", "flip", "global", "many", "chain", "devices", "rules")
 
 
 def _allowed_above(one: Feature, case: Case, reserved: Reserved) -> bool:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
-from reality.bundle import Case, Feature
+from reality.reading import Case, Feature
 
 
 def shrink(case: Case, fails: Callable[[Case], object], seconds: float) -> Case:
@@ -32,10 +32,15 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield {**copy.deepcopy(case), "features": copy.deepcopy(half)}
     for number in range(count):
         yield _without_feature(case, number)
+        for key in ("count", "depth", "length"):
+            if case["features"][number].get(key, 0) > 1:
+                less = copy.deepcopy(case)
+                less["features"][number][key] //= 2
+                yield less
     paths: list[tuple[str | int, ...]] = [("exclude",), ("failurePolicy",), ("kubelet",), ("mode",)]
     for number, rule in enumerate(case["policy"]["spec"]["rules"]):
         here: tuple[str | int, ...] = ("rules", number)
-        paths += [here, (*here, "match"), (*here, "onConflict")]
+        paths += [here, (*here, "match"), (*here, "onConflict"), (*here, "deviceAllocations")]
         for key in ("env", "mounts"):
             paths += [(*here, key, at) for at in range(len(rule[key]))]
         paths += [
@@ -72,7 +77,7 @@ def _without_part(case: Case, path: tuple[str | int, ...]) -> Iterator[Case]:
         return
     del part[path[-1]]
     if less["policy"]["spec"]["rules"] and all(
-        rule["env"] or rule["mounts"] for rule in less["policy"]["spec"]["rules"]
+        rule["env"] or rule["mounts"] or "deviceAllocations" in rule for rule in less["policy"]["spec"]["rules"]
     ):
         yield less
 
@@ -114,6 +119,12 @@ def part(one: Feature) -> str:
         detail = one["when"] + " " + "+".join(step[0] for step in one["ops"])
     elif kind == "volume":
         detail = "+".join(sorted({step["op"] for step in one["ops"]}))
+    elif kind == "verb":
+        detail = one["verb"] + " devices" * ("devices" in one.get("resources", {}))
+    elif kind == "global":
+        detail = one["words"][1]
+    elif kind == "caller":
+        detail = "+".join([*one["namespaces"], "capabilities" if one["capabilities"] else "none"])
     elif kind == "runtime-name":
         detail = one["name"]
     return f"{kind} {detail}".strip()

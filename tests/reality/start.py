@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reality.bundle import SLEEP, Bundle, Case, Feature, features, fifo_in_image
+from reality.bundle import SLEEP, Bundle, fifo_in_image
+from reality.hostile import call, is_apart, make_nodes, marks, opened
 from reality.look import View, environ, look
-from reality.node import REASSERT, Done, Node
-from reality.reading import read
+from reality.node import GPUS, REASSERT, Done, Node
+from reality.reading import Case, Feature, features, read
 from reality.warm import Record
 
 ADAPTERS = ("runtime", "hook", "both", "precreate")
@@ -45,6 +46,16 @@ class Exec:
 
 
 @dataclass
+class Verb:
+    """Another call of the runtime for a container that runs. `asked`: the runtime was really asked for it."""
+
+    feature: Feature
+    status: int
+    output: str
+    asked: bool = False
+
+
+@dataclass
 class Outcome:
     """What came of a start. `view` is what the process had when it started, `later` after the sidecar's work.
 
@@ -61,6 +72,17 @@ class Outcome:
     timed_out: bool = False
     leaked: list[str] = field(default_factory=list)
     """Mounts of the container that the node has too, below the bundle."""
+    verbs: list[Verb] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    """Devices of the node that the container may open when it starts, `opened_later` after all calls of the runtime."""
+    opened_later: list[str] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    """Traps of the image into which a process ran."""
+    elsewhere: list[str] = field(default_factory=list)
+    """What of the node changed that is not the container's, nor named by the policy."""
+    cpu: float = 0
+    peak: int = 0
+    """Seconds of CPU and most KiB of the runtime and everything it called, and of the agent."""
 
 
 class Start:
@@ -78,63 +100,102 @@ class Start:
         other = features(case, "runtime-name")
         # the link is of the kind that this runtime is: crun's name for a runc would be another state directory
         file_name = other[0]["name"].replace("RUNTIME", runtime.split("/")[1]) if other else ""
-        self.command = node.real(runtime, file_name)
+        shim = bool(features(case, "global", "verb"))
+        self.command = node.real(runtime, file_name, shim)
         if adapter in ("runtime", "both"):
             self.command = (
-                node.agents.dispatcher(runtime, file_name, warm) if node.agents else node.dispatcher(runtime, file_name)
+                node.agents.dispatcher(runtime, file_name, warm, shim)
+                if node.agents
+                else node.dispatcher(runtime, file_name, shim)
             )
+        self.warm = warm and bool(node.agents) and adapter != BARE
         self.hook = [str(REASSERT), "hook", *node.options()]
         if node.agents:
             self.hook = [node.agents.hook(runtime, warm)]
         self.record = Record(warm)
         self.env: dict[str, str] = {}
         self.options = ["--root", str(node.directory / "state" / runtime)]
-        if features(case, "own-root"):
+        if features(case, "own-root", "audit"):
             self.options = []
         if features(case, "xdg") and runtime.endswith("crun"):
             self.options = []
             self.env["XDG_RUNTIME_DIR"] = str(node.directory / "xdg")
             (node.directory / "xdg").mkdir(exist_ok=True)
+        for one in features(case, "global"):
+            self.options = [*one["words"], *self.options] if one["first"] else [*self.options, *one["words"]]
         self.pid = 0
+        self.cpu, self.peak = 0.0, 0
+        self.forged: list[str] = []
         self.console: _Console | None = None
         """Held while the container lives: a hang-up would end it before its program runs."""
 
-    def run(self, paths: list[str]) -> Outcome:
-        """Start it and look at `paths`."""
+    def run(self, paths: list[str], remount: list[str] | None = None, hook: dict[str, Any] | None = None) -> Outcome:
+        """Start it and look at `paths`; `remount`: those whose mounts it makes writable. `hook`: one that is bare's."""
         self.node.events.unlink(missing_ok=True)
+        self.node.asked()
+        began = self.node.agent_cpu()
         bundle = Bundle(self.node, self.case, self.id)
         try:
-            done = self._create(bundle)
-            if done.status:
-                return self._refused(done)
-            leaked = bundle.mounted()
-            if not leaked:  # what it removes would be the node's
-                bundle.sidecar("created")
-            done = self._run("start", self.id)
-            if done.status or not self._alive():
-                return self._refused(done)
-            outcome = Outcome(True, done.output, view=look(self.pid, paths))
-            outcome.execs = [self._exec(bundle, one) for one in features(self.case, "exec")]
-            outcome.leaked = leaked
-            if not leaked and bundle.sidecar("started"):
-                outcome.later = look(self.pid, paths)
-            outcome.events = self._logged()
-            return outcome
+            outcome = self._run_in(bundle, paths, remount or [], hook)
+            outcome.ran = marks(bundle.rootfs, Path(f"/proc/{self.node.holder(self.runtime)}/root"))
+            outcome.cpu, outcome.peak = self.cpu + self.node.agent_cpu() - began, self.peak
         finally:
             self.record.add_file(self.node.events)
             self._end()
             if self.console:
                 self.console.close()
             bundle.close()
+        outcome.elsewhere = self.node.elsewhere() + self.forged
+        return outcome
 
-    def _create(self, bundle: Bundle) -> Done:
+    def _run_in(self, bundle: Bundle, paths: list[str], remount: list[str], hook: dict[str, Any] | None) -> Outcome:
+        done = self._create(bundle, hook)
+        if self.warm:
+            for one in features(self.case, "caller"):
+                if is_apart(one):
+                    call(self.node, self.runtime, one, bundle.rootfs)
+        if done.status:
+            return self._refused(done)
+        leaked = bundle.mounted()
+        if not leaked:  # what it removes would be the node's
+            bundle.sidecar("created")
+        done = self._run("start", self.id)
+        if done.status or not self._alive():
+            return self._refused(done)
+        outcome = Outcome(True, done.output, view=look(self.pid, paths, remount))
+        gpus = [self.node.files / "dev" / name for name in GPUS]
+        outcome.opened = opened(self.pid, gpus)
+        outcome.execs = [self._exec(bundle, one) for one in features(self.case, "exec")]
+        outcome.leaked = leaked
+        if not leaked and bundle.sidecar("started"):
+            outcome.later = look(self.pid, paths)
+        outcome.events = self._logged()
+        outcome.verbs = [self._verb(bundle, one) for one in features(self.case, "verb")]
+        outcome.opened_later = opened(self.pid, gpus)
+        for one in features(self.case, "audit") if self.adapter != BARE else ():
+            make_nodes(self.pid, one["nodes"])
+            self.node.run([str(REASSERT), one["command"], *self.node.options()[:4]], self.runtime)
+        return outcome
+
+    def _verb(self, bundle: Bundle, feature: Feature) -> Verb:
+        name, arguments = feature["verb"], [feature["verb"]]
+        if name == "update":
+            resources = bundle.directory / "resources.json"
+            resources.write_text(json.dumps(feature["resources"]))
+            arguments += ["--resources", str(resources)]
+        elif name == "restore":
+            arguments += ["--bundle", str(bundle.path), "--image-path", str(bundle.volumes), "--detach"]
+        done = self._run(*arguments, self.id if name != "restore" else f"{self.id}-restored")
+        return Verb(feature, done.status, done.output, name in self.node.asked())
+
+    def _create(self, bundle: Bundle, hook: dict[str, Any] | None) -> Done:
         if (
             self.adapter == "hook"
         ):  # it cannot set env; something before it did, as the NRI plugin and base_runtime_spec do
             reserved = read(self.case)
             wanted = reserved.env if reserved.enforced else {}
             bundle.spec["process"]["env"] += [f"{name}={value}" for name, value in wanted.items() if value is not None]
-        bundle.write(self._hook() if self.adapter in ("hook", "both") else None)
+        bundle.write(self._hook() if self.adapter in ("hook", "both") else hook)
         if self.adapter == "precreate":
             in_bundle = ["sh", "-c", 'cd "$0" && exec "$@"', str(bundle.path)]  # nsenter goes to /
             done = self.node.run([*in_bundle, *self.hook, "precreate"], self.runtime, stdin=bundle.config)
@@ -163,13 +224,14 @@ class Start:
         }
 
     def _run(self, *arguments: str, fds: tuple[int, ...] = ()) -> Done:
-        patience = 60 if not fifo_in_image(self.case) else 10
+        patience = 10 if fifo_in_image(self.case) else 20 if features(self.case, "many", "chain", "rules") else 60
         options, log = list(self.options), self.node.directory / "log.json"
         if self.node.agents:
             options += ["--log", str(log)]
             options += ["--log-format", "json"] if self.case["engine"]["name"] != "podman" else []
             log.unlink(missing_ok=True)
         done = self.node.run([self.command, *options, *arguments], self.runtime, self.env, fds=fds, timeout=patience)
+        self.cpu, self.peak = self.cpu + done.cpu, max(self.peak, done.peak)
         if self.node.agents:
             self.record.add(f"{arguments[0]}, status {done.status}", done.output)
             self.record.add("arguments", self.node.agents.given())
@@ -201,7 +263,9 @@ class Start:
     def _logged(self) -> list[dict[str, Any]]:
         if not self.node.events.exists():
             return []
-        return [json.loads(line) for line in self.node.events.read_text().splitlines()]
+        events = [json.loads(line) for line in self.node.events.read_text().splitlines()]
+        self.forged += [f"event of {event['id']}" for event in events if event.get("id", self.id) == "outsider"]
+        return [event for event in events if event.get("id", self.id) != "outsider"]
 
     def _exec(self, bundle: Bundle, feature: Feature) -> Exec:
         pid_file = bundle.directory / "exec-pid"
@@ -230,7 +294,7 @@ class Start:
         else:
             for entry in feature["env"]:
                 arguments += ["--env=" + entry] if feature["how"] == "--env=" else [feature["how"], entry]
-            arguments += [self.id, *SLEEP]
+            arguments += [self.id, *SLEEP]  # "plain" is this alone
         try:
             done = self._run(*(part.replace("\0", "") for part in arguments), fds=fds)
         finally:

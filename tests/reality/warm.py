@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import re
 import socket
 import subprocess
@@ -31,6 +33,7 @@ exec {real} "$@"
 _STATUS = b"reassert-status/1\0"
 _SOCKETS = {True: "agent.here", False: "agent.gone"}
 _SECONDS = 20
+_NEWNS = 0x00020000
 
 
 class Agents:
@@ -45,15 +48,19 @@ class Agents:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._counted: Counter[str] = Counter()
 
-    def dispatcher(self, runtime: str, other_name: str, warm: bool) -> str:
+    def pids(self) -> list[int]:
+        """Of the agents."""
+        return [process.pid for process in self._running.values()]
+
+    def dispatcher(self, runtime: str, other_name: str, warm: bool, shim: bool = False) -> str:
         """Path of the wrapper in front of a real runtime."""
         name = other_name or runtime.split("/")[1]
-        recorder = self._directory / runtime / name
+        recorder = self._directory / runtime / ("shim" if shim else "plain") / name
         if not recorder.exists():
             recorder.parent.mkdir(parents=True, exist_ok=True)
-            recorder.write_text(_RECORDER.format(given=self._given, real=self._node.real(runtime, other_name)))
+            recorder.write_text(_RECORDER.format(given=self._given, real=self._node.real(runtime, other_name, shim)))
             recorder.chmod(0o755)
-        return self._file(runtime, f"reassert-{name}", warm, ["--real", str(recorder)])
+        return self._file(runtime, f"reassert-{name}{'-shim' if shim else ''}", warm, ["--real", str(recorder)])
 
     def hook(self, runtime: str, warm: bool) -> str:
         """Path of the file that hook entries execute."""
@@ -71,21 +78,42 @@ class Agents:
         """How many requests were answered since the last call: `warm`, and `cold: REASON`."""
         now: Counter[str] = Counter()
         for root in self._running:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.settimeout(_SECONDS)
-                connection.connect(self._socket(root, True))
-                connection.send(_STATUS)
-                status = json.loads(connection.recv(1 << 17))
+            status = json.loads(self._asked(root))
             now["warm"] += sum(status["warm"].values())
             now.update({f"cold: {reason}": count for reason, count in status["cold"].items()})
         since, self._counted = now - self._counted, now
         return dict(since)
+
+    def _asked(self, root: str) -> bytes:
+        """An agent's status, asked for from its own mount namespace: it answers nobody else."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                namespace = os.open(f"/proc/{self._running[root].pid}/ns/mnt", os.O_RDONLY)
+                ctypes.CDLL(None).setns(namespace, _NEWNS)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                    connection.settimeout(_SECONDS)
+                    connection.connect(self.socket(root))
+                    connection.send(_STATUS)
+                    os.write(writer, connection.recv(1 << 16))
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            answer = pipe.read()
+        os.waitpid(child, 0)
+        return answer
 
     def close(self) -> None:
         """End the agents."""
         for process in self._running.values():
             process.terminate()
             process.wait(_SECONDS)
+
+    def socket(self, root: str) -> str:
+        """Path of the socket of a root file system's agent."""
+        return self._socket(root, True)
 
     def _socket(self, root: str, warm: bool) -> str:
         return str(self._directory / f"{root}-{_SOCKETS[warm]}")
@@ -116,7 +144,7 @@ class Agents:
                 [*self._node.inside(root), *command], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
         until = time.monotonic() + _SECONDS
-        while not Path(self._socket(root, True)).exists():
+        while not Path(self.socket(root)).exists():
             if time.monotonic() > until or self._running[root].poll() is not None:
                 raise RuntimeError(f"no agent: {Path(errors.name).read_text()}")
             time.sleep(0.01)

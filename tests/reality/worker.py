@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reality.bundle import Case
 from reality.generate import case as generated
 from reality.judge import Trial, Violation
 from reality.node import LIBC, Node
+from reality.reading import Case
 from reality.shrink import like, shape, shrink
 from reality.start import calls
 
@@ -35,6 +34,7 @@ class Job:
     case: Case | None = None
     shrink_seconds: float = 0
     one_adapter: bool = False
+    attack: str = ""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Worker:
     def do(self, job: Job) -> Result:
         """Try the job's case through each adapter."""
         result = Result(job.number, job.runtime)
-        case = job.case or generated(job.seed, job.number)
+        case = job.case or generated(job.seed, job.number, attack=job.attack)
         trial = Trial(self.node, case, job.runtime)
         adapters = [adapter for adapter in job.adapters if calls(case, adapter)]
         for adapter in [adapters[job.number // 2 % len(adapters)]] if job.one_adapter and adapters else adapters:
@@ -111,8 +111,8 @@ class Worker:
         self.node.close()
 
 
-def work(name: str, jobs: Iterator[Job], results: Any, agent: bool) -> None:
-    """A worker's whole life: do the jobs and write each result as a line of JSON."""
+def work(name: str, jobs: Iterator[Job], write: Callable[[dict[str, Any]], None], agent: bool) -> None:
+    """A worker's whole life: do the jobs and write each result."""
     os.setpgid(0, 0)
     worker = Worker(name, agent)
     try:
@@ -124,7 +124,6 @@ def work(name: str, jobs: Iterator[Job], results: Any, agent: bool) -> None:
                 result = Result(job.number, job.runtime, error=f"{type(error).__name__}: {error}")
                 if os.environ.get("REALITY_DEBUG"):
                     raise
-            results.write(json.dumps({**vars(result), "seconds": round(time.monotonic() - began, 3)}) + "\n")
-            results.flush()
+            write({**vars(result), "seconds": round(time.monotonic() - began, 3)})
     finally:
         worker.close()

@@ -58,6 +58,7 @@ LATE = {
     "hook.base.child",
     "hook.failure",
     "hook.adapters.exec",
+    "hook.adapters.update",
     "hook.adapters.hook",
     "hook.adapters.precreate",
     "hook.adapters.refusal",

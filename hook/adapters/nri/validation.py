@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -169,6 +169,31 @@ def _say_nothing() -> None:
     """There is no event about a container that is as the policy wants it."""
 
 
+class _Keyed:
+    """A list of objects, of which the first one with a key can be removed without a search in all of them."""
+
+    def __init__(self, objects: list[dict[str, object]], key: str) -> None:
+        self._objects: list[dict[str, object] | None] = []
+        self._places: dict[str, deque[int]] = {}
+        for each in objects:
+            self.add(str(each[key]), each)
+
+    def add(self, key: str, each: dict[str, object]) -> None:
+        """Append an object."""
+        self._places.setdefault(key, deque()).append(len(self._objects))
+        self._objects.append(each)
+
+    def remove(self, key: str) -> None:
+        """Remove the first object with a key, and no other."""
+        places = self._places.get(key)
+        if places:
+            self._objects[places.popleft()] = None
+
+    def objects(self) -> list[dict[str, object]]:
+        """The objects that are left."""
+        return [each for each in self._objects if each is not None]
+
+
 class Merged(Asked):
     """What a container would start with after the merged adjustment. Raises Unacceptable, TooLarge.
 
@@ -189,6 +214,7 @@ class Merged(Asked):
         for kind, number in _FIELDS.items():
             for name, owner in self._owned.get(number, {}).items():
                 self.owners[kind, _path(name) if kind in ("mount", "device") else name] = _plugin(owner)
+        self._devices, self._mounts = _Keyed(self.devices, "path"), _Keyed(self.mounts, "destination")
         self._annotate({key: adjust.annotations[key] for key in adjust.annotations})
         self.env = _env(self.env, {entry.key: entry.value for entry in adjust.env})
         self.problem = ""
@@ -201,16 +227,18 @@ class Merged(Asked):
             self._place(device.path, device.type, device.major, device.minor, "rwm" if device.type == "b" else "rw")
         for mount in adjust.mounts:
             destination = mount.destination.removeprefix("-")
-            self._unmount(destination)
+            self._mounts.remove(destination)
             if destination == mount.destination:
-                self.mounts.append(
+                self._mounts.add(
+                    destination,
                     {
                         "destination": destination,
                         "type": mount.type,
                         "source": mount.source,
                         "options": mount.options[:],
-                    }
+                    },
                 )
+        self.devices, self.mounts = self._devices.objects(), self._mounts.objects()
         if adjust.mounts:
             self.mounts = in_order(self.mounts)
         self.check(adjust.args[:], self.mounts)
@@ -224,21 +252,11 @@ class Merged(Asked):
 
     def _place(self, path: str, kind: str, major: int, minor: int, access: str) -> None:
         path, removed = path.removeprefix("-"), path.startswith("-")
-        for at, device in enumerate(self.devices):
-            if device["path"] == path:
-                del self.devices[at]
-                break
+        self._devices.remove(path)
         if not removed:
             node: dict[str, object] = {"type": kind, "major": major, "minor": minor}
-            self.devices.append({"path": path, **node})
+            self._devices.add(path, {"path": path, **node})
             self.device_rules.append({"allow": True, **node, "access": access})
-
-    def _unmount(self, destination: str) -> None:
-        """Remove the first mount whose destination is the same text, and no other."""
-        for at, mount in enumerate(self.mounts):
-            if mount["destination"] == destination:
-                del self.mounts[at]
-                return
 
     def _inject(self, names: list[str]) -> None:
         """Make the edits of the CDI devices that plugins asked for. Raises Undecided.
@@ -260,14 +278,15 @@ class Merged(Asked):
                 self._inject_node(node, owner)
             for mount in items(edits, "mounts", dict):
                 destination, options = str(mount.get("containerPath")), mount.get("options")
-                self._unmount(destination)
-                self.mounts.append(
+                self._mounts.remove(destination)
+                self._mounts.add(
+                    destination,
                     {
                         "destination": destination,
                         "type": str(mount.get("type") or ""),
                         "source": str(mount.get("hostPath")),
                         "options": [str(option) for option in options] if isinstance(options, list) else [],
-                    }
+                    },
                 )
                 self.owners["mount", _path(destination)] = owner
 

@@ -43,7 +43,7 @@ _EXECUTED = 0.05
 """Seconds within which a process that has opened a dispatcher shows its arguments."""
 
 _VERBS = {verb.encode() for verb in EDITING_VERBS}
-_OF_A_START = (b"--bundle", b"--process")
+_OF_A_START = (b"--bundle", b"--process", b"--resources")
 """Options that engines give with them."""
 
 _PATIENCE = 10

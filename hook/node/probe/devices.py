@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from hook.container.nodes import words
-from hook.linux.lookdevices import look_at_devices
+from hook.linux.lookdevices import devices_below
+from hook.linux.rights import DAC_OVERRIDE, ENTER
+from hook.linux.running import Taken
+from hook.linux.walk import open_walked
+from hook.linux.workers import apart
 from hook.node.errors import NodeError
 from hook.reserve.exclusive import Closed
 
@@ -17,43 +20,40 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def reached(pid: int, closed: Closed) -> list[str]:
     """The closed devices that a container has in its file system, or that its cgroup lets a process use.
 
-    A child process does it: it enters the container's cgroup and mount namespace. Raises NodeError, OSError.
+    A child process does it: it enters the container's cgroup, and takes its mounts. Raises NodeError, OSError.
     """
     cgroups = _cgroups(pid)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(reader)
-            try:
-                said = _look(pid, closed, cgroups)
-            except Exception as error:  # of any type: the parent is told
-                said = {"error": str(error) or type(error).__name__}
-            os.write(writer, json.dumps(said).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
+    # access(2) of root is denied by the device cgroup alone, if root may override the owner and mode of a device.
+    answer = apart(lambda: _take(pid, closed, cgroups), lambda taken: _look(closed, taken), (*ENTER, DAC_OVERRIDE))
+    if not isinstance(answer, list):
+        raise NodeError(f"the container's devices cannot be looked at: {answer or 'the look at its devices failed'}")
+    return answer
+
+
+def _take(pid: int, closed: Closed, cgroups: list[Path]) -> tuple[Taken, list[str]] | str:
+    """The container's root and mounts, and the devices that its cgroup gives; or what went wrong."""
     try:
-        text = os.fdopen(reader, "rb").read()
-    finally:
-        os.waitpid(child, 0)
-    answer = json.loads(text or b'{"error": "the look at its devices failed"}')
-    if "error" in answer:
-        raise NodeError(f"the container's devices cannot be looked at: {answer['error']}")
-    return list(answer["found"])
+        for cgroup in cgroups:
+            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        found = []
+        for number, (_, path) in sorted(closed.nodes.items()):
+            # access(2) asks the device cgroup without opening the device.
+            may = "".join(letter for letter, mode in (("r", os.R_OK), ("w", os.W_OK)) if os.access(path, mode))
+            if may:
+                found.append(f"its cgroup gives {may} access to {path} ({words(number)})")
+        return Taken(pid, lambda: None), found
+    except Exception as error:  # of any type: the parent is told
+        return str(error) or type(error).__name__
 
 
-def _look(pid: int, closed: Closed, cgroups: list[Path]) -> dict[str, object]:
-    for cgroup in cgroups:
-        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
-    found = []
-    for number, (_, path) in sorted(closed.nodes.items()):
-        # access(2) asks the device cgroup without opening the device: root is denied by nothing else.
-        may = "".join(letter for letter, mode in (("r", os.R_OK), ("w", os.W_OK)) if os.access(path, mode))
-        if may:
-            found.append(f"its cgroup gives {may} access to {path} ({words(number)})")
-    reasons = look_at_devices(pid, "/", closed)
-    return {"found": [reason.message.removeprefix("not allocated: ") for reason in reasons] + found}
+def _look(closed: Closed, taken: tuple[Taken, list[str]] | str) -> list[str] | str:
+    if isinstance(taken, str):
+        return taken
+    try:
+        reasons = devices_below(taken[0].root, "", taken[0].table(), closed, open_walked)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return [reason.message.removeprefix("not allocated: ") for reason in reasons] + taken[1]
 
 
 def _cgroups(pid: int) -> list[Path]:

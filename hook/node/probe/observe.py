@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hook.base.compare import is_below
-from hook.linux.mountns import open_in_root
+from hook.linux import workers
+from hook.linux.walk import open_walked
+from hook.node.errors import NodeError
 from hook.node.probe.starter import Gone
 from hook.reserve.mounts import Mount
 
@@ -46,38 +48,48 @@ def _plain(field: str) -> str:
 def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
     """Returns the mounts at and below reserved paths in the mount namespace of a process.
 
-    Other mounts come first. Mounts that are as reserved come last, in the policy's form. Raises Gone, OSError.
+    Other mounts come first. Mounts that are as reserved come last, in the policy's form. A process without rights reads
+    them (hook.linux.workers). Raises Gone, NodeError, OSError.
     """
-    try:
-        table = rows(Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "surrogateescape"))
-        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError):
-        raise Gone("the container's process ended before its mounts could be read") from None
+
+    def take() -> tuple[int, int] | None:
+        try:
+            table = os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            return table, os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+
+    found = workers.apart(take, lambda taken: _look(*taken, reserved) if taken else False)
+    if found is False:
+        raise Gone("the container's process ended before its mounts could be read")
+    if not isinstance(found, list):
+        raise NodeError(f"the mounts of process {pid} could not be looked at")
+    return found
+
+
+def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, object]]:
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as file:
+        table = rows(file.read())
     ours: dict[str, dict[str, object]] = {}
     foreign: list[dict[str, object]] = []
-    try:
-        for row in table:
-            above = [
-                mount for mount in reserved if row.point == mount.destination or is_below(row.point, mount.destination)
-            ]
-            if not above or not _visible(root, row):
-                continue
-            exact = next((mount for mount in above if mount.destination == row.point), None)
-            if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
-                ours[row.point] = exact.as_oci(os.path.isdir(exact.source))
-            elif exact or not any(_part_of(root, row.point, mount) for mount in above):
-                foreign.append(
-                    {"destination": row.point, "type": "bind", "source": row.root, "options": list(row.options)}
-                )
-    finally:
-        os.close(root)
+    for row in table:
+        above = [
+            mount for mount in reserved if row.point == mount.destination or is_below(row.point, mount.destination)
+        ]
+        if not above or not _visible(root, row):
+            continue
+        exact = next((mount for mount in above if mount.destination == row.point), None)
+        if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
+            ours[row.point] = exact.as_oci(os.path.isdir(exact.source))
+        elif exact or not any(_part_of(root, row.point, mount) for mount in above):
+            foreign.append({"destination": row.point, "type": "bind", "source": row.root, "options": list(row.options)})
     return foreign + [ours[path] for path in sorted(ours, key=lambda path: (path.count("/"), path))]
 
 
 def _visible(root: int, row: Row) -> bool:
     """Whether the path of a mount leads to this mount, so that no other mount hides it."""
     try:
-        fd = open_in_root(root, row.point)
+        fd = open_walked(root, row.point)
     except OSError:
         return False
     try:
@@ -90,7 +102,7 @@ def _visible(root: int, row: Row) -> bool:
 def _same(root: int, path: str, source: str) -> bool:
     """Whether a path in the container and a path of the node are the same file."""
     try:
-        fd = open_in_root(root, path)
+        fd = open_walked(root, path)
         try:
             return os.path.samestat(os.fstat(fd), os.stat(source))
         finally:

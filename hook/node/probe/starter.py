@@ -11,13 +11,17 @@ import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hook import events
 from hook.agent.protocol import COLD_PROBE
+from hook.base.errors import ReassertError
 from hook.base.files import make_directory
+from hook.base.system import read_fd
 from hook.container.identity import Identity
+from hook.linux import workers
 from hook.node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -34,6 +38,12 @@ UP_SECONDS = 10.0
 
 EXEC_SECONDS = 2.0
 """The lifetime of a process that is executed in a test container, and the wait for it, in seconds."""
+
+_LARGEST = 8 << 20
+"""Bytes of an environment; Linux starts no process with more than 6 MiB (execve(2))."""
+
+_AT_ONCE = 200
+"""Processes whose environment is opened at once: each takes two descriptors."""
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -210,7 +220,7 @@ class Process:
         """Returns its environment once the runtime has executed the container's program. Raises Gone, NodeError."""
         deadline = time.monotonic() + UP_SECONDS
         while True:
-            entries = environ_of(self.pid)
+            entries = environs({self.pid}).get(self.pid)
             if entries is None:
                 raise Gone("the container's process ended before its environment could be read")
             if f"{MARKER}={self.token}" in entries:
@@ -224,8 +234,7 @@ class Process:
 
     def executed(self, before: set[int]) -> tuple[int, list[str]] | None:
         """Returns pid and environment of a process with this marker that is not in `before`; None if none yet."""
-        for pid in processes() - before:
-            entries = environ_of(pid) or []
+        for pid, entries in environs(processes() - before).items():
             if f"{MARKER}={self.token}" in entries:
                 return pid, entries
         return None
@@ -236,13 +245,36 @@ def processes() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
-def environ_of(pid: int) -> list[str] | None:
-    """Returns the environment of a process, None if it has ended. Bytes that are not UTF-8 become surrogates."""
-    try:
-        data = Path(f"/proc/{pid}/environ").read_bytes()
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if state in b"ZX":
-        return None
-    return os.fsdecode(data).rstrip("\0").split("\0") if data else []
+def environs(pids: set[int]) -> dict[int, list[str]]:
+    """Returns the environment of each process that runs. Bytes that are not UTF-8 become surrogates.
+
+    A process without rights reads it (hook.linux.workers).
+    """
+    found: dict[int, list[str]] = {}
+    for some in batched(sorted(pids), _AT_ONCE):
+        read = workers.apart(partial(_open_environs, some), _read_environs)
+        found.update((int(pid), entries) for pid, entries in (read or {}).items())
+    return found
+
+
+def batched(numbers: list[int], size: int) -> list[list[int]]:
+    """Returns lists of at most so many of these numbers."""
+    return [numbers[at : at + size] for at in range(0, len(numbers), size)]
+
+
+def _open_environs(pids: list[int]) -> dict[int, tuple[int, int]]:
+    opened = {}
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            opened[pid] = os.open(f"/proc/{pid}/environ", os.O_RDONLY), os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    return opened
+
+
+def _read_environs(opened: dict[int, tuple[int, int]]) -> dict[int, list[str]]:
+    found = {}
+    for pid, (environ, stat) in opened.items():
+        with suppress(OSError, ReassertError):
+            data = read_fd(environ, _LARGEST, "environ")
+            if os.read(stat, 4096).rpartition(b") ")[2][:1] not in b"ZX":
+                found[pid] = os.fsdecode(data).rstrip("\0").split("\0") if data else []
+    return found

@@ -220,3 +220,30 @@ def test_cold_after_a_broken_answer(start: Cold, answer: bytes | None) -> None:
 
 
 # -- clients that are no front
+
+
+def test_cold_for_what_takes_the_other_threads_time(start: Cold) -> None:
+    """Long links of an image: the agent stops after 20 ms of CPU time. It went on for minutes, and others waited."""
+    rootfs = start.bundle / "rootfs"
+    (rootfs / "d").mkdir(parents=True)
+    mounts = []
+    for number in range(30):
+        for at in range(39):
+            onward = f"{number}-{at + 1}" if at < 38 else "end"
+            (rootfs / f"{number}-{at}").symlink_to("/" + "d/../" * 800 + onward)
+        mounts.append({"destination": f"/{number}-0", "type": "bind", "source": "/", "options": ["rbind"]})
+    spec = {"process": {"env": []}, "root": {"path": "rootfs"}, "mounts": mounts}
+    spec["linux"] = {"devices": [{"path": "/data/disk", "type": "c", "major": 1, "minor": 5}]}
+    (start.bundle / "config.json").write_text(json.dumps(spec))
+    assert start.is_cold()
+    said = subprocess.run([start.full, "create", "0a"], cwd=start.bundle, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 1
+    assert "steps to follow the container's paths and their links" in said.stderr
+    event = start.agent.node.logged()[-1]
+    assert (event["event"], event["cold"]) == ("container.denied", "long")
+
+
+def test_cold_for_many_entries(start: Cold) -> None:
+    env = [f"A{number}=1" for number in range(20_000)]
+    (start.bundle / "config.json").write_text(json.dumps({"process": {"env": env}}))
+    assert start.is_cold()

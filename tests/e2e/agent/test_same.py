@@ -213,14 +213,16 @@ def test_execs(both: Both, record: str, decided: str) -> None:
         process = {"args": ["sh"], "env": ["REQUESTS_CA_BUNDLE=/x", "PYTHONHTTPSVERIFY=0", "B=é"]}
         (bundle / "process.json").write_text(json.dumps(process))
         (bundle / "broken.json").write_text("{")
-        base = bundle / "root" / "0a"
+        base = bundle / "crun" / "0a"
         base.mkdir(parents=True)
         labels = {"config": {"labels": [f"bundle={bundle}"]}}
         (base / record).write_text(json.dumps(labels if record == "state.json" else {"bundle": str(bundle)}))
 
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(both.bundle)}  # the runtime's directory is crun in it
     for arguments in EXECS:
-        raw = [os.fsencode(argument) for argument in arguments]
-        both.same(prepare, ["--root", str(both.bundle / "root"), "--log", "log.json", *raw])  # type: ignore[list-item]  # bytes among them
+        raw = [os.fsencode(argument) for argument in ("--log", "log.json", *arguments)]
+        rooted = both.same(prepare, ["--root", str(both.bundle / "crun"), *raw])  # type: ignore[list-item]  # bytes among them
+        assert both.same(prepare, raw, env=env)[0] == rooted[0]  # type: ignore[arg-type]  # bytes
 
 
 STATES = (

@@ -163,6 +163,12 @@ class Container:
         """Start it. Raises CriError."""
         call(self.cri.runtime.StartContainer, messages.StartContainerRequest(container_id=self.id))
 
+    def update(self, cpu_shares: int) -> None:
+        """Change its resources, as kubelet does for a resize in place. Raises CriError."""
+        linux = messages.LinuxContainerResources(cpu_shares=cpu_shares)
+        request = messages.UpdateContainerResourcesRequest(container_id=self.id, linux=linux)
+        call(self.cri.runtime.UpdateContainerResources, request)
+
     def remove(self) -> None:
         """Stop and remove it."""
         call(self.cri.runtime.StopContainer, messages.StopContainerRequest(container_id=self.id, timeout=0))

@@ -100,6 +100,21 @@ def assert_nothing_but_the_allocated_opens(container: Container) -> None:
         container.exec("/bin/sh", "-c", ": > /tmp/gpu0")
 
 
+def assert_a_resize_gives_nothing_back(kubelet: Kubelet, pod: Pod, gpu_node: Path, node: Node) -> None:
+    """The engine hands its own linux.resources, with the rule for the device, to each update; crun wrote it."""
+    node.write_policy(node.policy.read_text() + exclusive(gpu_node))
+    allocated = kubelet.run(pod, "allocated", gpu_answer(gpu_node))
+    asked = pod.run(name="asked", devices=[(str(gpu_node), "/dev/xvda")])
+    assert_nothing_but_the_allocated_opens(asked)
+    for shares in (512, 600):
+        for container in (allocated, asked):
+            container.update(shares)
+        assert_device(allocated)
+        with pytest.raises(AssertionError, match="not permitted"):
+            asked.exec("/bin/sh", "-c", ": > /tmp/gpu0")
+        asked.exec("/bin/sh", "-c", ": > /dev/null")
+
+
 KIND = "vendor.example/gpu"
 
 

@@ -13,6 +13,7 @@ from e2e.cri.kubelet import (
     GPU,
     VISIBLE,
     Kubelet,
+    assert_a_resize_gives_nothing_back,
     assert_device,
     assert_nothing_but_the_allocated_opens,
     assert_only_the_allocated,
@@ -179,6 +180,10 @@ def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
     privileged.start()
     assert_nothing_but_the_allocated_opens(privileged)
     assert "/dev/kmsg" in [e["name"] for event in node.logged() for e in event["edits"]]
+
+
+def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
+    assert_a_resize_gives_nothing_back(kubelet, start_pod(), gpu_node, node)
 
 
 def test_without_exclusive_a_pod_gets_them(start_pod: StartPod, gpu_node: Path) -> None:

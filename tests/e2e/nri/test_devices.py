@@ -12,6 +12,7 @@ from e2e.cri.kubelet import (
     GPU,
     VISIBLE,
     Kubelet,
+    assert_a_resize_gives_nothing_back,
     assert_device,
     assert_only_the_allocated,
     exclusive,
@@ -30,6 +31,11 @@ def test_without_a_plugin_a_pod_replaces_its_device(start_pod: StartPod, kubelet
     kubelet.allocate(pod, "other", "GPU-4", **gpu_answer(gpu_node))
     other = pod.run(name="other", devices=[("/dev/zero", "/dev/gpu0")])
     assert seen_device(other).startswith("character special file 1:5")
+
+
+def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
+    """By the wrapper. NRI refuses a container that asks for the device."""
+    assert_a_resize_gives_nothing_back(kubelet, start_pod("wrapped"), gpu_node, node)
 
 
 @pytest.mark.parametrize("handler", ["", "bare"], ids=["second line", "NRI alone"])

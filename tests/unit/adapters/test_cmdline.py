@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.cmdline import EDITING_VERBS, Invocation
+from hook.adapters.cmdline import EDITING_VERBS, VERBS, Invocation
+from unit.support import ROOT
 
 CONTAINERD = "--root /run/runc/k8s.io --log /b/log.json --log-format json --systemd-cgroup"
 PODMAN = "--log-level=debug --cgroup-manager systemd --root=/run/crun"
@@ -181,6 +182,49 @@ def test_command_line_after_which_nothing_starts(line: str) -> None:
 def test_help_that_is_a_value_or_an_operand_is_no_help(line: str) -> None:
     """To take one of these for help would be to start it uncorrected."""
     assert not parsed(line).starts_nothing()
+
+
+def test_the_page_has_the_table_of_verbs() -> None:
+    section = (ROOT / "docs/runtime.md").read_text().partition("## Verbs")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in section.splitlines() if row.startswith("| `")]
+    page = {verb.strip(" `"): change.replace("nothing", "") for verbs, change, _ in rows for verb in verbs.split(",")}
+    assert page == VERBS
+    for verbs, change, result in rows:
+        decided = set(EDITING_VERBS) & {verb.strip(" `") for verb in verbs.split(",")}
+        assert (result == "refused") == (not decided and change != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("line", "doubt"),
+    [
+        ("--platform ptrace run ID", ""),
+        ("--platform=ptrace --network none state ID", ""),
+        ("-s -l /log -r /root state ID", ""),
+        ("--unknown run ID", ""),
+        ("--unknown state ID", ""),
+        ("--unknown=x state run", ""),
+        ("--rootless true state run", ""),
+        ("--rootless=x state run", ""),
+        ("create --unknown ID", ""),
+        ("exec -td ID", ""),
+        ("--unknown x run ID", "run may be the verb or a value of the unknown option --unknown"),
+        ("--unknown state run ID", "run may be the verb or a value of the unknown option --unknown"),
+        ("--unknown run exec ID", "exec may be the verb or a value of the unknown option --unknown"),
+        ("--rootless state run exec", "exec may be the verb or a value of the unknown option --rootless"),
+        ("--unknown x ID", "x may be the verb or a value of the unknown option --unknown"),
+        ("x ID", "x is not a known verb of an OCI runtime"),
+        ("create --unknown -b B ID", "-b may be a value of the unknown option --unknown"),
+        ("exec --unknown ID", "ID may be a value of the unknown option --unknown"),
+    ],
+)
+def test_doubt_about_a_command_line(line: str, doubt: str) -> None:
+    assert parsed(line).doubt() == doubt
+
+
+@pytest.mark.parametrize("line", ["update -r F ID", "update --resources=F ID", "update ID --res F", "update -rF ID"])
+def test_every_spelling_of_the_resources_is_understood(line: str) -> None:
+    invocation = parsed(f"{CONTAINERD} {line}")
+    assert (invocation.value("resources"), invocation.container_id) == ("F", "ID")
 
 
 words = st.text("abx", min_size=1, max_size=3)

@@ -58,10 +58,20 @@ static enum answer answer_of(const char *data, size_t size)
 static void examples(void)
 {
 	struct setup setup = {0};
-	char *arguments[] = {(char *)"--root", (char *)"create", NULL}, *none[] = {(char *)"creat", (char *)"", NULL};
+	static const struct {
+		int passes;
+		const char *arguments[6];
+	} lines[] = {
+		{1, {"state"}},		   {1, {"--root", "/r", "state", "c"}}, {1, {"--root=/r", "--debug", "kill", "c"}},
+		{1, {"--platform=x", "state"}}, {0, {"creat", ""}},		{0, {"", "state"}},
+		{0, {"create"}},	   {0, {"--root", "create", "state"}},	{0, {"state", "create"}},
+		{0, {"--platform", "x", "state"}}, {0, {"-r", "/r", "state"}},	{0, {"--root", "state"}},
+		{0, {"--root"}},	   {0, {"--", "state"}},		{1, {NULL}},
+		{0, {"stat"}},		   {0, {"--debugs", "state"}},		{0, {"-=", "state"}},
+	};
 	struct frame *frame = framed("", 0);
-	char full[] = "#!/front\n# mark\n# real: /r\n# verbs: create run\n# socket: /s\n# policy: /p\n# store: /d\n"
-		      "# events: /e\n\nexit\n# hook: /no\n";
+	char full[] = "#!/front\n# mark\n# real: /r\n# decided: create run\n# passed: state kill\n# values: --root\n# flags: --debug\n"
+		      "# socket: /s\n# policy: /p\n# store: /d\n# events: /e\n\nexit\n# hook: /no\n";
 	char cut[] = "#!/front\n# socket: /s\n# policy: /p\n# store: /d\n# events: /e";
 	char *large = malloc(FRAME + 1);
 
@@ -75,7 +85,9 @@ static void examples(void)
 	assert(ANSWER_OF(P "Z") == COLD && ANSWER_OF(P) == COLD && ANSWER_OF("") == COLD);
 	assert(ANSWER_OF("reassert-agent/2\0G") == COLD && ANSWER_OF("reassert-agent/1") == COLD);
 	assert(read_setup(full, &setup) && strcmp(setup.real, "/r") == 0 && strcmp(setup.events, "/e") == 0);
-	assert(!setup.hook && starts_a_process(setup.verbs, arguments) && !starts_a_process(setup.verbs, none));
+	assert(!setup.hook);
+	for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+		assert(changes_nothing(&setup, (char **)lines[i].arguments) == lines[i].passes);
 	assert(!read_setup(cut, &setup) && !read_setup((char *)"", &setup));
 	memset(large, 'a', FRAME);
 	large[FRAME - 1] = '\0';
@@ -122,17 +134,18 @@ static void fuzz(void)
 
 	char *text = malloc(HEADER + 1);
 	struct setup setup = {0};
-	static const char *const words[] = {"# real: ", "# verbs: ", "# socket: /s\n", "# policy: /p\n", "# store: /d\n",
-					    "# events: /e\n", "# hook: ", "\n", "#", "\n#", "a", " ", "#!/f\n", "create"};
+	static const char *const words[] = {"# real: ", "# decided: ", "# socket: /s\n", "# policy: /p\n", "# store: /d\n",
+					    "# events: /e\n", "# hook: ", "\n", "#", "\n#", "a", " ", "#!/f\n", "create",
+					    "# passed: ", "# values: ", "# flags: "};
 	*text = '\0';
 	while (roll(40) && strlen(text) < HEADER - 20)
-		strcat(text, words[roll(14)]);
+		strcat(text, words[roll(17)]);
 	if (roll(2) && *text)
 		text[roll((unsigned)strlen(text))] = (char)roll(256);
 	text = realloc(text, strlen(text) + 1);
-	char *arguments[] = {(char *)"create", (char *)"", NULL};
-	if (read_setup(text, &setup) && setup.verbs)
-		starts_a_process(setup.verbs, arguments);
+	char *arguments[] = {(char *)"a", (char *)"--a=", (char *)"", NULL};
+	if (read_setup(text, &setup) && setup.real)
+		changes_nothing(&setup, arguments);
 	free(text);
 }
 

@@ -11,7 +11,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from hook.base.errors import Undecided
-from hook.container.cdi import DIRECTORIES, env_of_devices
+from hook.container.cdi import CONVERTED, DIRECTORIES, convert_all, env_of_devices
+from hook.linux.workers import apart
 
 GPU = "vendor.example/gpu"
 
@@ -53,6 +54,18 @@ def test_env_of_the_spec_and_of_the_device_in_json_and_in_yaml(root_dir: Path, n
         "A": ["é"],
         "B": ["2"],
     }
+
+
+@pytest.mark.root
+def test_a_process_that_may_start_no_other_reads_yaml_that_was_converted_before(root_dir: Path) -> None:
+    write(root_dir / "etc", "gpu.yaml", spec(a=["A=1"]))
+    for convert, wanted in ((False, None), (True, {"A": ["1"]})):
+        if convert:
+            convert_all((f"{root_dir}/etc",))
+        assert apart(lambda: None, lambda _: env(root_dir, "a")) == wanted
+    write(root_dir / "etc", "gpu.yaml", spec(a=["A=changed"]))
+    assert env(root_dir, "a") == {"A": ["changed"]}, "another text is another spec"
+    CONVERTED.clear()
 
 
 def test_device_that_no_spec_has_sets_nothing(root_dir: Path) -> None:

@@ -1,0 +1,110 @@
+"""Gives up what a process may do, for good. For processes that read what a container controls.
+
+The kernel's own two means: capabilities(7), and a filter of system calls (seccomp(2)). A process that has given up its
+rights keeps its user, root: a FUSE file system may refuse every other one. It owns the node's files, so the filter lets
+it open nothing for writing. It can read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from functools import cache
+
+# capability.h
+DAC_OVERRIDE, DAC_READ_SEARCH, SYS_CHROOT, SYS_PTRACE, SYS_ADMIN = 1, 2, 18, 19, 21
+
+ENTER = (DAC_READ_SEARCH, SYS_CHROOT, SYS_PTRACE, SYS_ADMIN)
+"""What it takes to open a process's environ and mount namespace (ptrace(2)), to enter that (setns(2)), and to read."""
+
+READ = (DAC_READ_SEARCH,)
+"""What it takes to read files and directories of any user, as a container has them."""
+
+_VERSION_3 = 0x20080522
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
+
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""By uname(2): AUDIT_ARCH (linux/audit.h), and the column in _CALLS."""
+
+_OPENAT, _IOCTL = (257, 56), (16, 29)
+
+_CALLS = (
+    *((0, 63), (17, 67), (8, 62), (1, 64), (3, 57)),  # read, pread64, lseek, write, close
+    *((5, 80), (262, 79), (332, 291), (4, -1), (6, -1)),  # fstat, newfstatat, statx, stat, lstat
+    *((267, 78), (89, -1), (217, 61), (137, 43), (138, 44)),  # readlinkat, readlink, getdents64, statfs, fstatfs
+    *((439, 439), (269, 48), (21, -1), (79, 17)),  # faccessat2, faccessat, access, getcwd
+    *((72, 25), (32, 23)),  # fcntl, dup
+    *((12, 214), (9, 222), (11, 215), (25, 216), (10, 226), (28, 233)),  # brk, mmap, munmap, mremap, mprotect, madvise
+    *((202, 98), (24, 124), (13, 134), (14, 135), (15, 139), (131, 132)),  # futex, sched_yield, rt_sig*, sigaltstack
+    *((228, 113), (96, 169), (230, 115), (318, 278)),  # clock_gettime, gettimeofday, clock_nanosleep, getrandom
+    *((39, 172), (186, 178), (102, 174), (107, 175), (104, 176), (108, 177), (63, 160)),  # getpid and its like, uname
+    *((60, 93), (231, 94), (219, 128)),  # exit, exit_group, restart_syscall
+)
+"""Numbers of the system calls that are let through. openat2(2) is not: no filter can see its flags."""
+
+_WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | 0o20000000  # __O_TMPFILE
+
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # linux/bpf_common.h
+_KILL, _ERRNO, _ALLOW = 0x80000000, 0x50000, 0x7FFF0000  # linux/seccomp.h
+_NUMBER_AT, _ARCHITECTURE_AT, _THIRD_ARGUMENT_AT = 0, 4, 32  # struct seccomp_data, little-endian
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def keep(capabilities: tuple[int, ...]) -> None:
+    """Give up all other capabilities. It gains none by execve(2) any more, nor of a file. Raises OSError."""
+    _done(_libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))), "prctl")
+    header, had = struct.pack("=Ii", _VERSION_3, 0), ctypes.create_string_buffer(24)
+    _done(_libc.capget(header, had), "capget")
+    permitted = struct.unpack("=6I", had.raw)[1]
+    kept = sum(1 << number for number in capabilities) & permitted
+    _done(_libc.capset(header, struct.pack("=6I", kept, kept, 0, 0, 0, 0)), "capset")
+
+
+@cache
+def filter_of(machine: str) -> bytes:
+    """The program of the filter, for the kernel's virtual machine (seccomp(2)); b"" for an unknown architecture.
+
+    `machine`: as uname(2) names it. A process makes it once, before it forks those that use it.
+    """
+    if machine not in _ARCHITECTURES:
+        return b""
+    architecture, column = _ARCHITECTURES[machine]
+    program = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_EQUAL, 0, 4, _OPENAT[column]),
+        (_LOAD, 0, 0, _THIRD_ARGUMENT_AT),
+        (_ANY_BIT, 0, 1, _WRITING),
+        (_RETURN, 0, 0, _ERRNO | errno.EACCES),
+        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 1, _IOCTL[column]),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOTTY),  # Python asks whether what it opens is a terminal
+    ]
+    calls = [call[column] for call in _CALLS if call[column] >= 0]
+    program += [(_EQUAL, len(calls) - at, 0, call) for at, call in enumerate(calls)]
+    program += [(_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+    return b"".join(struct.pack("=HBBI", *line) for line in program)
+
+
+def only_read() -> None:
+    """Keep READ, and let only system calls through that read and that write to what is open. Raises OSError.
+
+    On an architecture that is not in _ARCHITECTURES there is no filter.
+    """
+    keep(READ)
+    code = filter_of(os.uname().machine)
+    if code:
+        program = ctypes.create_string_buffer(code)
+        listed = struct.pack("@HP", len(code) // 8, ctypes.addressof(program))  # struct sock_fprog
+        _done(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_FILTER), listed, *map(ctypes.c_ulong, (0, 0))), "seccomp")
+
+
+def _done(result: int, call: str) -> None:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")

@@ -1,0 +1,477 @@
+"""What an author's lists cost grows as they do: four times as much of anything takes at most five times as long.
+
+No limit in seconds finds a loop in a loop before it is too late. So every adapter decides in this process about
+containers of n and of 4n entries, and what is compared is the number of executed lines, which is the same on each
+machine; and the CPU time, for what C does within a line. A function of the decision that loops and that nothing here
+reaches fails a test: it would grow unseen.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from hook.adapters import hook as hooks
+from hook.adapters import runtime
+from hook.adapters.caller import Caller, Options
+from hook.adapters.cmdline import Invocation
+from hook.adapters.nri import messages
+from hook.adapters.nri.metrics import NoMetrics
+from hook.adapters.nri.report import Report
+from hook.adapters.nri.validation import Validator
+from hook.base.errors import Refused, Unacceptable
+from hook.container.identity import identify
+from hook.container.spec import Spec
+from hook.decide import Case
+from hook.explain import explain
+from hook.linux.look import View
+from hook.linux.lookdevices import devices_below
+from hook.linux.walk import Row, mount_table
+from hook.policy.compiler import refresh
+from hook.policy.resident import Resident
+from hook.reserve.mounts import PlaceMount
+from unit.adapters.nri.support import VALIDATE, create_request
+from unit.support import CONTAINERD, ROOT, config, document
+
+Json = dict[str, Any]
+
+CORE = ("plan.py", "decide.py", "reserve", "container", "linux", "policy/model.py", "exclusivefacts.py")
+"""The decision: all files of hook/ in which a container's lists are looked at."""
+
+LINES, TIMES = 5.0, 8.0
+"""Of four times the entries: how much more of both is linear. Four times four would be 16."""
+
+FEW = 60
+
+
+# -- Containers of n entries of something
+
+
+def _bind(path: str, source: str = "/srv/volume", *options: str) -> Json:
+    return {"destination": path, "type": "bind", "source": source, "options": ["rbind", *options]}
+
+
+def _device(path: str, minor: int) -> Json:
+    return {"path": path, "type": "c", "major": 195, "minor": minor}
+
+
+def _rule(minor: int | None) -> Json:
+    rule = {"allow": True, "type": "c", "major": 195, "access": "rw"}
+    return rule if minor is None else {**rule, "minor": minor}
+
+
+def _mounts(spec: Json, mounts: list[Json]) -> None:
+    spec["mounts"] += mounts
+
+
+def _linux(spec: Json, name: str, entries: list[Any]) -> None:
+    spec["linux"].setdefault(name, []).extend(entries)
+
+
+def _rules(spec: Json, rules: list[Json]) -> None:
+    spec["linux"].setdefault("resources", {}).setdefault("devices", []).extend(rules)
+
+
+DIMENSIONS: dict[str, Callable[[Json, int], None]] = {
+    "env": lambda spec, n: spec["process"]["env"].extend(f"A{i}=1" for i in range(n)),
+    "env of a reserved name": lambda spec, n: spec["process"]["env"].extend(f"CA={i}" for i in range(n)),
+    "env that must be absent": lambda spec, n: spec["process"]["env"].extend(f"N_{i}=1" for i in range(n)),
+    "env of a pattern without an end": lambda spec, n: spec["process"]["env"].extend(f"Asecret{i}" for i in range(n)),
+    "long env": lambda spec, n: spec["process"]["env"].extend([f"L={'x' * 50 * n}", f"N_{'y' * 50 * n}=1"]),
+    "env with escapes": lambda spec, n: spec["process"]["env"].extend(f'E{i}="\\\n' for i in range(n)),
+    "arguments": lambda spec, n: spec["process"]["args"].extend(map(str, range(n))),
+    "mounts": lambda spec, n: _mounts(spec, [_bind(f"/m{i}", f"/srv/{i}") for i in range(n)]),
+    "mounts in one directory": lambda spec, n: _mounts(spec, [_bind(f"/opt/a/b/{i}") for i in range(n)]),
+    "mounts at one path": lambda spec, n: _mounts(spec, [_bind("/m") for _ in range(n)]),
+    "mounts in each other": lambda spec, n: _mounts(
+        spec, [_bind(f"/v{'/a' * (i % 20)}{f'/{i}' * (i > 19)}") for i in range(n)]
+    ),
+    "mounts by links": lambda spec, n: _mounts(spec, [_bind(f"/links/{i % FEW}/x{i}") for i in range(n)]),
+    "mounts below": lambda spec, n: _mounts(spec, [_bind(f"/etc/ssl/{i}") for i in range(n)]),
+    "mounts above": lambda spec, n: _mounts(spec, [_bind("/etc", f"/srv/{i}") for i in range(n)]),
+    "mounts let through": lambda spec, n: _mounts(spec, [_bind(f"/etc/pki/let/{i}") for i in range(n)]),
+    "mount with long path": lambda spec, n: _mounts(spec, [_bind("/long" + "/aa" * n), _bind("/long/" + "b" * n)]),
+    "mount with dots": lambda spec, n: _mounts(spec, [_bind("/d/.." * n + "/x"), _bind("/.//" * n)]),
+    "mount with long source": lambda spec, n: _mounts(spec, [_bind("/source", "/s" * n)]),
+    "options of a mount": lambda spec, n: _mounts(spec, [_bind("/options", "/s", *map(str, range(n)))]),
+    "devices": lambda spec, n: _linux(spec, "devices", [_device(f"/dev/d{i}", i) for i in range(n)]),
+    "devices elsewhere": lambda spec, n: _linux(spec, "devices", [_device(f"/e{i}/d", i) for i in range(n)]),
+    "devices by links": lambda spec, n: _linux(
+        spec, "devices", [_device(f"/links/{i % FEW}/{i}", i) for i in range(n)]
+    ),
+    "devices of others": lambda spec, n: _linux(spec, "devices", [_device(f"/dev/nvidia{i}", i) for i in range(n)]),
+    "device with long path": lambda spec, n: _linux(spec, "devices", [_device("/dev" + "/aa" * n, 7)]),
+    "device rules": lambda spec, n: _rules(spec, [_rule(i) for i in range(n)]),
+    "device rules for many": lambda spec, n: _rules(spec, [_rule(None) for _ in range(n)]),
+    "annotations": lambda spec, n: spec["annotations"].update({f"a{i}": "" for i in range(n)}),
+    "annotations that must be absent": lambda spec, n: spec["annotations"].update({f"evil/{i}": "" for i in range(n)}),
+    "long annotation": lambda spec, n: spec["annotations"].update({f"evil/{'x' * 50 * n}": "y" * 50 * n}),
+    "hooks": lambda spec, n: spec["hooks"]["createRuntime"].extend({"path": f"/h{i}", "args": ["h"]} for i in range(n)),
+    "masked paths": lambda spec, n: _linux(spec, "maskedPaths", [f"/proc/{i}" for i in range(n)]),
+    "read-only paths": lambda spec, n: _linux(spec, "readonlyPaths", [f"/opt/{i}/x" for i in range(n)]),
+    "namespaces": lambda spec, n: _linux(spec, "namespaces", [{"type": "x", "path": str(i)} for i in range(n)]),
+}
+
+PAIRED = [name for name in DIMENSIONS if "long" not in name and name not in ("arguments", "namespaces")]
+"""Dimensions of lists. What one list multiplies with another is found by each pair, and with all of them at once."""
+
+
+def spec_of(directory: Path, sizes: dict[str, int]) -> bytes:
+    made = config(["PATH=/bin"], [], dict(CONTAINERD), hooks={"createRuntime": []})
+    made["root"]["path"] = str(directory / "rootfs")
+    for name, size in sizes.items():
+        DIMENSIONS[name](made, size)
+    return json.dumps(made, separators=(",", ":")).encode()
+
+
+# -- The adapters
+
+
+POLICY = [
+    {
+        "name": "r",
+        "env": [
+            {"name": "CA", "value": "/ca.pem"},
+            {"name": "N_*", "absent": True},
+            {"name": "*secret*", "absent": True},
+        ],
+        "annotations": [{"name": "evil/*", "absent": True}],
+        "mounts": [
+            {"hostPath": "CA", "mountPath": "/etc/ssl", "readOnly": False},
+            {"hostPath": "CA", "mountPath": "/etc/pki", "readOnly": True, "allowBelow": ["/etc/pki/let"]},
+        ],
+    },
+    {"name": "tried", "mode": "Audit", "env": [{"name": "TRIED", "value": "1"}]},
+]
+EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}}
+
+
+class Hook(hooks.HookCaller):
+    """A runtime that asks the hook about one bundle."""
+
+    def __init__(self, bundle: Path) -> None:
+        super().__init__({})
+        self.bundle = bundle
+
+    def state(self) -> bytes:
+        return json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(self.bundle)}).encode()
+
+
+class Node:
+    """A node with a policy, and every adapter on it. Each returns after it has decided about a config.json."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.bundle = directory / "k8s.io" / "0a1b"
+        rootfs = self.bundle / "rootfs"
+        for name in ("etc/ssl", "etc/pki/let", "dev", "opt/a/b", "links", "proc"):
+            (rootfs / name).mkdir(parents=True)
+        for number in range(FEW):
+            (rootfs / f"links/{number}").symlink_to(f"../links/{number + 1}" if number % 30 < 29 else "/opt/a")
+        self.config = self.bundle / "config.json"
+        self.ca = directory / "ca"
+        self.ca.mkdir()
+        rules = json.loads(json.dumps([*POLICY, EXCLUSIVE]).replace('"CA"', json.dumps(str(self.ca)), 0))
+        for rule in rules:
+            for mount in rule.get("mounts", ()):
+                mount["hostPath"] = str(self.ca)
+        kubelet = directory / "kubelet"
+        kubelet.mkdir()
+        (directory / "policy.yaml").write_text(document(*rules, kubelet={"root": str(kubelet)}))
+        self.where = [f"--policy={directory}/policy.yaml", f"--store={directory}/s", f"--events={directory}/e.jsonl"]
+        refresh(str(directory / "policy.yaml"), str(directory / "s"))
+        resident = self.resident = Resident(str(directory / "policy.yaml"), str(directory / "s"))
+        resident.get(60)
+        self.report = Report(str(directory / "e.jsonl"), NoMetrics())
+        self.validator = Validator(resident, self.report)
+
+    def wrapper(self) -> None:
+        options = Options(["--real=/bin/true", *self.where, "--"], ("real", "hook"))
+        invocation = Invocation(["create", "--bundle", str(self.bundle), "x"])
+        with contextlib.suppress(Refused):
+            runtime.passed_on(options, invocation, Caller({}))
+
+    def exec(self) -> None:
+        """Of a container that was created: its env stands in the process file."""
+        options = Options(["--real=/bin/true", *self.where, "--"], ("real", "hook"))
+        state = self.directory / "root/x/state.json"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text(json.dumps({"config": {"labels": [f"bundle={self.bundle}"]}}))
+        process = self.directory / "process.json"
+        process.write_text(json.dumps(json.loads(self.config.read_bytes())["process"]))
+        decision = {"version": 1, "policy": "", "env": {"CA": "/ca"}, "absent": ["N_*", "*secret*"]}
+        self.config.write_text(json.dumps({"process": {}, "annotations": {"reassert/decision": json.dumps(decision)}}))
+        arguments = ["--root", str(state.parents[1]), "exec", "--process", str(process), "x"]
+        with contextlib.suppress(Refused):
+            runtime.passed_on(options, Invocation(arguments), Caller({}))
+
+    def hook(self) -> None:
+        """Without the look, for which there has to be a container."""
+        options = hooks.options_of([*self.where, "--inject-env", "createRuntime"])
+        with contextlib.redirect_stderr(io.StringIO()):
+            hooks.run(options, Hook(self.bundle))
+
+    def look(self) -> None:
+        """A container's root with all mounts of config.json in its table, as it is when they are looked at."""
+        spec = Spec(self.config.read_bytes(), "config.json")
+        root = os.open(self.bundle / "rootfs", os.O_PATH | os.O_DIRECTORY)
+        try:
+            table = mount_table(0)
+            inside = os.fstat(root)
+            own = View(root, table, spec, {"/": inside}).own
+            prefix = str(self.bundle / "rootfs")
+            table[own] = Row(f"{own} 1 0:1 / {prefix} rw - ext4 x rw")
+            for number, mount in enumerate(spec.mounts, 10_000_000):
+                path = str(mount["destination"]).replace(" ", "")
+                table[number] = Row(f"{number} {own} 0:2 / {prefix}{path} rw - ext4 x rw")
+            let = frozenset(str(mount["destination"]) for mount in spec.mounts)
+            reserved = [PlaceMount("r", "/etc/pki", None, let, [])]
+            placed = PlaceMount("r", "/etc/ssl", {"source": str(self.ca), "options": ["rbind"]}, let, [])
+            closed = self.closed(spec)
+            if closed:
+                with contextlib.suppress(Unacceptable):
+                    devices_below(root, prefix, table, closed)
+            for edits in (reserved, [*reserved, placed]):
+                with contextlib.suppress(Unacceptable):
+                    View(root, table, spec, {"/": inside, "/etc/ssl": os.stat(self.ca)}).problems(edits)
+        finally:
+            os.close(root)
+
+    def closed(self, spec: Spec) -> Any:
+        """The devices that the container must not have."""
+        case = Case("look", "", lambda: self.resident.get(0))
+        return case.decide(identify(spec, copied=True), spec).closed
+
+    def request(self) -> Any:
+        """NRI's question about a container that would be the same."""
+        spec = json.loads(self.config.read_bytes())
+        mounts = [{key: m[key] for key in ("destination", "type", "source", "options")} for m in spec["mounts"]]
+        linux = {"devices": spec["linux"].get("devices", [])}
+        rules = [
+            {**rule, **{key: {"value": rule[key]} for key in ("major", "minor") if key in rule}}
+            for rule in spec["linux"].get("resources", {}).get("devices", [])
+        ]
+        return create_request(
+            spec["process"]["env"],
+            mounts,
+            annotations=spec["annotations"],
+            args=spec["process"]["args"],
+            linux={**linux, "resources": {"devices": rules}},
+            pod={"annotations": spec["annotations"]},
+        )
+
+    def nri(self) -> None:
+        request = self.request()
+        reply = self.validator.create(request.pod, request.container)
+        reply.tell()
+
+    def nri_validate(self) -> None:
+        """What another plugin asked for is as long as the container itself."""
+        asked = self.request()
+        container, pod = asked.container, asked.pod
+        mounts = [messages.get("Mount").FromString(data) for data in reversed(container.mounts)]
+        devices = [messages.get("LinuxDevice").FromString(data) for data in reversed(container.linux.devices)]
+        adjust = {
+            "annotations": dict(container.annotations.items()),
+            "mounts": [
+                {"destination": m.destination, "type": m.type, "source": m.source, "options": list(m.options)}
+                for m in mounts
+            ],
+            "env": [{"key": key, "value": value} for key, _, value in (e.partition("=") for e in container.env)],
+            "linux": {"devices": [{"path": d.path, "type": d.type, "major": 195, "minor": d.minor} for d in devices]},
+        }
+        reply = self.validator.validate(VALIDATE(pod=pod, container=container, adjust=adjust))
+        reply.tell()
+
+    def nri_running(self) -> None:
+        request = self.request()
+        request.container.state = 3
+        self.validator.look_at_running([request.pod], [request.container])
+
+    def explain(self) -> None:
+        for output in ("json", "table"):
+            with contextlib.redirect_stdout(io.StringIO()):
+                explain(str(self.config), str(self.directory / "policy.yaml"), "/nowhere", output)
+
+
+ADAPTERS: dict[str, Callable[[Node], None]] = {
+    "wrapper": Node.wrapper,
+    "exec": Node.exec,
+    "hook": Node.hook,
+    "look": Node.look,
+    "nri": Node.nri,
+    "validate": Node.nri_validate,
+    "running": Node.nri_running,
+    "explain": Node.explain,
+}
+
+# -- Measures
+
+
+class Executed:
+    """Counts the executed lines of hook/, and remembers the functions."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.functions: set[tuple[str, str]] = set()
+        self._codes: dict[CodeType, bool] = {}
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        code = frame.f_code
+        ours = self._codes.get(code)
+        if ours is None:
+            ours = self._codes[code] = code.co_filename.startswith(f"{ROOT}/hook/")
+            if ours:
+                self.functions.add((code.co_filename.removeprefix(f"{ROOT}/hook/"), code.co_qualname))
+        return self._line if ours else None
+
+    def _line(self, _: FrameType, event: str, __: object) -> Any:
+        self.lines += event == "line"
+        return self._line
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+
+REACHED: set[tuple[str, str]] = set()
+
+
+def lines(node: Node, adapter: str, sizes: dict[str, int]) -> int:
+    """Of one decision."""
+    node.config.write_bytes(spec_of(node.bundle, sizes))
+    executed = Executed()
+    with executed.counting():
+        ADAPTERS[adapter](node)
+    REACHED.update(executed.functions)
+    return executed.lines
+
+
+def seconds(node: Node, adapter: str, sizes: dict[str, int]) -> float:
+    """CPU time of one decision."""
+    node.config.write_bytes(spec_of(node.bundle, sizes))
+    began = time.thread_time()
+    ADAPTERS[adapter](node)
+    return time.thread_time() - began
+
+
+@pytest.fixture
+def node(root_dir: Path) -> Iterator[Node]:
+    made = Node(root_dir)
+    yield made
+    made.report.close()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_four_times_as_much_takes_four_times_as_many_lines(node: Node, adapter: str) -> None:
+    lines(node, adapter, {})  # what is remembered after the first decision
+    grown = {}
+    for name in DIMENSIONS:
+        small, large = (lines(node, adapter, {name: size}) for size in (100, 400))
+        grown[name] = round(large / small, 2)
+    assert {name: ratio for name, ratio in grown.items() if ratio > LINES} == {}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_four_times_as_much_takes_four_times_the_time(node: Node, adapter: str) -> None:
+    """What C does within a line, as a search in a list. The best of some times, and of more where it grew too much."""
+    seconds(node, adapter, {})
+    grown = {}
+    for name in DIMENSIONS:
+        best = [1e9, 1e9]
+        for turn in range(25):
+            best = [min(old, seconds(node, adapter, {name: size})) for old, size in zip(best, (500, 2000), strict=True)]
+            if turn and best[1] < TIMES * best[0]:
+                break
+        grown[name] = round(best[1] / best[0], 2)
+    assert {name: ratio for name, ratio in grown.items() if ratio >= TIMES} == {}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_lists_do_not_multiply(node: Node, adapter: str) -> None:
+    lines(node, adapter, {})
+    grown = {}
+    for names in [*combinations(PAIRED, 2), tuple(PAIRED)]:
+        small, large = (lines(node, adapter, dict.fromkeys(names, size)) for size in (20, 80))
+        grown[names] = round(large / small, 2)
+    assert {names: ratio for names, ratio in grown.items() if ratio > LINES} == {}
+
+
+def looping(path: Path) -> Iterator[tuple[str, str]]:
+    """The functions of a file that have a loop, by the names that the interpreter gives them."""
+
+    def of(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+        for statement in body:
+            if isinstance(statement, ast.ClassDef):
+                yield from of(statement.body, f"{prefix}{statement.name}.")
+            elif isinstance(statement, ast.FunctionDef) and any(
+                isinstance(each, (ast.For, ast.While, ast.comprehension)) for each in ast.walk(statement)
+            ):
+                yield prefix + statement.name
+
+    for name in of(ast.parse(path.read_text("utf-8")).body, ""):
+        yield str(path.relative_to(ROOT / "hook")), name
+
+
+_NODES = "loops over records of the node: kubelet's checkpoint and claims, CDI specs, its own devices"
+_ALLOCATED = "once for each name or mount that a device plugin allocated, which no pod author writes"
+_ONE = "one pass over one short text, or one list, for each container"
+_MOUNTED = "needs real mounts in a container: tests/e2e/test_mounts.py has 300 of them"
+UNREACHED: dict[str, str] = {
+    "container/allocation.py": _NODES,
+    "container/cdi.py": _NODES,
+    "container/claims.py": _NODES,
+    "container/injections.py": _NODES,
+    "container/nvidia.py": _NODES,
+    "container/nodes.py directories_above": _NODES,
+    "exclusivefacts.py": _NODES,
+    "reserve/allocated.py": _ALLOCATED,
+    "reserve/devices.py": _ALLOCATED,
+    "container/engines.py": _ONE,
+    "container/spec.py _names": _ONE,
+    "linux/walk.py _plain": _ONE,
+    "policy/model.py": _ONE,
+    "reserve/env.py _entries": _ONE,
+    "reserve/exclusive.py _is_exact": _ONE,
+    "reserve/mounts.py PlaceMount.conflict": _ONE,
+    "linux/look.py View._below": _MOUNTED,
+    "linux/look.py View._check_complete": _MOUNTED,
+    "linux/look.py View._check_subtree": _MOUNTED,
+    "linux/look.py View._nodes_own": _MOUNTED,
+    "linux/look.py View._of_the_node": _MOUNTED,
+    "linux/look.py look": _MOUNTED,
+    "linux/mountns.py": _MOUNTED,
+    "linux/place.py": _MOUNTED,
+    "linux/running.py": _MOUNTED,
+}
+"""Functions, or whole files, with loops that no dimension reaches, and why that lets nothing grow unseen."""
+
+
+def test_every_loop_of_the_decision_is_reached(node: Node) -> None:
+    """A new function with a loop is driven by a dimension above, or UNREACHED says over what it loops."""
+    for adapter in ADAPTERS:
+        for names in (PAIRED, [], *([name] for name in DIMENSIONS)):
+            lines(node, adapter, dict.fromkeys(names, 3))
+    files = [ROOT / "hook" / name for name in CORE]
+    found = [f for at in files for f in (sorted(at.glob("*.py")) if at.is_dir() else [at])]
+    loops = {each for file in found for each in looping(file)}
+    missing = {f"{file} {name}" for file, name in loops - REACHED}
+    assert {each for each in missing if each not in UNREACHED and each.split()[0] not in UNREACHED} == set()
+    assert UNREACHED.keys() - missing - {each.split()[0] for each in missing} == set()
