@@ -266,6 +266,17 @@ def samples(metrics: Metrics) -> dict[str, float]:
     return {re.sub(r"[{]|$", '{instance="n1",', name, count=1).rstrip("}") + "}": float(value) for name, value in lines}
 
 
+def test_a_minute_in_which_everything_happens_leaves_no_metric_at_zero() -> None:
+    metrics = Metrics()
+    use(metrics)
+    counted: dict[str, float] = {}
+    for name, value in samples(metrics).items():
+        family = name.partition("{")[0]
+        counted[family] = max(counted.get(family, 0.0), value)
+    assert len(counted) > 20
+    assert [family for family, value in counted.items() if not value] == ["reassert_policy_held_back"]
+
+
 @pytest.mark.promtool
 def test_every_panel_of_the_dashboard_shows_what_a_node_exports(tmp_path: Path) -> None:
     """promtool evaluates each query as Prometheus does, with the samples of two scrapes and their difference since."""

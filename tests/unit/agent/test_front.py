@@ -360,3 +360,23 @@ def test_a_file_that_front_cannot_read_starts_cold(tmp_path: Path, front: Path) 
     assert (done.returncode, done.stderr.split()[0]) == (2, "usage:")
     done = subprocess.run([front, tmp_path / "none"], capture_output=True, text=True)
     assert done.returncode in {2, 127}
+
+
+@pytest.mark.root
+@pytest.mark.native
+def test_a_request_that_cannot_be_sent_starts_cold(tmp_path: Path, front: Path) -> None:
+    """Here since too many descriptors are in flight (unix(7), ETOOMANYREFS), for who has no right to more."""
+    hook = Front(tmp_path, front)
+
+    def with_few_rights() -> None:
+        for capability in (21, 24):  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+            assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP, for what it executes
+        resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with sender, receiver, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        socket.send_fds(sender, [b"x"], [0] * 40)
+        listener.bind(str(hook.socket))
+        listener.listen()
+        done = subprocess.run([hook.file, "x"], input=b"state", capture_output=True, preexec_fn=with_few_rights)
+    assert (done.returncode, done.stdout) == (7, b"--cold=broken|x|state")

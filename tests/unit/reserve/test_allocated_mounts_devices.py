@@ -222,6 +222,15 @@ def test_another_node_at_an_allocated_path_is_a_conflict(root_dir: Path) -> None
         assert (decided.refusal(), [edit.kind for edit in decided.edits]) == ("", ["device"])
 
 
+def test_the_allocated_node_stays_as_the_engine_wrote_it_when_another_one_goes(root_dir: Path) -> None:
+    """A device plugin's answer has no owner; an engine that runs pods as another user writes one."""
+    node = Node(root_dir, DEVICES)
+    node.allocate(ours(devices=[device()]))
+    written = {**NULL, "fileMode": 0o640, "uid": 7, "gid": 8}
+    for there in ([written, ZERO], [ZERO, written], [written, written, ZERO]):
+        assert node.correct(spec(devices=there)).devices == [written]
+
+
 @pytest.mark.users  # as the node's root sees /dev/null
 def test_node_is_looked_up_as_the_engine_does(root_dir: Path) -> None:
     """Links are followed; a directory of devices is the engine's to expand; what is gone is refused."""
