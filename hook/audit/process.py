@@ -97,7 +97,7 @@ class Process:
                 "environ", ENVIRON_LIMIT
             )  # empty during execve(2)
         finally:
-            self.check()  # nobody but root of the node may read that of a zombie, or of a process that is ending
+            self.check()  # only root of the node may read that of a zombie, or of a process that is ending
         return data.decode("utf-8", "surrogateescape").rstrip("\0").split("\0") if data else []
 
     def cgroups(self) -> list[str]:

@@ -74,15 +74,46 @@ def seen(way: tuple[str, str], node: Node, bundle: Bundle) -> str:
         run(container.runtime, "delete", "--force", container.id, check=False)
 
 
-def holds(way: tuple[str, str], node: Node, bundle: Bundle) -> str:
-    """Start it. The reserved file or a refusal, the node untouched, and an event that is true."""
+def holds(way: tuple[str, str], node: Node, bundle: Bundle, *refusals: str) -> None:
+    """Start it. The node is untouched, and the event is true.
+
+    `refusals`: it is refused for one of them (`assert_refused`); none: it starts, and reads the reserved file.
+    """
     before = [(path, path.stat().st_mode, path.stat().st_mtime_ns) for path in sorted(node.ca.rglob("*"))]
     result = seen(way, node, bundle)
-    assert result in ("company\n", "refused"), result
+    assert result == ("refused" if refusals else "company\n"), why(node, bundle)
     after = [(path, path.stat().st_mode, path.stat().st_mtime_ns) for path in sorted(node.ca.rglob("*"))]
     assert after == before
-    assert [event["applied"] for event in node.logged()] in ([result != "refused"], [])
-    return result
+    if refusals:
+        assert_refused(node, bundle, *refusals)
+    else:
+        assert [event["applied"] for event in node.logged()] == [True]
+
+
+def why(node: Node, bundle: Bundle) -> str:
+    """Why the container was refused: rule and message of each denial, or what the runtime says where it refused."""
+    denials = [denial for event in node.logged() for denial in event.get("denials", [])]
+    return "\n".join(f"{denial['rule']}: {denial['message']}" for denial in denials) or (
+        (bundle.directory / "output").read_text()
+    )
+
+
+def assert_refused(node: Node, bundle: Bundle, *refusals: str) -> None:
+    """By a rule of the policy, or by the runtime, for one of these reasons: "RULE: MESSAGE", or a part of either."""
+    assert any(reason in why(node, bundle) for reason in refusals), why(node, bundle)
+    assert [event["applied"] for event in node.logged()] in ([False], [])
+
+
+IN_PROC = ("Invalid cross-device link", "too many levels of symbolic links")
+"""How crun, and runc since 1.3, refuse a path that leads into procfs."""
+
+NOT_INSIDE = ("configure the hook for the stage createRuntime", "error executing hook")
+"""createContainer with a user namespace, with runc, and with crun, which does not say why a hook failed."""
+
+
+def above(at: str, path: str = "") -> str:
+    """The refusal of a pod's volume that is above a reserved mount."""
+    return f"company-ca: mount {at} is a volume above the reserved mount {path}"
 
 
 def cwd(bundle: Bundle) -> None:

@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from e2e.hostile_mounts import DIRECTORY, RESERVED, holds, hostile_image, in_user_namespace, link, seen, volume
+from e2e.hostile_mounts import (
+    DIRECTORY,
+    NOT_INSIDE,
+    RESERVED,
+    assert_refused,
+    holds,
+    hostile_image,
+    in_user_namespace,
+    link,
+    seen,
+    volume,
+    why,
+)
 from e2e.runtimes import WAYS, guarded
 from e2e.support import REASSERT, Bundle, Node, run
 
@@ -42,7 +54,7 @@ def test_mounts_below_the_host_path_are_in_the_container(
     if users == "user namespace":
         in_user_namespace(bundle)
         if way[1] == "createContainer":  # it cannot look from inside a user namespace
-            assert holds(way, node, bundle) == "refused"
+            holds(way, node, bundle, *NOT_INSIDE)
             return
     with guarded(way[1], way[0], node, bundle) as container:
         assert container.exec("/bin/cat", "/etc/ssl/below/file") == "node\n"
@@ -100,8 +112,12 @@ def test_reserved_mount_never_appears_on_the_node(
     assert mounts_on_the_node(node) == []
     if status:
         assert at == "/etc" or way[1] == "createContainer", container.output()
+        inside = (way[1], users) == ("createContainer", "user namespace")
+        refusals = NOT_INSIDE if inside else ("would appear on the node (mountPropagation: Bidirectional)",)
+        assert_refused(node, bundle, *refusals)
 
 
+MADE_IN = "company-ca: a device's directory"
 DEVICE = {"path": "/dev/net/tun", "type": "c", "major": 10, "minor": 200, "fileMode": 0o666}
 
 
@@ -120,12 +136,30 @@ def second_volume(bundle: Bundle) -> None:
     bundle.bind(volume(bundle, "pods"), "/etc/ssl/private/deeper")
 
 
-MADE: dict[str, Callable[[Bundle], None]] = {
-    "link to dev": lambda bundle: link(bundle, "/etc/ssl", "/dev"),
-    "link to the root": lambda bundle: link(bundle, "/etc/ssl", "/"),
-    "device by a link": device,
-    "volume below": second_volume,
+ITSELF = ("`/dev/null`: Read-only", "/dev/null: read-only", "for /etc/ssl mount", "procfd", "on the top of rootfs")
+MADE: dict[str, tuple[Callable[[Bundle], None], tuple[str, ...]]] = {
+    "link to dev": (
+        lambda bundle: link(bundle, "/etc/ssl", "/dev"),
+        ("company-ca: /etc/ssl in the image leads to /dev,", f"{MADE_IN} /dev of the container leads to", *ITSELF),
+    ),
+    "link to the root": (
+        lambda bundle: link(bundle, "/etc/ssl", "/"),
+        ("company-ca: /etc/ssl in the image leads to the container's root", *ITSELF),
+    ),
+    "device by a link": (
+        device,
+        ("company-ca: /data, in which devices are made, leads into", f"{MADE_IN} /data of the container leads to"),
+    ),
+    "volume below": (
+        second_volume,
+        (
+            "company-ca: /etc/ssl/private/deeper, which allowBelow lets through, has no place",
+            "mkdir `/etc/ssl/private/deeper`: Read-only",
+            'to rootfs at \\"/etc/ssl/private/deeper',
+        ),
+    ),
 }
+"""What a pod makes, and how it is refused: by us, or by the runtime itself."""
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -135,28 +169,33 @@ def test_no_runtime_makes_files_in_the_node_s_directory(
     """crun makes a bind mount read-only last of all, after devices, links in /dev and what later mounts need."""
     node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, allowBelow: [/etc/ssl/private]"))
     (node.ca / "private").mkdir(exist_ok=True)
-    before = files(node)
-    MADE[name](bundle)
-    result = seen(way, node, bundle)
-    assert result in ("company\n", "refused")
-    assert files(node) == before
+    make, refusals = MADE[name]
+    make(bundle)
+    holds(way, node, bundle, *refusals)
 
+
+ASTRAY = {
+    "dev is a link": "/dev",
+    "device through a link": "/evil/certs",
+    "device through a link in a volume": "/volume/evil/certs",
+    "dots": "/opt/../certs",
+}
+"""The directory of a device that is led astray."""
 
 BEFORE_THE_RUNTIME = [way for way in WAYS if way[1] in ("wrapper", "precreate")]
 
 
 @pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
-@pytest.mark.parametrize(
-    "made", ["dev is a link", "device through a link", "device through a link in a volume", "dots"]
-)
+@pytest.mark.parametrize("made", ASTRAY)
 def test_no_link_lets_the_runtime_make_devices_in_the_nodes_directory(
     way: tuple[str, str], node: Node, bundle: Bundle, made: str
 ) -> None:
     """crun makes a mount read-only only after it has made the devices. `holds` looks at the node's directory."""
     node.compile(DIRECTORY)
     lead_devices_astray(bundle, made)
-    result = holds(way, node, bundle)
-    assert result == "refused" or made in ("dots", "dev is a link")
+    volumes = f": {ASTRAY[made]}, in which devices are made, may be in the volume /volume"
+    images = f"company-ca: {ASTRAY[made]}, in which devices are made, leads into /etc/ssl"
+    holds(way, node, bundle, volumes if "volume" in made else images)
 
 
 def lead_devices_astray(bundle: Bundle, made: str) -> None:
@@ -212,6 +251,8 @@ def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
     before = files(node)
     assert seen(way, node, bundle) == "refused"
     assert files(node) == before or options == ["rw"]
+    leads = f"{MADE_IN} {ASTRAY[made]} of the container leads to the reserved mount /etc/ssl"
+    assert_refused(node, bundle, *[leads, "ead-only file system"][: 1 + ("rro" in options)])
 
 
 @pytest.mark.parametrize("way", [("runc", "wrapper"), ("runc-forky", "wrapper")], ids="-".join, indirect=True)
@@ -221,18 +262,15 @@ def test_device_by_more_links_than_the_kernel_follows(way: tuple[str, str], node
     for number in range(60):
         link(bundle, f"/l{number}", f"/l{number + 1}" if number < 59 else "/etc/ssl")
     bundle.spec["linux"]["devices"] = [{"path": "/l0/null", "type": "c", "major": 1, "minor": 3}]
-    assert holds(way, node, bundle) == "refused"
+    holds(way, node, bundle, ": /l0 of the container cannot be followed: Too many levels of symbolic links")
 
 
 def test_long_path_of_a_device_does_not_push_the_reason_out_of_the_log(node: Node, bundle: Bundle, real: str) -> None:
     node.compile(DIRECTORY)
     lead_devices_astray(bundle, "device through a link")
     bundle.spec["linux"]["devices"][0]["path"] = "/evil/" + "x" * 250 + "/" + "y" * 250 + "/disk"
-    assert holds((real, "wrapper"), node, bundle) == "refused"
-    [event] = node.logged()
-    message = event["denials"][0]["message"]
-    assert message.startswith("/evil/xxx")
-    assert message.endswith("in which devices are made, leads into /etc/ssl")
+    holds((real, "wrapper"), node, bundle, "company-ca: /evil/xxx")
+    assert why(node, bundle).endswith("in which devices are made, leads into /etc/ssl")
 
 
 def test_precreate_finds_a_relative_root_in_the_bundle(node: Node, bundle: Bundle) -> None:
@@ -260,7 +298,7 @@ def test_block_volume_elsewhere_starts(way: tuple[str, str], node: Node, bundle:
     if path.startswith("/dev/"):
         bundle.bind(bundle.directory.parent / "volume", "/volume/nested")
     bundle.spec["linux"]["devices"] = [{"path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}]
-    assert holds(way, node, bundle) == "company\n"
+    holds(way, node, bundle)
 
 
 @pytest.mark.parametrize("member", ["MaskedPaths", "readonlypaths"])
@@ -270,7 +308,7 @@ def test_paths_of_the_runtime_in_another_spelling_are_refused(
     """runc, in Go, read them, and the look at the container did not: a reserved mount could be masked unseen."""
     node.compile(DIRECTORY)
     bundle.spec["linux"][member] = ["/etc/ssl/certs"]
-    assert holds((real, "wrapper"), node, bundle) == "refused"
+    holds((real, "wrapper"), node, bundle, f"config.json: member '{member}' is spelled")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +332,9 @@ def test_link_in_a_volume_leads_a_second_volume_over_dev(
     bundle.bind(second, "/data/x")
     path = "/dev/net/tun" if target == "dev" else "/dev/net/tun/x/tun"
     bundle.spec["linux"]["devices"] = [{**DEVICE, "path": path}]
-    assert holds(way, node, bundle) == "refused"
+    before = ": /dev, in which devices are made, may be in the volume /data/x"
+    after = f"company-ca: a device's directory {os.path.dirname(path)} of the container leads to the reserved mount"
+    holds(way, node, bundle, *([before] if way[1] in ("wrapper", "precreate") else [after, "`data/x`: No such file"]))
 
 
 WRITABLE = DIRECTORY.replace("readOnly: true", "readOnly: false")

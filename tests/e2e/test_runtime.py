@@ -52,9 +52,7 @@ def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node
     assert [edit["name"] for edit in event["edits"]] == ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY", "/etc/ssl"]
 
 
-def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(
-    runtime: str, bundle: Bundle
-) -> None:
+def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime: str, bundle: Bundle) -> None:
     """crun before 1.28 takes it instead of the container's whole env."""
     bundle.pod()
     bundle.save()

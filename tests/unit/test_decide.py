@@ -95,6 +95,7 @@ def test_reason_that_an_adapter_finds_while_acting_refuses_and_nothing_counts_as
 FAILURES: list[tuple[Exception, str]] = [
     (Undecided("/b/config.json: broken"), "/b/config.json: broken"),
     (OSError(5, "Input/output error"), "/b/config.json: Input/output error"),
+    (OSError(5, "Input/output error", "/b/config.json"), "/b/config.json: Input/output error"),
     (ZeroDivisionError("x"), "internal error, please report it: ZeroDivisionError: x"),
 ]
 
@@ -115,7 +116,7 @@ def test_failure_to_act_is_decided_by_the_policy_and_is_the_only_event(
     verdict = Node(root_dir, CA, **fields).failing(error)
     assert verdict.refusal == ("" if passes else f"refused a container of no pod: {text}")
     told = said(verdict)
-    assert (told["event"], told["applied"]) == (event, False)
+    assert (told["event"], told["level"], told["applied"]) == (event, "warning" if passes else "error", False)
     assert told["errors"] == [{"rule": "", "message": text}]
 
 

@@ -107,9 +107,9 @@ class Agent:
         return self.dispatcher(str(real))
 
     def only_warm(self, file: str) -> str:
-        """The same file, with nothing in it that could start cold."""
+        """The same file, with nothing in it that could start cold. It says front's reason on standard error."""
         header = Path(file).read_text().partition("\n\n")[0]
-        return self._written(Path(file).name + "-only", f"{header}\n\necho went cold >&2\nexit {WENT_COLD}\n")
+        return self._written(Path(file).name + "-only", f'{header}\n\necho "$1" >&2\nexit {WENT_COLD}\n')
 
     def only_cold(self, file: str) -> str:
         """The same file, with a socket that does not exist."""
@@ -150,6 +150,11 @@ class Agent:
                 os.close(here)
 
 
+def reason_of(stderr: bytes) -> str:
+    """The reason in what a file of `only_warm` says."""
+    return stderr.decode().removeprefix("--cold=").strip()
+
+
 class Cold:
     """A dispatcher before a printer; the agent's answers are seen by the status of a file that cannot start cold."""
 
@@ -164,12 +169,16 @@ class Cold:
     def reset(self) -> None:
         (self.bundle / "config.json").write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}}))
 
-    def is_cold(self, *arguments: str, before: tuple[str, ...] = (), **options: object) -> bool:
+    def is_cold(self, *arguments: str) -> bool:
+        return bool(self.reason(*arguments))
+
+    def reason(self, *arguments: str, before: tuple[str, ...] = (), **options: object) -> str:
+        """Why a start is cold, which front has from the agent or says by itself; "" for a warm one."""
         options = {"cwd": self.bundle, "stdin": subprocess.DEVNULL, **options}
         command = [*before, self.file, *(arguments or ("create", "0a"))]
         done = subprocess.run(command, capture_output=True, timeout=60, **options)  # type: ignore[call-overload]  # options of run
         assert done.returncode in (0, WENT_COLD), done.stderr
-        return bool(done.returncode)
+        return reason_of(done.stderr) if done.returncode else ""
 
     def assert_right(self) -> None:
         """A start of the whole file gets a corrected config.json, by the agent or by a cold start."""

@@ -27,14 +27,14 @@ def test_warm_where_nothing_is_wrong(start: Cold) -> None:
 def test_cold_without_a_socket(start: Cold) -> None:
     start.agent.stop()
     assert not start.agent.socket.exists()
-    assert start.is_cold()
+    assert start.reason() == "absent"
     start.assert_right()
 
 
 def test_cold_before_a_socket_that_nobody_serves(start: Cold) -> None:
     start.agent.stop(signal.SIGKILL)
     assert start.agent.socket.exists()
-    assert start.is_cold()
+    assert start.reason() == "absent"
     start.assert_right()
     start.agent.start()  # in the place of the dead one's
     assert not start.is_cold()
@@ -81,7 +81,7 @@ def test_no_agent_of_another_user_is_obeyed(start: Cold, answer: bytes) -> None:
 def test_cold_with_a_stopped_agent_after_a_second(start: Cold) -> None:
     start.agent.stop(signal.SIGSTOP)
     began = time.monotonic()
-    assert start.is_cold()
+    assert start.reason() == "timeout"
     assert time.monotonic() - began > 0.9, "the deadline was waited for"
     start.assert_right()
 
@@ -107,9 +107,9 @@ def test_reserved_mount_that_could_be_remounted_is_replaced_by_a_cold_start(
     assert event["cold"] == "mount"
 
 
-@pytest.mark.parametrize("before", [("unshare", "-m"), ("unshare", "-U"), ("unshare", "-pf")], ids=str)
-def test_cold_in_another_namespace(start: Cold, before: tuple[str, ...]) -> None:
-    assert start.is_cold(before=before)
+@pytest.mark.parametrize(("kind", "reason"), [("-m", "caller"), ("-U", "peer"), ("-pf", "peer")])
+def test_cold_in_another_namespace(start: Cold, kind: str, reason: str) -> None:
+    assert start.reason(before=("unshare", kind)) == reason
     assert not start.is_cold()
 
 
@@ -118,7 +118,8 @@ def test_cold_with_another_root(start: Cold) -> None:
     root.mkdir()
     try:
         run("mount", "--rbind", "/", str(root))
-        assert start.is_cold(before=("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x"))
+        before = ("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x")
+        assert start.reason(before=before) == "caller"
     finally:
         run("umount", "-l", str(root))
 
@@ -130,9 +131,9 @@ def test_cold_for_paths_that_mean_something_else_to_the_agent(start: Cold) -> No
         ("create", "--bundle", "/proc/self/cwd", "--config", str(start.bundle / "config.json"), "0a"),
         ("exec", "--process", "/dev/stdin", "0a"),
     ):
-        assert start.is_cold(*arguments), arguments
+        assert start.reason(*arguments) == "path", arguments
     (start.bundle / "link").symlink_to("/proc/self/cwd")
-    assert start.is_cold("create", "--bundle", "link", "0a")
+    assert start.reason("create", "--bundle", "link", "0a") == "path"
 
 
 def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:
@@ -143,25 +144,26 @@ def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) 
         command = [hook, "--bundle", bundle, "--config", str(start.bundle / "config.json"), "createRuntime"]
         done = subprocess.run(command, cwd=start.bundle, input=state, text=True, capture_output=True, timeout=60)
         assert done.returncode == status, done.stderr
+        assert (done.stderr == "--cold=path\n") == (status == WENT_COLD)
 
 
 def test_a_refusal_is_cold_with_a_log_that_means_something_else_to_the_agent(start: Cold) -> None:
     (start.bundle / "config.json").write_text("{")
     for option in ("--log", "/dev/stderr"), ("--log=/proc/self/fd/2",):
-        assert start.is_cold(*option, "create", "0a"), option
+        assert start.reason(*option, "create", "0a") == "path", option
     before = len(start.agent.node.logged())
     assert before == 1, "agent.listening: the cold start writes the event"
     done = subprocess.run(
         [start.full, "--log", "/dev/stderr", "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60
     )
     assert done.stderr.count(b"config.json: ") == 2, "on standard error, and in the log, which is the same"
-    assert [event["start"] for event in start.agent.node.logged()[before:]] == ["cold"]
+    assert [event["cold"] for event in start.agent.node.logged()[before:]] == ["path"]
 
 
 def test_cold_while_a_changed_policy_is_not_compiled(start: Cold) -> None:
     assert not start.is_cold()
     start.agent.node.write_policy(POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"))
-    assert start.is_cold()
+    assert start.reason() == "policy"
     start.reset()
     run(start.full, "create", "0a", cwd=str(start.bundle))
     assert "REQUESTS_CA_BUNDLE=/new.pem" in (start.bundle / "config.json").read_text()
@@ -169,13 +171,13 @@ def test_cold_while_a_changed_policy_is_not_compiled(start: Cold) -> None:
 
 
 def test_cold_for_a_larger_frame_and_more_arguments_than_front_has_room_for(start: Cold) -> None:
-    assert start.is_cold("create", "0a", "x" * 70000)
-    assert start.is_cold("create", "0a", *["x"] * 40000)
+    assert start.reason("create", "0a", "x" * 70000) == "request"
+    assert start.reason("create", "0a", *["x"] * 40000) == "request"
 
 
 def test_cold_for_a_large_config(start: Cold) -> None:
     (start.bundle / "config.json").write_text(json.dumps({"x": "y" * (5 << 20)}))
-    assert start.is_cold()
+    assert start.reason() == "size"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_cold_after_a_broken_answer(start: Cold, answer: bytes | None) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert start.is_cold()
+        assert start.reason() == ("exec" if answer and len(answer) == 2068 else "broken")
         thread.join()
 
 

@@ -150,6 +150,23 @@ def test_beyond_the_limit_nobody_waits() -> None:
     pool.wait(20)
 
 
+def test_threads_that_hang_before_their_first_request_are_no_more_than_the_limit() -> None:
+    before, go = threads(), threading.Event()
+    pool = Pool(READY + 3, lambda _: True, lambda: assert_set(go))
+    for _ in range(READY + 3):
+        assert pool.submit(1)
+    for _ in range(10):
+        time.sleep(2 * workers.RELIEF)
+        pool.look_after()
+    assert threads() - before == READY + 3
+    go.set()
+    pool.wait(20)
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(20)
+
+
 def test_a_thread_that_may_not_go_on_is_replaced() -> None:
     seen = set()
 

@@ -70,8 +70,8 @@ def test_the_table_names_the_container_where_it_leaves_out_differences() -> None
     [
         (50, None, {}, "before the install at 1970-01-01 00:01:40 UTC"),
         (150, None, {}, "before this policy, which came at 1970-01-01 00:03:20 UTC"),
-        (250, Decision("older", Reserved({}, []), [], None), {}, "under an earlier policy"),
-        (250, Decision(POLICY.fingerprint, Reserved({}, []), [], None), {}, "changed since it was created"),
+        (250, Decision("older", Reserved({}, []), [], None, True), {}, "under an earlier policy"),
+        (250, Decision(POLICY.fingerprint, Reserved({}, []), [], None, True), {}, "changed since it was created"),
         (250, None, {"containerd": ["nri", "hook"]}, "the NRI plugin was away"),
         (250, None, {"containerd": ["runtime"]}, "a runtime or handler that is not wired"),
         (250, None, {"crio": ["runtime"]}, "containerd is not wired"),

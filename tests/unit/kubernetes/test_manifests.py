@@ -29,7 +29,7 @@ def test_kubectl_puts_the_image_in() -> None:
     built = subprocess.run(["kubectl", "kustomize", MANIFESTS], capture_output=True, text=True, timeout=60)
     assert built.returncode == 0, built.stderr
     (container,) = find(load(built.stdout), "DaemonSet")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "registry.example/reassert:0.3.0"
+    assert container["image"] == "registry.example/reassert:0.4.0"
 
 
 def test_the_image_is_made_of_what_is_there() -> None:

@@ -68,3 +68,15 @@ def test_what_cannot_be_looked_at_is_refused_whatever_the_failure_policy(
         assert devices_below(root, str(tmp_path), {1: SimpleNamespace(point=f"{tmp_path}/gone")}, CLOSED) == []
     finally:
         os.close(root)
+
+
+def test_device_that_reassert_put_there_itself_is_no_finding(tmp_path: Path) -> None:
+    os.mknod(tmp_path / "given", stat.S_IFCHR | 0o600, os.makedev(240, 0))
+    table: Any = {1: SimpleNamespace(point=f"{tmp_path}/given"), 2: SimpleNamespace(point=str(tmp_path))}
+    ours: Any = SimpleNamespace(**{**vars(CLOSED), "is_ours": lambda path: path == "/given"})
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        found = [len(devices_below(root, str(tmp_path), table, closed)) for closed in (CLOSED, ours)]
+    finally:
+        os.close(root)
+    assert found == [1, 0]

@@ -93,6 +93,26 @@ def test_source_edited_while_it_is_read_is_compiled_again(root_dir: Path, monkey
     assert file_key(status) != file_key(source.stat()) or content == source.read_bytes()
 
 
+def test_settings_of_the_file_are_in_the_header() -> None:
+    settings: dict[str, Any] = {
+        "mode": "Audit",
+        "failurePolicy": "Ignore",
+        "exclude": {"namespaces": ["a"], "containerTypes": ["sandbox"]},
+        "kubelet": {"root": "/k//"},
+        "allowedAnnotations": ["x/y"],
+    }
+    header = compile_bytes("p", document(A, **settings).encode()).header
+    assert [header[key] for key in ("mode", "failurePolicy", "excludedNamespaces", "excludedTypes", "kubeletRoot")] == [
+        *("Audit", "Ignore", ["a"], ["sandbox"], "/k"),
+    ]
+    assert header["allowedAnnotations"] == ["x/y"]
+
+
+def test_missing_source_is_told(root_dir: Path) -> None:
+    with pytest.raises(ReassertError, match="No such file"):
+        read_source(str(root_dir / "none"))
+
+
 def test_huge_source_is_refused_and_not_read_whole(root_dir: Path) -> None:
     source = root_dir / "policy.yaml"
     source.touch()

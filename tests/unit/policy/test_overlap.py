@@ -21,6 +21,7 @@ globs = st.text("ab*?", max_size=3)
 WEB = {"podSelector": {"matchLabels": {"tier": "web"}}}
 DB = {"podSelector": {"matchLabels": {"tier": "db"}}}
 SKIP = {"ifUnknown": "Skip"}
+NOT_DB = {"podSelector": {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["db"]}]}, **SKIP}
 
 
 @given(globs, globs)
@@ -44,6 +45,8 @@ def test_glob_that_covers_another_matches_all_that_the_other_matches(wide: str, 
         ({"images": ["r/*"]}, {"images": ["s/*"]}, False),
         (WEB, DB, True),  # under containerd nobody sees the labels: both count as met
         ({**WEB, **SKIP}, DB, False),
+        (NOT_DB, WEB, True),
+        (NOT_DB, {**WEB, **SKIP}, True),
         ({"containerTypes": ["init"]}, {"containerTypes": ["container"]}, True),
         ({"containerTypes": ["init"], **SKIP}, {"containerTypes": ["container"]}, False),
         ({"containerTypes": ["sandbox"]}, {"containerTypes": ["container"]}, False),

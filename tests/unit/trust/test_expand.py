@@ -15,7 +15,7 @@ from hook.policy.compiler import refresh, rule_to_line
 from hook.policy.model import Rule
 from hook.policy.show import effective, show
 from hook.trust import layout
-from hook.trust.expand import DEFAULTS, chosen, table
+from hook.trust.expand import DEFAULTS, chosen, entries, table
 from hook.trust.remedy import build_command
 from unit.support import container, document, lines, policy, rule
 
@@ -85,6 +85,12 @@ def test_own_entry_of_the_rule_replaces_the_one_of_trust() -> None:
     assert env_of(made)["PIP_CERT"] == BUNDLE  # an exact name has precedence over a pattern
     assert mounts_of(made)["/etc/ssl/certs"] == "/own"
     assert len(made.mounts) == 3
+
+
+def test_entry_names_every_stack_that_wants_it() -> None:
+    wanting = [stack.id for stack in chosen(COMPANY) if "SSL_CERT_FILE" in stack.env]
+    assert len(wanting) > 1
+    assert entries(COMPANY)[0]["SSL_CERT_FILE"][1] == ", ".join(wanting)
 
 
 def test_container_gets_the_entries() -> None:

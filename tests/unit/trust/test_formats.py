@@ -190,6 +190,29 @@ def test_the_hash_of_a_name_is_openssls(tmp_path: Path, name: x509.Name) -> None
     assert Certificate(made.der, Place("c")).hash == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "readable", "file"),
+    [
+        (
+            {"ORGANIZATION_NAME": "O", "ORGANIZATIONAL_UNIT_NAME": "U", "COMMON_NAME": "My CA (1)"},
+            "My CA (1)",
+            "My_CA_1",
+        ),
+        ({"ORGANIZATION_NAME": "O", "ORGANIZATIONAL_UNIT_NAME": "U"}, "U", "U"),
+        ({"COUNTRY_NAME": "DE", "ORGANIZATION_NAME": "O"}, "O", "O"),
+        ({"COUNTRY_NAME": "DE"}, "C=DE", "C_DE"),
+        ({"COMMON_NAME": "é"}, "é", "certificate"),
+        ({"COMMON_NAME": "x" * 60}, "x" * 60, "x" * 48),
+        ({}, "(no subject)", "no_subject"),
+    ],
+)
+def test_readable_name_and_file_of_a_certificate(name: dict[str, str], readable: str, file: str) -> None:
+    made = ca(x509.Name([x509.NameAttribute(getattr(x509.NameOID, kind), text) for kind, text in name.items()]))
+    found = Certificate(made.der, Place("c"))
+    assert (found.subject, found.issuer, found.self_issued) == (readable, readable, True)
+    assert found.file_name == f"{file}_{found.sha256[:8]}"
+
+
 def test_a_subject_cannot_write_lines_of_a_bundle(node: Node) -> None:
     """The comment above each certificate has its subject."""
     text = "x\n-----BEGIN CERTIFICATE-----\nAAAA\n\x1b[2J"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from hook.adapters.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
 from hook.exclusivefacts import Devices
 from hook.plan import Container, Plan, plan
+from hook.reserve import Edit
+from hook.reserve.annotations import DropAnnotation
+from hook.reserve.devices import PlaceDevice
 from unit.adapters.nri.support import RESPONSE
 from unit.support import POD, bind, policy
 
@@ -69,6 +73,48 @@ def test_a_container_either_gets_what_the_policy_wants_or_is_refused(
     final = [entry for entry in predicted_env(env, adjustment.env) if entry.partition("=")[0] == "GPU"]
     assert bool(denials) == (final != ([] if value is None else [f"GPU={value}"]))
     assert all("GPU" in denial.message and denial.rule == "gpu" for denial in denials)
+
+
+def test_absent_name_without_a_value_goes_with_what_else_is_set() -> None:
+    """NRI drops entries without `=` as soon as it sets a name; a name that must be absent it cannot be asked for."""
+    other = {"name": "other", "env": [{"name": "OTHER", "value": "1"}]}
+    container = Container(POD, ["GPU"], [])
+    adjustment, denials = adjust(planned(container, gpu(None), other), container, True)
+    assert (adjustment.env, denials) == ({"OTHER": "1"}, [])
+
+
+class Rlimit(Edit):
+    """Of a kind that NRI does not know."""
+
+    kind = "rlimit"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, ""),
+        ({"access": "rwm"}, "NRI cannot give the mknod access that /dev/gpu0 has"),
+        ({"access": "rwm", "type": "b"}, ""),
+        ({"before": "/dev/gpu0"}, ""),
+        ({"before": "/dev//gpu0"}, "the container has device /dev/gpu0 under another spelling of its path"),
+    ],
+)
+def test_device_is_asked_for_as_far_as_nri_can_give_it(more: dict[str, str], why: str) -> None:
+    device = {"path": "/dev/gpu0", "type": more.get("type", "c"), "major": 240, "minor": 0}
+    before: list[Any] = [{**device, "path": more["before"]}] if "before" in more else []
+    edit = PlaceDevice("gpu", "/dev/gpu0", device, more.get("access", "rw"), before, "vendor.com/gpu")
+    decided: Any = SimpleNamespace(edits=[edit])
+    adjustment, denials = adjust(decided, Container(POD, [], []), True)
+    assert (adjustment.devices, [denial.message for denial in denials]) == ([device], [why] if why else [])
+
+
+def test_edit_of_another_kind_is_refused_and_an_annotation_is_not() -> None:
+    decided: Any = SimpleNamespace(edits=[Rlimit("r", "NOFILE"), DropAnnotation("a", "x", "1")])
+    adjustment, denials = adjust(decided, Container(POD, [], []), True)
+    assert adjustment.annotations == ["x"]
+    assert [str(denial) for denial in denials] == [
+        "rule r: rlimit NOFILE is not what the policy wants, and NRI cannot change it"
+    ]
 
 
 @pytest.fixture

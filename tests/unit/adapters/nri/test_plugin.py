@@ -216,6 +216,7 @@ def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path, monke
         wait_until(lambda: told[-1:] == [False])
         for _ in range(2):
             assert plugin.peer.response()[1].status.code == 7
+        assert sum(thread.name == "reader" for thread in threading.enumerate()) == 2, "one is stuck, one reads"
         go.set()
         wait_until(lambda: told[-1:] == [True])
         assert plugin.plugin._stuck == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -124,12 +125,21 @@ def test_event_of_the_last_answer_is_written_before_it_ends(root_dir: Path, agen
 
 
 def test_a_policy_that_the_runtime_brings_counts_for_its_connection(process: Process) -> None:
+    """Until it is compiled, which can take longer than a runtime waits, containers are refused."""
     process.start()
     process.listen()
     broken = "broken: ["
     for config, wanted in ((POLICY.replace("void", "brought"), "brought"), (broken, "brought"), ("", "void")):
-        peer = process.accept(config)
-        answer = peer.call("CreateContainer", create_request(["GPU=all"]))
+        peer = Peer(process.runtime.accept()[0])  # the plugin has compiled its own policy
+        with open(process.directory / "store" / ".lock", "r+b") as lock:
+            if wanted == "brought":
+                fcntl.lockf(lock, fcntl.LOCK_EX)  # nothing is compiled
+            assert peer.take_in(config=config) == 8
+            answer = peer.call("CreateContainer", create_request(["GPU=all"]))
+        assert answer.status.code or config in (broken, "")
+        while answer.status.code:
+            assert "it has not been read yet" in answer.status.message
+            answer = peer.call("CreateContainer", create_request(["GPU=all"]))
         assert RESPONSE.FromString(answer.payload).adjust.env[0].value == wanted
         peer.socket.close()
 

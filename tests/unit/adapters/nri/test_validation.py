@@ -226,17 +226,29 @@ def test_device_of_another_plugin_that_was_not_allocated_is_refused(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hook.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
-    node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 0}
-    devices = [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]
+    node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 7}
+    nodes = [node, {**node, "path": "/dev/x", "permissions": "r"}, {"path": "/dev/y", "hostPath": "/dev/null"}]
+    devices = [{"name": "0", "containerEdits": {"deviceNodes": nodes}}]
     (root_dir / "v.json").write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/gpu", "devices": devices}))
     text = document({"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}, kubelet={"root": str(root_dir)})
     asked = {"CDI_devices": [{"name": "v.com/gpu=0"}]}, {"linux": {"devices": [node]}}
     owners = owned(CDI, "v.com/gpu=0"), owned(DEVICES, "/dev/gpu0")
+    null = {"type": "c", "major": 1, "minor": 3}
+    injected = [node, {**node, "path": "/dev/x"}, {"path": "/dev/y", **null}]
+    numbers = {key: node[key] for key in null}
+    rules = [{**numbers, "access": "rwm"}, {**numbers, "access": "r"}, {**null, "access": "rwm"}]
+    for adjust, made, allowed in (
+        (asked[0], injected, rules),
+        (asked[1], [node], [{**numbers, "access": "rw"}]),
+    ):
+        create = create_request([])
+        merged = Merged(VALIDATE(pod=create.pod, container=create.container, adjust=adjust))
+        assert (merged.devices, merged.device_rules) == (made, [{"allow": True, **rule} for rule in allowed])
     for adjust, owner in zip(asked, owners, strict=True):
         with running(root_dir, text, version=KNOWN) as plugin:
             assert not plugin.validate(create_request([]), adjust={}).reject
             answer = plugin.validate(create_request([]), adjust=adjust, owners=owner)
-            assert "rule gpu: not allocated: device /dev/gpu0 (c 240:0) is in the container after the" in answer.reason
+            assert "rule gpu: not allocated: device /dev/gpu0 (c 240:7) is in the container after the" in answer.reason
             assert "plugin 20-late" in answer.reason
             assert answer.reject
 

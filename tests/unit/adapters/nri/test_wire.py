@@ -26,9 +26,12 @@ def fed(chunks: list[bytes]) -> list[tuple[int, ttrpc.Message]]:
 
 
 def test_a_cut_at_every_byte_changes_nothing() -> None:
-    wire = frames(PLUGIN, message(1, CONFIGURE)) + frames(RUNTIME, message(1, b"x" * 5000, ttrpc.RESPONSE))
+    """Also where the rest looks like a whole request: a container's env can hold one."""
+    request = frames(PLUGIN, message(1, CONFIGURE))
+    payload = b"x" * 5000 + request
+    wire = request + frames(RUNTIME, message(1, payload, ttrpc.RESPONSE))
     whole = fed([wire])
-    assert [(stream, len(arrived.payload)) for stream, arrived in whole] == [(PLUGIN, len(CONFIGURE)), (RUNTIME, 5000)]
+    assert [(stream, arrived.payload) for stream, arrived in whole] == [(PLUGIN, CONFIGURE), (RUNTIME, payload)]
     for at in range(len(wire) + 1):
         assert fed([wire[:at], wire[at:]]) == whole
     assert fed([bytes([byte]) for byte in wire]) == whole

@@ -1,0 +1,445 @@
+"""The agent over a socket: which clients it listens to, what it answers, and when it changes nothing."""
+
+from __future__ import annotations
+
+import _socket
+import array
+import json
+import os
+import select
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import __version__
+from hook.adapters import hook as hooks
+from hook.adapters.nri.metrics import NoMetrics
+from hook.agent import protocol
+from hook.agent.clients import Client, Clients, Job, Kernel
+from hook.agent.cold import GoCold
+from hook.agent.listener import listener_at
+from hook.agent.memory import Memory
+from hook.agent.tally import Tally
+from hook.agent.work import answer
+from hook.base.errors import ReassertError, Usage
+from hook.linux.mountns import own_directories
+from hook.policy.compiler import refresh
+from unit.linux.test_look import Node
+from unit.support import CONTAINERD, ROOT, config, document
+
+pytestmark = pytest.mark.root
+
+Fixed = dict[str, Any]
+UCRED = struct.Struct("3i")
+
+
+class Agent:
+    """Its socket and a node of its own. The policy sets CA; it mounts a directory at /etc/ssl in namespace team-ca."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.bundle, self.ca = directory, directory / "bundle", directory / "node" / "ca"
+        self.bundle.mkdir()
+        self.config = self.bundle / "config.json"
+        self.node = Node(directory / "node")
+        mount = {"mountPath": "/etc/ssl", "hostPath": str(self.node.source)}
+        env = {"name": "env", "env": [{"name": "CA", "value": "/ca.pem"}]}
+        rules = env, {"name": "ca", "match": {"namespaces": ["team-ca"]}, "mounts": [mount]}
+        (directory / "policy").write_text(document(*rules))
+        refresh(f"{directory}/policy", f"{directory}/store")
+        self.memory = Memory(f"{directory}/policy", f"{directory}/store", f"{directory}/events")
+        self.tally = Tally(NoMetrics())
+        self.poll = select.epoll()
+        self.path = f"{directory}/run/sock"
+        self.listener, self.ours = listener_at(self.path)
+        self.clients = Clients(self.listener, self.poll, self.tally, lambda: b"status")
+        self.front = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)  # waits
+        self._thread = ThreadPoolExecutor(1)
+        self._thread.submit(own_directories).result()
+
+    def frame(self, *arguments: str, kind: str = "runtime", **other: str) -> bytes:
+        """A request as front sends it."""
+        paths = (self.memory.source, self.memory.directory, self.memory.events)
+        named = dict(zip(("policy", "store", "events"), paths, strict=True)) | {"version": __version__} | other
+        head = [protocol.REQUEST.decode(), named["version"], kind, "/real", *(named[k] for k in ("policy", "store"))]
+        return ("\0".join([*head, named["events"], "", "", *arguments]) + "\0").encode()
+
+    def connected(self, frame: bytes | None = None, *fds: int) -> socket.socket:
+        """A connection, with what was sent."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(60)
+        connection.connect(self.path)
+        if frame is not None:
+            connection.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+        return connection
+
+    def take(self) -> Job | None:
+        """What the next ready descriptor brings."""
+        [(fd, _)] = self.poll.poll(60, 1)
+        return self.clients.take(fd)
+
+    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False) -> bytes:
+        """The answer to a request. Raises GoCold. `late`: its age in seconds."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            client = Client(ours, self.front.pid, 0o22)
+            client.began -= late
+            if hung_up:
+                theirs.close()
+            request = protocol.Request(frame)
+            return self._thread.submit(answer, self.memory, request, client, given).result()
+
+    def write(self, **fields: Any) -> str:
+        """Write config.json; its text."""
+        text = json.dumps(config(["CA=/tmp/x"], **fields))
+        self.config.write_text(text)
+        return text
+
+    def close(self) -> None:
+        """End the threads and front."""
+        self.front.communicate()
+        self.clients.close()
+        self._thread.shutdown()
+        self.node.close()
+
+
+@pytest.fixture
+def agent(root_dir: Path) -> Iterator[Agent]:
+    agent = Agent(root_dir)
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def here(agent: Agent) -> Iterator[int]:
+    fd = os.open(agent.bundle, os.O_PATH)
+    yield fd
+    os.close(fd)
+
+
+def cold(work: Callable[..., object], *given: Any, **more: Any) -> str:
+    """Why the agent does not answer."""
+    with pytest.raises(GoCold) as caught:
+        work(*given, **more)
+    return str(caught.value)
+
+
+# -- clients
+
+
+def test_request_with_its_descriptor_is_taken_and_its_caller_known(agent: Agent, here: int) -> None:
+    mask = os.umask(0o27)
+    try:
+        with agent.connected(agent.frame("create", "0a"), here):
+            job = agent.take()
+    finally:
+        os.umask(mask)
+    assert job is not None
+    assert (job.client.pid, job.client.umask, job.request.arguments) == (os.getpid(), 0o27, ["create", "0a"])
+    assert os.path.samestat(os.fstat(job.given), os.fstat(here))
+    assert not os.get_inheritable(job.given)
+    os.close(job.given)
+
+
+def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None:
+    with agent.connected() as connection:
+        assert agent.take() is None
+        assert agent.poll.poll(0) == []
+        connection.sendmsg(
+            [agent.frame("create", "0a")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [here]))]
+        )
+        job = agent.take()
+        assert job is not None
+        os.close(job.given)
+        agent.clients.expire()  # it is silent no longer
+        assert agent.tally.as_json()["dropped"] == 0
+
+
+def test_status_is_answered(agent: Agent) -> None:
+    with agent.connected(protocol.STATUS) as connection:
+        assert agent.take() is None
+        assert (connection.recv(100), connection.recv(100)) == (b"status", b"")
+
+
+@pytest.mark.parametrize(
+    ("frame", "count", "why"),
+    [
+        (b"x", 1, "not a request"),
+        (b"", 1, "closed without a request"),
+        (None, 0, "the request has no descriptor"),
+        (b"x" * (protocol.LIMIT + 1), 1, "the request is too large"),
+    ],
+)
+def test_client_that_no_front_can_be_is_dropped(
+    agent: Agent, here: int, frame: bytes | None, count: int, why: str
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with agent.connected(agent.frame("create", "0a") if frame is None else frame, *[here] * count) as connection:
+        assert agent.take() is None
+        assert connection.recv(100) == b""
+    assert agent.tally.new_drops() == {why: 1}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_silent_client_is_dropped_after_a_second_and_not_before(agent: Agent) -> None:
+    with agent.connected() as connection:
+        assert agent.take() is None
+        began = time.monotonic()
+        while not agent.tally.as_json()["dropped"]:
+            agent.clients.expire()
+            time.sleep(0.01)
+        assert time.monotonic() - began > protocol.SECONDS - 0.1
+        assert connection.recv(100) == b""
+    assert agent.tally.new_drops() == {"no request within a second": 1}
+
+
+CALL = """import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[1])
+sys.stdout.buffer.write(s.recv(1000))"""
+
+
+@pytest.mark.parametrize(
+    ("other", "is_trusted"),
+    [
+        ([], True),
+        (["unshare", "--mount"], False),
+        (["unshare", "--user", "--map-root-user"], False),
+        (["unshare", "--pid", "--fork"], False),
+        (["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"], False),
+    ],
+    ids=lambda other: " ".join(other[:2]) if isinstance(other, list) else None,
+)
+def test_caller_needs_the_agents_rights_and_namespaces(root_dir: Path, other: list[str], is_trusted: bool) -> None:
+    with closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)) as listener:
+        listener.bind(f"{root_dir}/sock")
+        listener.listen()
+        command = [*other, sys.executable, "-c", CALL, f"{root_dir}/sock"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, umask=0o31) as process:
+            connection = _socket.socket(fileno=listener._accept()[0])
+            pid = UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, UCRED.size))[0]
+            assert Kernel().umask_of(connection, pid) == (0o31 if is_trusted else None)
+            assert Kernel().umask_of(connection, 1 << 30) is None
+            connection.send(b"x")
+            assert process.communicate(timeout=60)[0] == b"x"
+            assert Kernel().umask_of(connection, pid) is None, "it has ended"
+            connection.close()
+
+
+@pytest.mark.users
+def test_another_user_is_dropped(agent: Agent) -> None:
+    for path in (agent.directory / "run", Path(agent.path)):
+        path.chmod(0o777)
+    with subprocess.Popen(["/usr/bin/python3", "-c", CALL, agent.path], user=65534, stdout=subprocess.PIPE) as process:
+        assert agent.take() is None
+        assert process.communicate(timeout=60)[0] == b""
+    assert agent.tally.new_drops() == {"uid 65534 is not root": 1}
+
+
+# -- the listening socket
+
+
+def test_only_root_reaches_the_socket(agent: Agent) -> None:
+    assert agent.ours
+    assert stat.S_IMODE(os.stat(agent.path).st_mode) == 0o600
+    assert stat.S_IMODE((agent.directory / "run").stat().st_mode) == 0o700
+    assert os.listdir(agent.directory / "run") == ["sock"]
+
+
+def test_path_that_is_not_free_or_safe_is_told(agent: Agent) -> None:
+    run = agent.directory / "run"
+    with pytest.raises(ReassertError, match="another agent listens on this socket"):
+        listener_at(agent.path)
+    agent.listener.close()
+    listener, ours = listener_at(agent.path)  # nobody listens any more
+    listener.close()
+    assert ours
+    for make, kind in ((Path.touch, "file"), (Path.mkdir, "directory")):
+        make(run / kind)
+        with pytest.raises(ReassertError, match=f"{kind} is a {kind}, not the agent's socket"):
+            listener_at(f"{run}/{kind}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.bind(f"{run}/stranger")
+        stranger.listen()
+        with pytest.raises(ReassertError, match="another program uses this socket"):
+            listener_at(f"{run}/stranger")
+    run.chmod(0o750)
+    with pytest.raises(ReassertError, match="must be a directory that only root may use"):
+        listener_at(agent.path)
+    with pytest.raises(Usage, match="at most 107 bytes"):
+        listener_at("/" + "x" * 107)
+
+
+LISTEN = """import os, sys
+sys.path.insert(0, sys.argv[1])
+from hook.agent.listener import listener_at
+try:
+    listener, ours = listener_at(sys.argv[2])
+    print(ours, listener.fileno(), listener.get_inheritable(), "LISTEN_PID" in os.environ or "LISTEN_FDS" in os.environ)
+except Exception as error:
+    print(error)"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "found"),
+    [
+        (socket.SOCK_SEQPACKET, "LISTEN_FDS=1 LISTEN_PID=$$", "False 3 False False"),
+        (socket.SOCK_STREAM, "LISTEN_FDS=1 LISTEN_PID=$$", "the socket unit has to have ListenSequentialPacket="),
+        (socket.SOCK_SEQPACKET, "LISTEN_FDS=2 LISTEN_PID=$$", "another agent listens on this socket"),
+        (socket.SOCK_SEQPACKET, "LISTEN_FDS=1 LISTEN_PID=1", "another agent listens on this socket"),
+    ],
+)
+def test_systemds_socket_is_taken_over_and_not_removed(
+    agent: Agent, kind: socket.SocketKind, given: str, found: str
+) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as listener:
+        listener.bind(f"{agent.directory}/run/systemds")
+        listener.listen()
+        script = f'exec 3<&"$1"; shift; {given} exec "$@"'
+        command = [
+            "bash",
+            "-c",
+            script,
+            "x",
+            str(listener.fileno()),
+            sys.executable,
+            "-c",
+            LISTEN,
+            str(ROOT),
+            agent.path,
+        ]
+        done = subprocess.run(command, pass_fds=[listener.fileno()], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(f"{found}\n"), done
+
+
+# -- answers
+
+
+def test_create_is_corrected_and_the_real_runtime_runs(agent: Agent, here: int) -> None:
+    for at in (str(agent.bundle), ".", str(agent.bundle)):
+        agent.write()
+        before = len(os.listdir("/proc/self/fd"))
+        found = agent.ask(agent.frame("create", "--bundle", at, "0a"), here)
+        assert found == protocol.go()
+        assert json.loads(agent.config.read_text())["process"]["env"] == ["CA=/ca.pem"]
+        assert len(os.listdir("/proc/self/fd")) == before
+    told = [json.loads(line) for line in Path(agent.memory.events).read_text().splitlines()]
+    assert [event["start"] for event in told] == ["warm"] * 3
+    assert os.listdir(agent.bundle) == ["config.json"]
+    assert agent.ask(agent.frame("--version"), here) == protocol.go()
+
+
+def test_refusal_has_the_words_and_the_status_of_a_cold_start(agent: Agent, here: int) -> None:
+    agent.config.write_text("{")
+    found = agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here)
+    head, _, said = found.partition(b"\0R\x01")
+    assert head == protocol.ANSWER
+    assert said.startswith(b"reassert: refused ")
+
+
+@pytest.mark.parametrize(
+    ("other", "how", "reason"),
+    [
+        ({"version": "0"}, {}, "version"),
+        ({"policy": "/other"}, {}, "options"),
+        ({"store": "/other"}, {}, "options"),
+        ({"events": "/other"}, {}, "options"),
+        ({}, {"late": protocol.SECONDS}, "late"),
+        ({}, {"hung_up": True}, "late"),
+    ],
+)
+def test_agent_that_must_not_answer_changes_nothing(
+    agent: Agent, here: int, other: Fixed, how: Fixed, reason: str
+) -> None:
+    before = agent.write()
+    frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", **other)
+    assert cold(agent.ask, frame, here, **how) == reason
+    assert (agent.config.read_text(), os.listdir(agent.bundle)) == (before, ["config.json"])
+
+
+def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Agent, here: int) -> None:
+    agent.write()
+    (agent.directory / "cwd").symlink_to("/proc/self/cwd")
+    os.mkfifo(agent.directory / "fifo")
+    (agent.directory / "0a").mkdir()
+    labels = {"labels": [f"bundle={agent.bundle}"]}
+    (agent.directory / "0a/state.json").write_text(json.dumps({"config": labels}))
+    assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
+    for arguments, reason in (
+        (["create", "--bundle", "/proc/self/cwd", "0a"], "path"),
+        (["create", "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
+        (["--root", f"{agent.directory}/cwd", "exec", "--process", "/p", "0a"], "path"),
+        (["exec", "--process", "/proc/self/fd/0", "0a"], "path"),
+        (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
+        (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
+    ):
+        assert cold(agent.ask, agent.frame(*arguments), here) == reason, arguments
+    agent.config.write_text("{")
+    refused = ["create", "--bundle", str(agent.bundle), "0a"]
+    assert cold(agent.ask, agent.frame("--log", "/proc/self/fd/1", *refused), here) == "path"
+    with agent.config.open("a") as file:
+        file.write(" " * (4 << 20))
+    assert cold(agent.ask, agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == "size"
+
+
+# -- hooks
+
+
+def state(agent: Agent, **process: Any) -> bytes:
+    """What the runtime gives a hook on stdin, for a container of namespace team-ca that lacks the mount."""
+    annotations = {**CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "team-ca"}
+    made = config(["CA=/ca.pem"], annotations=annotations, root={"path": str(agent.node.rootfs)})
+    made["process"] |= process
+    agent.config.write_text(json.dumps(made))
+    return json.dumps({"id": "0a", "pid": agent.node.pid, "bundle": str(agent.bundle)}).encode()
+
+
+def hook(agent: Agent, stage: str, given: bytes) -> bytes:
+    """The answer to a hook."""
+    fd = os.memfd_create("stdin")
+    try:
+        os.write(fd, given)
+        return agent.ask(agent.frame(stage, kind="hook"), fd)
+    finally:
+        os.close(fd)
+
+
+def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
+    """An agent that is late could mount after front gave up."""
+    given = state(agent)
+    assert cold(hook, agent, "createRuntime", given) == "mount"
+    assert not agent.node.rows("/etc/ssl")  # nor by an agent that is late
+
+    class Caller(hooks.HookCaller):
+        def state(self) -> bytes:
+            return given
+
+    where = [f"--{name}={getattr(agent.memory, of)}" for name, of in WHERE]
+    arguments = hooks.options_of([*where, "createRuntime"]), Caller({})
+    assert agent._thread.submit(hooks.run, *arguments).result() == 0
+    assert len(agent.node.rows("/etc/ssl")) == 1
+    assert cold(hook, agent, "createRuntime", given) == "mount"  # read-only for a container that can remount
+    given = state(agent, capabilities={"bounding": []})
+    assert hook(agent, "createRuntime", given) == protocol.go()
+    assert cold(hook, agent, "createRuntime", given + b" " * (4 << 20)) == "size"
+    assert cold(hook, agent, "createRuntime", given.replace(str(agent.bundle).encode(), b"/")) == "bundle"
+    for stage, reason in (("createContainer", "stage"), ("precreate", "stage"), ("none", "options")):
+        assert cold(hook, agent, stage, given) == reason
+
+
+WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
+
+
+@pytest.mark.parametrize("given", [b"", b"[]", b'{"bundle": "b", "pid": 1}', b'{"bundle": "/b", "pid": "1"}', b"{"])
+def test_hook_without_a_state_refuses(agent: Agent, given: bytes) -> None:
+    found = hook(agent, "createRuntime", given)
+    assert found.startswith(protocol.ANSWER + b"\0R\x01reassert: refused a container: the OCI state on stdin")

@@ -1,0 +1,355 @@
+"""A container's mounts as hook.linux.look finds them, in a mount namespace with real mounts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.container.spec import Spec
+from hook.linux.idmap import protect
+from hook.linux.look import View, look
+from hook.linux.mountns import own_directories
+from hook.linux.walk import Row, mount_table
+from hook.reserve.mounts import PlaceMount
+from unit.support import spec
+
+pytestmark = pytest.mark.root
+
+CLONE_NEWNS, MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 12, 1 << 14, 1 << 17, 1 << 18
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Stop(Exception):
+    """The caller does not want anything to be mounted."""
+
+
+def stop() -> None:
+    raise Stop
+
+
+class Node:
+    """A thread with a mount namespace, in which `rootfs` is a container's root: `pid` is the thread's.
+
+    `source`: the directory of the node that is reserved. `share`: a file system of the node.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.rootfs, self.source, self.share = directory / "rootfs", directory / "ca", directory / "share"
+        for path in (self.rootfs, self.source / "sub", self.share):
+            path.mkdir(parents=True)
+        self._thread = ThreadPoolExecutor(1)
+        self._caller = ThreadPoolExecutor(1)
+        self.pid: int = self._thread.submit(self._begin).result()
+        self._caller.submit(own_directories).result()
+
+    def _begin(self) -> int:
+        own_directories()
+        assert libc.unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
+        self._call("none", Path("/"), MS_REC | MS_PRIVATE)
+        self._call("tmpfs", self.share, 0, "tmpfs")
+        self._call(self.rootfs, self.rootfs, MS_BIND)
+        for name in ("etc/ssl/sub", "etc/other", "vol", "masked"):
+            (self.rootfs / name).mkdir(parents=True)
+        for name in ("a", "b"):
+            (self.share / name).mkdir()
+        return threading.get_native_id()
+
+    @staticmethod
+    def _call(source: object, target: Path, flags: int, kind: str = "") -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        given = [str(value).encode() for value in (source, target, kind)]
+        assert libc.mount(*given, ctypes.c_ulong(flags), None) == 0, os.strerror(ctypes.get_errno())
+
+    def mount(self, at: str, source: object = "tmpfs", flags: int = MS_BIND | MS_REC) -> None:
+        """Mount a directory, or a tmpfs, at a path of the container; of the node, if it begins with the directory."""
+        target = Path(at) if Path(at).is_relative_to(self.source) else Path(f"{self.rootfs}{at}")
+        kind = "tmpfs" if source == "tmpfs" else ""
+        self._thread.submit(self._call, source, target, 0 if kind else flags, kind).result()
+
+    def within(self, work: Callable[[], Any]) -> Any:
+        """The result of a function, called by a process of the container."""
+        return self._thread.submit(work).result()
+
+    def edit(self, at: str = "/etc/ssl", *options: str, **more: Any) -> PlaceMount:
+        """A reserved mount."""
+        mount = {"destination": at, "type": "bind", "source": str(self.source), "options": ["rbind", *options]}
+        companions = more.pop("companions", frozenset())
+        return PlaceMount("ca", at, more.pop("mount", mount), companions, [], **more)
+
+    def look(self, *edits: PlaceMount, of: Spec | None = None, before: Callable[[], None] = stop) -> list[str]:
+        """Why the container must not start."""
+        found = self._caller.submit(look, self.pid, str(self.rootfs), edits, of or spec(), before).result()
+        return [reason.message for reason in found[1]]
+
+    def problems(self, *edits: PlaceMount, forget: str = "none") -> list[str]:
+        """The same, of a look whose table of mounts was read before one of them was made."""
+
+        def work() -> list[str]:
+            root = os.open(self.rootfs, os.O_PATH)
+            try:
+                table = {n: row for n, row in mount_table(self.pid).items() if row.point != f"{self.rootfs}{forget}"}
+                sources = {edit.name: os.stat(edit.source()) for edit in edits}
+                return [str(problem) for _, problem in View(root, table, spec(), sources).problems(edits)]
+            finally:
+                os.close(root)
+
+        return list(self.within(work))
+
+    def rows(self, at: str) -> list[Row]:
+        """The mounts at a path of the container."""
+        return [row for row in mount_table(self.pid).values() if row.point == f"{self.rootfs}{at}"]
+
+    def close(self) -> None:
+        """End the threads, and the namespace with them."""
+        self._thread.shutdown()
+        self._caller.shutdown()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        yield node
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        node.close()
+
+
+def test_mount_in_place_is_found_and_what_is_missing_is_placed_unless_the_caller_objects(node: Node) -> None:
+    edit = node.edit("/etc/ssl", "ro")
+    with pytest.raises(Stop):
+        node.look(edit)
+    assert not node.rows("/etc/ssl")
+    assert node.look(edit, before=lambda: None) == []
+    assert ["ro" in row.options for row in node.rows("/etc/ssl")] == [True]
+    assert node.look(edit) == []
+    with pytest.raises(Stop):
+        node._caller.submit(protect, node.pid, str(node.rootfs), [edit], spec(), stop).result()
+    node.mount("/etc/ssl", node.share)
+    with pytest.raises(Stop):
+        node.look(edit)  # another directory
+
+
+def test_read_only_is_made_so_below_too(node: Node) -> None:
+    node.mount(f"{node.source}/sub")
+    node.mount("/etc/ssl", node.source)
+    node.mount("/etc/other", node.source)
+    assert node.look(node.edit("/etc/ssl", "ro"), node.edit("/etc/other")) == []
+    for at, wanted in (("/etc/ssl", True), ("/etc/ssl/sub", True), ("/etc/other", False), ("/etc/other/sub", False)):
+        assert ["ro" in row.options for row in node.rows(at)] == [wanted], at
+
+
+def test_read_only_is_not_what_allow_below_lets_through(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    node.mount("/etc/ssl/sub")
+    assert node.look(node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
+    assert ["ro" in row.options for at in ("/etc/ssl", "/etc/ssl/sub") for row in node.rows(at)] == [True, False]
+
+
+def test_mount_that_came_meanwhile_is_not_trusted(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    assert node.problems(node.edit()) == []
+    assert node.problems(node.edit(), forget="/etc/ssl") == [
+        "/etc/ssl in the image leads through a mount that came meanwhile"
+    ]
+
+
+def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    assert node.look(node.edit(str(node.share), mount=None)) == [], "it is a mount of the node"
+    node.mount("/", node.share)
+    assert node.problems(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
+    for _ in range(2):
+        assert node.look(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
+        node.within(lambda: libc.umount2(str(node.rootfs).encode(), 2))  # MNT_DETACH
+        node.within(lambda: libc.umount2(str(node.rootfs).encode(), 2))
+        node.mount("/", node.share)  # in its place
+
+
+@pytest.mark.parametrize(
+    ("mounts", "more", "why"),
+    [
+        ([("/etc", "tmpfs"), ("/etc/ssl", "ca")], {}, "mount /etc is a volume above the reserved mount /etc/ssl"),
+        ([("/etc", "tmpfs"), ("/etc/ssl", "ca")], {"volumes_above": True}, ""),
+        ([("/etc/ssl", "ca"), ("/etc/ssl", "ca")], {}, ""),  # an earlier copy
+        ([("/etc/ssl", "tmpfs"), ("/etc/ssl", "ca")], {}, "mount /etc/ssl is a volume above"),
+        ([("/etc/ssl", "share/a"), ("/etc/ssl", "ca")], {"volumes_above": True}, ""),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {}, "place"),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/etc/ssl/sub"})}, ""),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub/x", "tmpfs")], {"companions": frozenset({"/etc/ssl/sub"})}, ""),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/etc/ssl/x"})}, "mounted below"),
+        ([("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {"companions": frozenset({"/opt"})}, "place"),
+        ([], {"at": "/etc/none"}, "place"),
+        ([("/vol", "/proc")], {"at": "/vol/sys"}, "/vol/sys in the image leads through /vol, a proc file system"),
+        # a mount of the node below the source: it came along, it did not, another one is there
+        ([("ca/sub", "share/a"), ("/etc/ssl", "ca")], {}, ""),
+        ([("/etc/ssl", "ca"), ("ca/sub", "share/a")], {}, "place"),
+        ([("ca/sub", "share/a"), ("/etc/ssl", "ca"), ("/etc/ssl/sub", "share/b")], {}, "place"),
+        ([("ca/sub", "tmpfs"), ("/etc/ssl", "ca"), ("/etc/ssl/sub", "tmpfs")], {}, "place"),
+        ([("ca/sub", "share/a"), ("/etc/ssl", "ca"), ("/etc/other", "share/a")], {}, ""),
+        # nothing may be mounted
+        ([], {"mount": None}, ""),
+        ([("/etc/other", "tmpfs")], {"mount": None}, ""),
+        ([("/vol", "tmpfs")], {"at": "/vol/x", "mount": None}, ""),
+        ([("/etc/ssl", "tmpfs")], {"mount": None}, "/etc/ssl is mounted, and nothing may be mounted at /etc/ssl"),
+        ([("/etc/ssl/sub", "tmpfs")], {"mount": None}, "/etc/ssl/sub is mounted, and nothing may be mounted"),
+        ([("/etc/ssl/sub", "tmpfs")], {"mount": None, "companions": frozenset({"/etc/ssl/sub"})}, ""),
+        ([("/etc/ssl/sub/x", "tmpfs")], {"mount": None, "companions": frozenset({"/etc/ssl/sub"})}, ""),
+    ],
+)
+def test_mounts_around_a_reserved_one(node: Node, mounts: list[Any], more: dict[str, Any], why: str) -> None:
+    """`place`: placing the reserved mount once more corrects it."""
+    top = node.source.parent
+    for at, source in mounts:
+        node.mount(at if at.startswith("/") else f"{top}/{at}", source if source == "tmpfs" else top / source)
+    if why == "place":
+        with pytest.raises(Stop):
+            node.look(node.edit(**more))
+    else:
+        found = node.look(node.edit(**more))
+        assert len(found) == bool(why)
+        assert why in "".join(found)
+
+
+def test_what_placing_did_not_correct_is_refused(node: Node) -> None:
+    node.within((node.rootfs / "etc/file").touch)
+    node.within(lambda: (node.rootfs / "etc/link").symlink_to("/proc/self"))
+    missing, astray, file = node.edit("/etc/other"), node.edit("/etc/link"), node.edit("/etc/file")
+    assert len(node.look(missing, astray)) == 1, "and nothing is placed"
+    assert "leads to /proc/self" in node.look(missing, astray)[0]
+    assert len(found := node.look(file, before=lambda: None)) == 1
+    assert "/etc/file" in found[0]
+    assert "is not" not in found[0], "why it could not be placed"
+    node.mount("/etc/ssl")
+    assert "mount /etc/ssl is a volume above" in "".join(node.look(node.edit(), before=lambda: None))
+    shadowed = [node.edit("/vol/sub", volumes_above=True), node.edit("/vol")]  # the second one hides the first
+    why = "/vol/sub in the image does not lead to the reserved mount (a symbolic link?)"
+    assert node.look(*shadowed, before=lambda: None) == [why]
+
+
+def test_what_rbind_leaves_out_is_not_missed(node: Node) -> None:
+    """What is unbindable, with all below it; and the container's own tree, which came later."""
+    node.mount(f"{node.source}/sub")
+    node.mount(f"{node.source}/sub/below")
+    node.mount(f"{node.source}/sub", "none", MS_UNBINDABLE)
+    node.mount("/etc/ssl", node.source)
+    assert node.look(node.edit()) == []
+    node.mount(f"{node.source}/later")
+    plain = {"destination": "/etc/ssl", "source": str(node.source), "options": ["bind"]}
+    assert node.look(node.edit(mount=plain)) == []
+    for companion, is_missed in (("/etc/ssl/later", False), ("/etc/ssl/lat", True)):
+        edit = node.edit(companions=frozenset({companion}))
+        with pytest.raises(Stop) if is_missed else nullcontext():
+            assert node.look(edit) == []
+    top = node.source.parent
+    whole = {"destination": "/vol", "source": str(top), "options": ["rbind"]}
+    node.mount("/vol", top)
+    assert node.look(node.edit("/vol", mount=whole)) == []
+
+
+def test_link_in_a_volume_leads_to_no_reserved_mount(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    node.mount("/vol")
+    node.within(lambda: (node.rootfs / "vol/link").symlink_to("/etc/ssl"))
+    assert "mount /vol is a volume above the reserved mount /vol/link" in "".join(node.look(node.edit("/vol/link")))
+    assert node.look(node.edit("/vol/link", volumes_above=True)) == []
+
+
+def test_directory_that_another_mount_brought_is_not_the_reserved_one(node: Node) -> None:
+    node.mount("/vol", node.source)
+    source = {"destination": "/vol/sub", "source": f"{node.source}/sub", "options": ["rbind"]}
+    with pytest.raises(Stop):
+        node.look(node.edit("/vol/sub", mount=source, volumes_above=True))
+
+
+def test_reserved_mount_below_another_one_is_no_stranger_there(node: Node) -> None:
+    node.mount("/etc/ssl", node.source)
+    node.mount("/etc/ssl/sub", node.source)
+    assert node.look(node.edit(), node.edit("/etc/ssl/sub")) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("/", "/etc/link in the image leads to the container's root"),
+        ("/proc/self", "/etc/link in the image leads to /proc/self, in a tree that the runtime builds"),
+        ("/etc/ssl", ""),
+        ("link", "/etc/link in the image cannot be reached: Too many levels of symbolic links"),
+    ],
+)
+def test_link_of_the_image_at_the_reserved_path(node: Node, target: str, why: str) -> None:
+    node.within(lambda: (node.rootfs / "etc/link").symlink_to(target))
+    node.mount("/etc/ssl", node.source)
+    assert node.look(node.edit("/etc/link")) == ([why] if why else [])
+
+
+TO_IT = "of the container leads to the reserved mount /etc/ssl"
+IN_VOLUME = "of the container is in the volume /vol, in which others can lead it to a reserved mount"
+
+
+@pytest.mark.parametrize(
+    ("more", "link", "why"),
+    [
+        ({"linux": {"maskedPaths": ["/masked"]}}, ("masked/x", "/etc/ssl"), ""),
+        ({"linux": {"maskedPaths": ["/masked/x"]}}, ("masked/x", "/etc/other"), ""),
+        ({"linux": {"maskedPaths": ["/masked/x"]}}, ("masked/x", "/etc/ssl"), f"masked path /masked/x {TO_IT}"),
+        ({"linux": {"maskedPaths": ["/masked/x"]}}, ("masked/x", "/etc/ssl/sub"), f"masked path /masked/x {TO_IT}"),
+        ({"linux": {"readonlyPaths": ["/masked/x"]}}, ("masked/x", "/etc"), f"read-only path /masked/x {TO_IT}"),
+        ({"linux": {"readonlyPaths": ["/vol/x"]}}, ("masked/x", "/etc"), f"read-only path /vol/x {IN_VOLUME}"),
+        ({"linux": {"devices": [{"path": "/masked/x/d"}]}}, ("masked/x", "/etc/ssl"), "a device's directory /masked/x"),
+        ({"linux": {"devices": [{"path": "/masked/x/d"}]}}, ("masked/x", "/etc"), ""),
+        ({"linux": {"devices": [{"path": "/vol/d"}]}}, ("masked/x", "/etc"), ""),
+        ({"linux": {"devices": [{"path": "/vol/x/d"}]}}, ("masked/x", "/"), f"a device's directory /vol/x {IN_VOLUME}"),
+        (
+            {"linux": {"maskedPaths": ["/masked/x"]}},
+            ("masked/x", "x"),
+            "masked path /masked/x of the container cannot be",
+        ),
+        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(999)]}}, ("masked/x", "/"), ""),
+        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(1000)]}}, ("masked/x", "/"), "devices are in more"),
+        ({"linux": {}}, ("dev", "/etc/ssl"), f"a device's directory /dev {TO_IT}"),
+        ({"process": {"terminal": True, "args": ["x"]}}, ("dev", "/etc"), f"the console /dev/console {TO_IT}"),
+        ({"process": {"args": ["x"]}}, ("dev", "/etc/other"), ""),
+    ],
+)
+def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
+    node: Node, more: dict[str, Any], link: tuple[str, str], why: str
+) -> None:
+    node.within(lambda: (node.rootfs / link[0]).symlink_to(link[1]))
+    if "console" in why:
+        node.within(lambda: (node.rootfs / "etc/console").symlink_to("/etc/ssl/console"))
+    node.mount("/vol", f"{node.share}/a")
+    node.mount("/etc/ssl", node.source)
+    found = node.look(node.edit(), of=spec(**more))
+    assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "why"),
+    [
+        ("tmpfs", "/vol/x", ""),
+        ("share", "/vol/x", f"masked path /vol/x {IN_VOLUME}"),
+        ("the node's /dev", "/vol/x", ""),
+        ("/proc", "/vol/sys", ""),
+        ("/proc", "/vol/self/x", "masked path /vol/self/x of the container leads through a process's link in a proc"),
+    ],
+)
+def test_path_in_a_volume_counts_where_others_can_change_it(node: Node, source: str, path: str, why: str) -> None:
+    if source == "the node's /dev":
+        node.within(lambda: node._call(node.share, Path("/dev"), MS_BIND))
+    node.mount("/vol", source if source in ("tmpfs", "/proc") else node.share)
+    node.mount("/etc/ssl", node.source)
+    masked = spec(linux={"maskedPaths": [path]})
+    found = node.look(node.edit(), of=masked)
+    assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
+    assert node.look(node.edit(volumes_above=True), of=masked) == [], "then the rule lets them"
+    assert node.look(node.edit("/etc/other", mount=None), of=spec(linux={"maskedPaths": ["/etc/other"]})) == []
