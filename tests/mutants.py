@@ -366,6 +366,11 @@ def main() -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(tried, mutants))
+    for tier in ("unit", "engine"):
+        killers = sorted({row["by"] for row in results if row["fate"] == tier and "::" in row["by"]})
+        red = trial.run(trial.copy(None), killers, tier, float("inf"))[1]
+        if red:
+            print(f"\n{red} fails without a mutant too: do not believe in those that it killed")
     return summary(results)
 
 
