@@ -41,6 +41,8 @@ MOST = {"unit": 60, "engine": 40}
 """How many tests of a line are run, at most, and those of as many files as possible."""
 FACTOR, STALLED = 4.0, 90.0
 """How many times the CPU time that the tests take without the mutant; how many seconds without any CPU time."""
+ALIVE = ("alive", "untested")
+"""What a survivor is: tests passed, or none ran."""
 
 
 @dataclass(frozen=True)
@@ -264,21 +266,21 @@ class Trial:
             code = child.wait()
             log.seek(0)
             output = log.read()
-        if ended or code == 0:
+        if ended or (code == 0 and re.search(r"^\d+ passed|, \d+ passed", output, re.MULTILINE)):
             return ended or "passed", ""
-        if code == 5 or "ERROR: not found" in output or "ERROR: file or directory not found" in output:
+        if code in (0, 5) or "ERROR: not found" in output or "ERROR: file or directory not found" in output:
             return "no test", ""
         first = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
         return "failed", first[1] if first else f"pytest: {code}"
 
     def of(self, mutant: Mutant) -> dict[str, Any]:
-        """What became of a mutant: stillborn, equivalent, killed by a tier, or alive."""
-        result: dict[str, Any] = {**asdict(mutant), "fate": "alive", "by": ""}
+        """What became of a mutant: stillborn, killed by a tier, alive, or untested."""
+        result: dict[str, Any] = {**asdict(mutant), "fate": "untested", "by": ""}
         top = self.copy(mutant)
-        if mutant.path.endswith(".c"):
-            build = [top / "packaging/front/build.sh", top / "dist/reassert/front"]
-            if subprocess.run(build, capture_output=True).returncode:
-                return {**result, "fate": "stillborn"}
+        build = [top / "packaging/front/build.sh", top / "dist/reassert/front"]
+        needs_front = mutant.path.endswith(".c") or "engine" in self.options.tiers
+        if needs_front and subprocess.run(build, capture_output=True).returncode:
+            return {**result, "fate": "stillborn"}
         for tier in self.options.tiers:
             if tier == "types":
                 cache = Path(f"{top}-mypy")
@@ -300,6 +302,7 @@ class Trial:
                 outcome, test = self.run(self.copy(mutant), tests, tier, max(self.options.cpu, limit))
             if outcome not in ("passed", "no test"):
                 return {**result, "fate": tier, "by": test or outcome}
+            result["fate"] = "alive" if outcome == "passed" else result["fate"]
         return result
 
 
@@ -333,7 +336,7 @@ def main() -> int:
     if options.again:
         old = map(json.loads, options.again.read_text().splitlines())
         mutants = [
-            Mutant(**{name: row[name] for name in Mutant.__annotations__}) for row in old if row["fate"] == "alive"
+            Mutant(**{name: row[name] for name in Mutant.__annotations__}) for row in old if row["fate"] in ALIVE
         ]
     else:
         files = mutated_files(options.root)
@@ -363,6 +366,11 @@ def main() -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(tried, mutants))
+    for tier in ("unit", "engine"):
+        killers = sorted({row["by"] for row in results if row["fate"] == tier and "::" in row["by"]})
+        red = trial.run(trial.copy(None), killers, tier, float("inf"))[1]
+        if red:
+            print(f"\n{red} fails without a mutant too: do not believe in those that it killed")
     return summary(results)
 
 
@@ -373,21 +381,20 @@ def summary(results: list[dict[str, Any]]) -> int:
         table[str(Path(result["path"]).parent)][result["fate"]] += 1
     print()
     for directory, fates in [*sorted(table.items()), ("all", sum(table.values(), Counter()))]:
-        tried = sum(fates[fate] for fate in ("unit", "types", "engine", "alive"))
-        share = (
-            f"{100 * (tried - fates['alive']) / tried:.0f} %, unit {100 * fates['unit'] / tried:.0f} %" if tried else ""
-        )
-        print(f"{directory:24} {tried - fates['alive']:4} of {tried:4} died {share:20} {dict(fates)}")
-    alive = [result for result in results if result["fate"] == "alive"]
-    for result in alive:
-        print(f"\nalive: {result['path']}:{result['line']}")
+        alive = sum(fates[fate] for fate in ALIVE)
+        tried = alive + sum(fates[fate] for fate in ("unit", "types", "engine"))
+        share = f"{100 * (tried - alive) / tried:.0f} %, unit {100 * fates['unit'] / tried:.0f} %" if tried else ""
+        print(f"{directory:24} {tried - alive:4} of {tried:4} died {share:20} {dict(fates)}")
+    left = [result for result in results if result["fate"] in ALIVE]
+    for result in left:
+        print(f"\n{result['fate']}: {result['path']}:{result['line']}")
         print(
             "\n".join(
                 [f"-{line}" for line in result["before"].split("\n")]
                 + [f"+{line}" for line in result["after"].split("\n")]
             )
         )
-    return bool(alive)
+    return bool(left)
 
 
 if __name__ == "__main__":

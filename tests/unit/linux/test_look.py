@@ -97,7 +97,7 @@ class Node:
             try:
                 table = {n: row for n, row in mount_table(self.pid).items() if row.point != f"{self.rootfs}{forget}"}
                 sources = {edit.name: os.stat(edit.source()) for edit in edits}
-                return [str(problem) for _, problem in View(root, table, spec(), sources).problems(edits)]
+                return [str(problem) for _, problem in View(None, root, table, spec(), sources).problems(edits)]
             finally:
                 os.close(root)
 
@@ -330,6 +330,7 @@ def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
     node.mount("/vol", f"{node.share}/a")
     node.mount("/etc/ssl", node.source)
     found = node.look(node.edit(), of=spec(**more))
+    print("FOUND", found)
     assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
 
 
