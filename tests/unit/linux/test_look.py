@@ -307,15 +307,14 @@ IN_VOLUME = "of the container is in the volume /vol, in which others can lead it
         ({"linux": {"readonlyPaths": ["/vol/x"]}}, ("masked/x", "/etc"), f"read-only path /vol/x {IN_VOLUME}"),
         ({"linux": {"devices": [{"path": "/masked/x/d"}]}}, ("masked/x", "/etc/ssl"), "a device's directory /masked/x"),
         ({"linux": {"devices": [{"path": "/masked/x/d"}]}}, ("masked/x", "/etc"), ""),
-        ({"linux": {"devices": [{"path": "/vol/d"}]}}, ("masked/x", "/etc"), ""),
+        ({"linux": {"devices": [{"path": "/vol/d"}]}}, ("masked/x", "/etc"), f"device /vol/d {IN_VOLUME}"),
         ({"linux": {"devices": [{"path": "/vol/x/d"}]}}, ("masked/x", "/"), f"a device's directory /vol/x {IN_VOLUME}"),
         (
             {"linux": {"maskedPaths": ["/masked/x"]}},
             ("masked/x", "x"),
             "masked path /masked/x of the container cannot be",
         ),
-        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(999)]}}, ("masked/x", "/"), ""),
-        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(1000)]}}, ("masked/x", "/"), "devices are in more"),
+        ({"linux": {"devices": [{"path": f"/{n}/d"} for n in range(1000)]}}, ("masked/x", "/"), ""),
         ({"linux": {}}, ("dev", "/etc/ssl"), f"a device's directory /dev {TO_IT}"),
         ({"process": {"terminal": True, "args": ["x"]}}, ("dev", "/etc"), f"the console /dev/console {TO_IT}"),
         ({"process": {"args": ["x"]}}, ("dev", "/etc/other"), ""),
@@ -330,8 +329,7 @@ def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
     node.mount("/vol", f"{node.share}/a")
     node.mount("/etc/ssl", node.source)
     found = node.look(node.edit(), of=spec(**more))
-    print("FOUND", found)
-    assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
+    assert found == [] if not why else found[0].startswith(why), "the first one; a device's directory comes before it"
 
 
 @pytest.mark.parametrize(
