@@ -117,7 +117,8 @@ def _lives(connection: _socket.socket) -> bool:
 class Client:
     """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
 
-    `umask`: of that process. `polled`: whether the connection's descriptor is registered.
+    `umask`: of that process, -1 if `Kernel.umask_of` proves nothing: it may ask for the status and nothing else.
+    `polled`: whether the connection's descriptor is registered.
     """
 
     __slots__ = ("began", "connection", "pid", "polled", "umask")
@@ -139,7 +140,7 @@ class Client:
 
 
 class _Door:
-    """Turns callers away without reading what they sent, and closes their connections in threads of its own.
+    """Answers callers without reading what they sent, and closes their connections in threads of its own.
 
     With a connection goes what was sent and not read, descriptors too, and closing one of those can take for ever:
     SO_LINGER (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
@@ -152,10 +153,10 @@ class _Door:
         self._moved = 0.0
         self._count = 0
 
-    def turn_away(self, connection: _socket.socket) -> None:
-        """Answers "start cold" at once, and has the connection closed once front has read it."""
+    def answer(self, connection: _socket.socket, frame: bytes) -> None:
+        """Sends the answer at once, and has the connection closed once the caller has read it."""
         with contextlib.suppress(OSError):
-            connection.send(protocol.cold(CALLER), _socket.MSG_DONTWAIT)
+            connection.send(frame, _socket.MSG_DONTWAIT)
         now, waits = time.monotonic(), not self._leaving.empty()
         self._leaving.put((now + protocol.SECONDS, connection))
         if not self._count or (waits and now - self._moved > 3 * protocol.SECONDS and self._count < self._THREADS):
@@ -212,7 +213,10 @@ class Clients:
     def expire(self) -> None:
         """Drops those that have sent no request within a second."""
         for client in self._taken_out(time.monotonic() - protocol.SECONDS):
-            self._drop(client.connection, "no request within a second")
+            if client.umask < 0:  # it may have sent something by now
+                self._turn_away(client)
+            else:
+                self._drop(client.connection, "no request within a second")
 
     def close(self) -> None:
         """Closes the listening socket, and the connections that have sent no request."""
@@ -241,11 +245,7 @@ class Clients:
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid == 0:
             umask = self._kernel.umask_of(connection, pid)
-            if umask is not None:
-                return Client(connection, pid, umask)
-            self._tally.answered(COLD, CALLER, 0.0)
-            self._door.turn_away(connection)
-            return None
+            return Client(connection, pid, -1 if umask is None else umask)
         self._drop(connection, f"uid {uid} is not root")
         return None
 
@@ -255,15 +255,37 @@ class Clients:
         except OSError:  # `close` was called
             pass
 
+    def _turn_away(self, client: Client) -> None:
+        self._tally.answered(COLD, CALLER, 0.0)
+        self._door.answer(client.connection, protocol.cold(CALLER))
+
     def _received(self, client: Client) -> Job | None:
         try:
-            frame, fds, flags = self._read(client)
+            if client.umask >= 0:
+                return self._job(client)
+            self._answer_unproven(client)
         except BlockingIOError:
             self._wait_for(client)
-            return None
-        except OSError as error:
-            self._drop(client.connection, describe(error))
-            return None
+        except Malformed as error:
+            self._drop(client.connection, str(error))
+        except OSError as error:  # also if the status cannot be read, for example where no descriptor is free
+            if client.umask < 0:
+                self._turn_away(client)
+            else:
+                self._drop(client.connection, describe(error))
+        return None
+
+    def _answer_unproven(self, client: Client) -> None:
+        """Tells a caller without proof the status. What it sent stays unread, with its descriptors. Raises OSError."""
+        flags = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
+        if client.connection.recv(len(protocol.STATUS) + 1, flags) == protocol.STATUS:
+            self._door.answer(client.connection, self._status())
+        else:
+            self._turn_away(client)
+
+    def _job(self, client: Client) -> Job | None:
+        """The request, None for a status. Raises BlockingIOError before there is one; Malformed, OSError."""
+        frame, fds, flags = self._read(client)
         try:
             if flags & _socket.MSG_TRUNC:
                 raise Malformed("the request is too large")
@@ -271,19 +293,14 @@ class Clients:
                 raise Malformed("closed without a request")
             if frame == protocol.STATUS:
                 client.reply(self._status())
-            else:
-                request = Request(frame)
-                if len(fds) != 1:
-                    raise Malformed("the request has no descriptor")
-                return Job(client, request, fds.pop())
-        except Malformed as error:
-            self._drop(client.connection, str(error))
-        except OSError as error:  # the status cannot be read, for example where no descriptor is free
-            self._drop(client.connection, describe(error))
+                return None
+            request = Request(frame)
+            if len(fds) != 1:
+                raise Malformed("the request has no descriptor")
+            return Job(client, request, fds.pop())
         finally:
             for fd in fds:
                 os.close(fd)
-        return None
 
     def _read(self, client: Client) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
@@ -299,7 +316,7 @@ class Clients:
         """Front has usually sent its request by the time its connection is accepted."""
         reason = "too many connections"
         with self._lock:
-            if len(self._silent) < CLIENTS:
+            if len(self._silent) < (CLIENTS if client.umask >= 0 else CLIENTS // 2):
                 register = self._poll.modify if client.polled else self._poll.register
                 try:
                     register(client.connection.fileno(), _ONCE)  # an event is taken only behind this lock
@@ -308,7 +325,10 @@ class Clients:
                     return
                 except OSError as error:  # for example root's limit of epoll(7)
                     reason = describe(error)
-        self._drop(client.connection, reason)
+        if client.umask < 0:
+            self._turn_away(client)
+        else:
+            self._drop(client.connection, reason)
 
     def _drop(self, connection: _socket.socket, reason: str) -> None:
         connection.close()
