@@ -88,7 +88,7 @@ GPUS = {"gpu0": (240, 0), "gpu1": (240, 1)}
 
 UNWATCHED = (
     *("work", "state", "events.jsonl", "log.json", "given", "asked", "output", "agent", "xdg", "node"),
-    "lib/unchanged-starts",
+    "lib",
     *("root-host", "root-trixie", "root-forky", "host", "trixie", "forky"),
 )
 """In a worker's directory: what every start writes, and what is watched in another way. Agents write agent-*.stderr."""

@@ -48,7 +48,7 @@ def test_warm_starts_are_as_cold_ones(tmp_path: Path) -> None:
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     answers = dict(
-        reversed(one.split(" ", 1)) for one in done.stdout.rpartition("agent: ")[2].split("\n")[0].split(", ")
+        reversed(one.split(" ", 1)) for one in done.stdout.rpartition("\nagent: ")[2].split("\n")[0].split(", ")
     )
     assert int(answers["warm"]) > 18, answers
 
@@ -79,7 +79,7 @@ def test_judge_sees_what_runtimes_do_beside_the_specification(attack: str, kind:
     program.write_text(NOTHING)
     program.chmod(0o755)
     one = ("--adapter", "runtime", "--runtime", "host/crun", "--attack", attack)
-    done = reality("--runs", "12", "--seed", "1", "--no-shrink", *one, REASSERT=str(program))
+    done = reality("--runs", "60", "--seed", "1", "--no-shrink", *one, REASSERT=str(program))
     assert (done.returncode, f"FIND {kind}" in done.stdout) == (1, True), done.stdout + done.stderr
 
 
