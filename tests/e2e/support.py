@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -126,6 +128,26 @@ def need(there: bool, what: str, installed: bool = True) -> None:
     if not there:
         fails = os.environ.get("CI") == "true" or (installed and "REASSERT_WHOLE" in os.environ)
         (pytest.fail if fails else pytest.skip)(f"this machine lacks: {what}")
+
+
+@contextmanager
+def another_root() -> Iterator[Path]:
+    """The machine's root directory by another mount, with /proc, /dev and the tests' directories.
+
+    Read-only, and in a directory that is removed only while it is empty: where it cannot be unmounted, nothing may
+    take it for a scratch directory and remove what is in it.
+    """
+    root = Path(tempfile.mkdtemp(dir="/run"))
+    try:
+        run("mount", "--bind", "--make-private", "/", str(root))
+        run("mount", "-o", "remount,bind,ro", str(root))
+        for name in ("dev", "proc", "var/lib/reassert-tests"):
+            run("mount", "--bind", "--make-private", f"/{name}", str(root / name))
+            run("mount", "-o", "remount,bind,ro", str(root / name))
+        yield root
+    finally:
+        run("umount", "--lazy", str(root), check=False)
+        root.rmdir()
 
 
 @cache

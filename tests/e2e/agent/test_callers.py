@@ -18,7 +18,7 @@ import pytest
 
 from e2e.agent.support import Agent, Cold
 from e2e.runtimes import EACH, real_runtime
-from e2e.support import REASSERT, Bundle, Running, need, run
+from e2e.support import REASSERT, Bundle, Running, another_root, need, run
 from hook.agent import protocol
 from hook.agent.cold import CALLER
 
@@ -175,13 +175,8 @@ def test_a_container_in_a_namespace_of_the_node(target: Target, shared: str) -> 
     """hostPID; and the node's mount namespace, with another root."""
     kinds = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts") if kind != shared]
     if shared == "mount":  # runc makes no container without one: a root in the node's mount namespace
-        root = target.agent.node.directory / "sender"
-        root.mkdir()
-        try:
-            run("mount", "--rbind", "--make-rslave", "/", str(root))
+        with another_root() as root:
             target.assert_nothing_came(target.ask_by("unshare", "--pid", "--fork", "chroot", str(root)))
-        finally:
-            run("umount", "--lazy", str(root))
         return
     target.assert_nothing_came(contained(target, real_runtime("runc", Path("/")), NONE, namespaces=kinds))
 
@@ -213,15 +208,8 @@ def test_another_mount_namespace_with_the_nodes_own_root(target: Target) -> None
 
 def test_another_root_directory(target: Target) -> None:
     """The node's own, by another mount: the same inode and device, in the node's mount namespace."""
-    root = target.agent.node.directory / "sender"
-    root.mkdir()
-    try:
-        run("mount", "--bind", "/", str(root))
-        for name in ("dev", "proc", "var/lib/reassert-tests"):  # without the mounts of other tests below
-            run("mount", "--bind", "--make-private", f"/{name}", str(root / name))
+    with another_root() as root:
         output = target.ask_by("chroot", str(root))
-    finally:
-        run("umount", "--lazy", str(root))
     target.assert_nothing_came(output)
     assert COLD_ANSWER in output
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold
-from e2e.support import POLICY, RUNTIMES, Bundle, Running, run
+from e2e.support import POLICY, RUNTIMES, Bundle, Running, another_root, run
 from hook.agent import protocol
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -114,14 +114,9 @@ def test_cold_in_another_namespace(start: Cold, kind: str, reason: str) -> None:
 
 
 def test_cold_with_another_root(start: Cold) -> None:
-    root = start.agent.node.directory / "root"
-    root.mkdir()
-    try:
-        run("mount", "--rbind", "/", str(root))
+    with another_root() as root:
         before = ("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x")
         assert start.reason(before=before) == "caller"
-    finally:
-        run("umount", "-l", str(root))
 
 
 def test_cold_for_paths_that_mean_something_else_to_the_agent(start: Cold) -> None:
