@@ -50,7 +50,7 @@ def test_warm_starts_are_as_cold_ones(tmp_path: Path) -> None:
     answers = dict(
         reversed(one.split(" ", 1)) for one in done.stdout.rpartition("\nagent: ")[2].split("\n")[0].split(", ")
     )
-    assert int(answers["warm"]) > 18, answers
+    assert int(answers["warm"]) > 4, answers  # what has to be remounted, and other verbs, are cold
 
 
 def test_cases_that_were_not_tried_are_no_success() -> None:
