@@ -157,9 +157,17 @@ class _Door:
         """Sends the answer at once, and has the connection closed once the caller has read it."""
         with contextlib.suppress(OSError):
             connection.send(frame, _socket.MSG_DONTWAIT)
-        now, waits = time.monotonic(), not self._leaving.empty()
-        self._leaving.put((now + protocol.SECONDS, connection))
-        if not self._count or (waits and now - self._moved > 3 * protocol.SECONDS and self._count < self._THREADS):
+        self._leaving.put((time.monotonic() + protocol.SECONDS, connection))
+
+    def look_after(self) -> None:
+        """Starts a thread where connections wait for one. Called by the main thread alone.
+
+        A new thread has its root and working directory together with the one that starts it (clone(2), CLONE_FS), and a
+        thread that answers requests could enter no mount namespace any more (setns(2)).
+        """
+        now = time.monotonic()
+        stuck = now - self._moved > 3 * protocol.SECONDS and self._count < self._THREADS
+        if not self._leaving.empty() and (stuck or not self._count):
             self._moved = now
             self._count += 1
             threading.Thread(target=self._close_all, name="door", daemon=True).start()
@@ -211,7 +219,8 @@ class Clients:
         return self._received(client) if client else None
 
     def expire(self) -> None:
-        """Drops those that have sent no request within a second."""
+        """Drops those that have sent no request within a second. Called by the main thread, now and then."""
+        self._door.look_after()
         for client in self._taken_out(time.monotonic() - protocol.SECONDS):
             if client.umask < 0:  # it may have sent something by now
                 self._turn_away(client)

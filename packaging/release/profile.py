@@ -86,11 +86,11 @@ class Front:
 
     def ask(self, *arguments: str) -> None:
         """One request, whose answer has to be that the real runtime starts with the same arguments."""
-        parts = [protocol.REQUEST.decode(), __version__, protocol.RUNTIME, "/bin/true", *self.where, "/hook", "", "022"]
+        parts = [protocol.REQUEST.decode(), __version__, protocol.RUNTIME, "/bin/true", *self.where, "/hook"]
         frame = "".join(f"{part}\0" for part in (*parts, "", "--root", self.state, *arguments)).encode()
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = os.open(self.bundle, os.O_PATH)
-        answer = work.answer(self.memory, protocol.Request(frame), Client(ends[0], os.getpid()), given)
+        answer = work.answer(self.memory, protocol.Request(frame), Client(ends[0], os.getpid(), 0o022), given)
         if answer != protocol.go():
             raise SystemExit(f"profile.py: {answer!r}")
         for end in ends:

@@ -86,13 +86,12 @@ def script(path: str) -> list[str]:
 def real_of(path: str) -> str | None:
     """Returns the real runtime that a dispatcher calls; None if the path is not a dispatcher. Raises OSError."""
     lines = script(path)
-    last = [line for line in lines if line.startswith("exec ")][-1:]
+    last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.emit.dispatcher
     try:
         words = shlex.split(last[0]) if last else []
     except ValueError:  # the dispatcher was edited
         words = []
-    at = words.index("--real") if "--real" in words else 0  # `exec REAL "$@"`: before 0.4, and `pass_through`
-    return words[at + 1] if len(words) > at + 1 and os.path.isabs(words[at + 1]) else None
+    return words[1] if len(words) > 1 and os.path.isabs(words[1]) else None
 
 
 def pass_through(real: str) -> State:
