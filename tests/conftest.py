@@ -11,6 +11,10 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+# Before anything imports grpc, whose library restarts its threads in each forked child otherwise. What a child closes
+# of its parent's descriptors then ends it by abort(3).
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 import machine
 import pytest
 from e2e.support import REASSERT

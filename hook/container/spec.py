@@ -160,7 +160,7 @@ class Spec:
             splices.append(splice(self._process, self._members["process"][1], "env", encoded(self.env)))
         self._splices = splices
         what = f"{self.where} as corrected"
-        if len(self._text) + sum([len(new) for _, _, new in splices]) <= LIMIT:
+        if len(self._text) + sum([len(new) - (end - begin) for begin, end, new in splices]) <= LIMIT:
             data = apply(self._text, splices)
             if len(data) <= LIMIT:
                 return bounded(data, ENTRIES, what)

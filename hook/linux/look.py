@@ -333,6 +333,8 @@ class View:
                 changeable = _cannot(error)
             upwards = at.upwards() if at else []
             for edit, own in places:
+                if what == _DEVICE and not edit.can_be_written():
+                    continue  # a runtime makes no device in a read-only mount
                 if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
                     problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and not (at and edit.volumes_above):
