@@ -19,7 +19,7 @@ from hook.linux.walk import Row, mount_table
 from hook.reserve.mounts import PlaceMount
 from unit.support import spec
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.openat2, pytest.mark.users]  # setns(2) ends the root directory of tests/rootless.sh
 
 CLONE_NEWNS = 1 << 17
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 1 << 12, 1 << 14, 1 << 18, 1 << 20
