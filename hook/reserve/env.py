@@ -90,15 +90,16 @@ class Reserved:
         self.absent = absent
         self._starts: tuple[str, ...] = ()
         self._ends: tuple[str, ...] = ()
-        self._rest: list[str] = []
+        self._rest: list[tuple[str, str]] = []
         if not absent:
             return
         # One call rules a name out for all patterns: by their literal starts, or their ends where they have no start.
-        # Almost no name matches. A pattern without both (`*x*`) has to be tried on every name.
+        # Almost no name matches. A pattern without both (`*x*`) is tried on each name that contains its literal.
         ends = [(p, p.rpartition("*")[2].rpartition("?")[2]) for p in absent if not literal_start(p)]
         self._starts = tuple([start for start in map(literal_start, absent) if start])
         self._ends = tuple([end for _, end in ends if end])
-        self._rest = [pattern for pattern, end in ends if not end]
+        rest = [pattern for pattern, end in ends if not end]
+        self._rest = [(max(pattern.replace("?", "*").split("*"), key=len), pattern) for pattern in rest]
 
     def __bool__(self) -> bool:
         return bool(self.values or self.absent)
@@ -107,8 +108,12 @@ class Reserved:
         """The reserved name, or else the pattern, that an env name matches, or ""."""
         if name in self.values:
             return name
-        likely = self.absent if name.startswith(self._starts) or name.endswith(self._ends) else self._rest
-        return next((pattern for pattern in likely if glob_match(pattern, name)), "") if likely else ""
+        if name.startswith(self._starts) or name.endswith(self._ends):
+            return next((pattern for pattern in self.absent if glob_match(pattern, name)), "")
+        for literal, pattern in self._rest:
+            if literal in name and glob_match(pattern, name):
+                return pattern
+        return ""
 
     def differences(self, env: "Entries", places: "Places | None" = None) -> "list[SetEnv]":
         """The edits that a process's env needs, exact names first. `places`: those of `search`, if they are known.

@@ -122,12 +122,12 @@ def test_names_are_told_apart_for_all_patterns_at_once_and_none_is_lost(patterns
     assert Reserved({}, patterns).owner(name) == (matching[0] if matching else "")
 
 
-def test_patterns_by_beginning_or_end_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_whose_literal_no_name_has_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     monkeypatch.setattr("hook.reserve.env.glob_match", lambda pattern, name: tried.append(pattern))
     reserved = Reserved({}, ["N_*", "*_TOKEN", "N?_X", "*x*"])
     assert not any(map(reserved.owner, [f"A{number}" for number in range(100)]))
-    assert set(tried) == {"*x*"}
+    assert not tried
 
 
 def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:
