@@ -2,7 +2,7 @@
 
 import sys
 
-if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen and run by its path, as by `hook.base.child`
+if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen and run by its path, as by `hook.core.base.child`
     sys.path[0] = __file__.rpartition("/")[0].rpartition("/")[0]
 
 

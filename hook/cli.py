@@ -11,14 +11,15 @@ from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 
-from hook import __version__, events
-from hook.base.errors import ReassertError, Usage, describe
-from hook.base.files import discard_output
-from hook.base.text import printable
-from hook.policy import store
-from hook.policy.command import add_policy_options
-from hook.policy.source import PolicyInvalid
-from hook.shell.parser import Parser
+from hook import __version__
+from hook.core import events
+from hook.core.base.errors import ReassertError, Usage, describe
+from hook.core.base.files import discard_output
+from hook.core.base.text import printable
+from hook.core.policy import store
+from hook.core.policy.source import PolicyInvalid
+from hook.ops.policy.command import add_policy_options
+from hook.ops.shell.parser import Parser
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -73,10 +74,10 @@ def main(arguments: list[str]) -> int:
 
 
 GROUPS: dict[str, tuple[str, str]] = {
-    "policy": ("check, show, test and compare policies", "hook.policy.command:add_commands"),
+    "policy": ("check, show, test and compare policies", "hook.ops.policy.command:add_commands"),
     "trust": (
         "build the company's trust store from the system's roots and your CAs, and check it",
-        "hook.trust.command:add_commands",
+        "hook.ops.trust.command:add_commands",
     ),
     "node": (
         "configure this node's container engine to call reassert, verify it, and undo it",
@@ -85,19 +86,19 @@ GROUPS: dict[str, tuple[str, str]] = {
     "audit": (
         "compare every running container with the policy in force; exit status 0: all are in policy, 1: one is not, "
         "2: one could not be looked at",
-        "hook.audit.command:add_commands",
+        "hook.ops.audit.command:add_commands",
     ),
     "report": (
         "summarise the event log by workload: what the policy changes or refuses, and what to ask for",
-        "hook.eventlog.report:add_commands",
+        "hook.ops.events.report:add_commands",
     ),
-    "events": ("print the event log with its rotated files, and follow it", "hook.eventlog.command:add_commands"),
+    "events": ("print the event log with its rotated files, and follow it", "hook.ops.events.command:add_commands"),
     "doctor": (
         "say on one page whether this node is well, and which command fixes what is not",
-        "hook.doctor.command:add_commands",
+        "hook.ops.doctor.command:add_commands",
     ),
-    "completion": ("print the completion script of a shell", "hook.shell.command:add_completion"),
-    "man": ("print the manual page of a command", "hook.shell.command:add_man"),
+    "completion": ("print the completion script of a shell", "hook.ops.shell.command:add_completion"),
+    "man": ("print the manual page of a command", "hook.ops.shell.command:add_man"),
 }
 """Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
 imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
@@ -179,7 +180,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
 
 def _cdi_generate(options: argparse.Namespace) -> int:
-    from hook.emit.cdi import cdi_spec
+    from hook.node.artifacts.cdi_spec import cdi_spec
 
     policy = store.load(os.path.abspath(options.policy), options.store)
     spec = cdi_spec(policy, _program(options))
@@ -200,12 +201,12 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     if options.pod:
-        from hook.cases.explain import explain as explain_pod
+        from hook.ops.cases.explain import explain as explain_pod
 
         if options.output == "diff":
             raise Usage("-o diff is for a config.json; a pod has none yet")
         return explain_pod(options.pod, options.policy, options.store, options.output)
-    from hook.explain import explain, explain_running
+    from hook.ops.explain import explain, explain_running
 
     if options.container:
         return explain_running(options.container, options.policy, options.store, options.output)
@@ -215,7 +216,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _program(options: argparse.Namespace) -> str:
     """The path by which engines call reassert: --reassert, else this program's stable path. Raises Usage."""
-    from hook.emit.dispatcher import stable_path
+    from hook.node.artifacts.dispatcher import stable_path
 
     here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
     return _absolute(options.reassert or stable_path(here))
@@ -228,7 +229,7 @@ def _absolute(path: str) -> str:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.emit.dispatcher import dispatcher
+    from hook.node.artifacts.dispatcher import dispatcher
 
     program = _program(options)
     extra = [
@@ -244,7 +245,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
             raise Usage("--hook, --hook-file and --front need --socket")
         sys.stdout.write(dispatcher(options.real, program, extra))
         return 0
-    from hook.emit.front import FRONT, warm_dispatcher, warm_hook
+    from hook.node.artifacts.front import FRONT, warm_dispatcher, warm_hook
 
     front = options.front or f"{os.path.dirname(program)}/{FRONT}"
     where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
@@ -280,7 +281,7 @@ def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
 
 
 def _nri_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `reassert nri`. They are here because hook.adapters.nri imports protobuf."""
+    """The options of `reassert nri`. They are here because hook.nri imports protobuf."""
     parser.add_argument("--socket", metavar="PATH", default=NRI_SOCKET, help="NRI socket (default: %(default)s)")
     add_policy_options(parser)
     parser.add_argument("--events", metavar="FILE", default=events.EVENTS, help=f"event log (default: {events.EVENTS})")
@@ -302,6 +303,6 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _nri(options: argparse.Namespace) -> int:
-    from hook.adapters.nri.service import main as serve
+    from hook.nri.service import main as serve
 
     return serve(options)

@@ -10,7 +10,7 @@ import posix
 import sys
 
 COMMANDS = ("runtime", "hook")
-"""The start path's commands. Each is the module `hook.adapters.COMMAND`, and only the given one is loaded."""
+"""The start path's commands. Each is the module `hook.entry.COMMAND`, and only the given one is loaded."""
 
 _SET_BY_THE_BOOTLOADER = (
     b"_PYI_ARCHIVE_FILE _PYI_APPLICATION_HOME_DIR _PYI_PARENT_PROCESS_LEVEL _PYI_SPLASH_IPC _PYI_LINUX_PROCESS_NAME"
@@ -41,15 +41,15 @@ def start(arguments: "list[str]") -> None:
         return
     try:
         if arguments[0] == "runtime":
-            from hook.adapters import runtime
+            from hook.entry import runtime
 
             status = runtime.main(arguments[1:], engine_environment())
         else:
-            from hook.adapters import hook
+            from hook.entry import hook
 
             status = hook.main(arguments[1:])
     except BaseException as error:
-        from hook.adapters.usage import ended
+        from hook.entry.help import ended
 
         status = ended(error, arguments)
     posix._exit(status)

@@ -54,7 +54,7 @@ def late(files: dict[str, Path]) -> dict[str, Path]:
                         continue
                     try:
                         needed = start_path(name, dict(files))
-                    except SystemExit:  # hook.linux needs ctypes: from a file, as ctypes itself
+                    except SystemExit:  # hook.core.linux needs ctypes: from a file, as ctypes itself
                         continue
                     new = {module: file for module, file in needed.items() if module not in files | found}
                     found |= new
@@ -114,7 +114,7 @@ def start_entry(workpath: Path) -> Entry:
     sys.path.insert(0, str(ROOT))
     from hook.start import COMMANDS
 
-    orders = {name: start_path(f"hook.adapters.{name}", start_path("hook.start", {})) for name in COMMANDS}
+    orders = {name: start_path(f"hook.entry.{name}", start_path("hook.start", {})) for name in COMMANDS}
     files = {module: file for order in orders.values() for module, file in order.items()}
     code = {
         name: _code(compile_pymodule(name, str(file), str(workpath), 2)) for name, file in (files | late(files)).items()

@@ -10,8 +10,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from hook.base.errors import Undecided
-from hook.linux import mountns
+from hook.core.base.errors import Undecided
+from hook.core.linux import mountns
 
 _PTRACE_SEIZE = 0x4206  # include/uapi/linux/ptrace.h
 

@@ -25,12 +25,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import pytest  # noqa: E402  # after the path is set
 
-from hook.adapters import usage  # noqa: E402  # likewise
-from hook.adapters.nri.metrics import Metrics  # noqa: E402  # likewise
 from hook.cli import GROUPS, command_line  # noqa: E402  # likewise
-from hook.policy.check import schema  # noqa: E402  # likewise
-from hook.reserve.annotations import HARMLESS, STEER  # noqa: E402  # likewise
-from hook.trust.expand import table as trust_table  # noqa: E402  # likewise
+from hook.core.policy.check import schema  # noqa: E402  # likewise
+from hook.core.policy.trust import table as trust_table  # noqa: E402  # likewise
+from hook.core.reserve.annotations import HARMLESS, STEER  # noqa: E402  # likewise
+from hook.entry import help as usage  # noqa: E402  # likewise
+from hook.ops.metrics.prometheus import Metrics  # noqa: E402  # likewise
 
 ADAPTERS = ("runtime", "nri", "hook", "precreate")
 BLOCK = re.compile(r"(<!-- generated: ([\w. ]+) -->\n).*?(<!-- end -->)", re.DOTALL)

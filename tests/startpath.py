@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from unit.support import CONTAINERD, bind, config, document  # noqa: E402  # after the path is set
 
-from hook.policy.compiler import refresh  # noqa: E402  # likewise
+from hook.core.policy.compiler import refresh  # noqa: E402  # likewise
 
 PYTHON = [sys.executable, "-I", "-S", "-X", "importtime"]
 """Isolated and without `site`, as the frozen program runs."""

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from hook.agent import protocol
-from hook.agent.cold import CALLER
-from hook.agent.protocol import Malformed, Request
-from hook.agent.tally import COLD, Tally
-from hook.base.errors import Undecided, describe
-from hook.linux.mountns import root_of
+from hook.agent.counters import COLD, Tally
+from hook.agent.fallback import CALLER
+from hook.core.base.errors import Undecided, describe
+from hook.core.linux.mountns import root_of
+from hook.entry import protocol
+from hook.entry.protocol import Malformed, Request
 
 CLIENTS = 1024
 """The most connections that have sent no request yet; each has one second to send it."""

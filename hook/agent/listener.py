@@ -6,9 +6,9 @@ import os
 import socket
 import stat
 
-from hook.base.errors import ReassertError, Usage, describe
-from hook.base.files import make_directory
-from hook.base.system import trusted
+from hook.core.base.errors import ReassertError, Usage, describe
+from hook.core.base.files import make_directory
+from hook.core.base.system import trusted
 
 _BACKLOG = 4096
 _SUN_PATH = 107

@@ -6,15 +6,15 @@ import os
 import stat
 from collections.abc import Sequence
 
-from hook.adapters.caller import Options
-from hook.agent.cold import POLICY, GoCold
-from hook.agent.kept import Kept, is_settled
-from hook.base.compare import parents
-from hook.base.system import Untrusted, trusted
-from hook.metrics.unchanged import UnchangedStarts
-from hook.policy import store
-from hook.policy.model import Policy
-from hook.reserve.env import Reserved
+from hook.agent.fallback import POLICY, GoCold
+from hook.core.base.compare import parents
+from hook.core.base.filecache import Kept, is_settled
+from hook.core.base.system import Untrusted, trusted
+from hook.core.policy import store
+from hook.core.policy.model import Policy
+from hook.core.reserve.env import Reserved
+from hook.entry.caller import Options
+from hook.entry.unchanged_starts import UnchangedStarts
 
 _Keys = Sequence[tuple[int, ...]]
 

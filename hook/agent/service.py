@@ -16,22 +16,23 @@ import threading
 import time
 from collections.abc import Callable
 
-from hook import __version__, events
-from hook.adapters.nri.metrics import NoMetrics
-from hook.agent import protocol
+from hook import __version__
 from hook.agent.clients import Client, Clients, Job
-from hook.agent.cold import BUSY, ERROR, LATE, GoCold
+from hook.agent.counters import COLD, Tally
+from hook.agent.fallback import BUSY, ERROR, LATE, GoCold
 from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
-from hook.agent.tally import COLD, Tally
 from hook.agent.work import answer
 from hook.agent.workers import RELIEF, Workers
-from hook.base.errors import Usage, describe
-from hook.base.notifier import Notifier
-from hook.base.system import timestamp
-from hook.linux.mountns import few_arenas, own_directories, own_root, trim_memory
-from hook.metrics.unchanged import UnchangedStarts
-from hook.policy.resident import Resident
+from hook.core import events
+from hook.core.base.errors import Usage, describe
+from hook.core.base.notifier import Notifier
+from hook.core.base.system import timestamp
+from hook.core.linux.mountns import few_arenas, own_directories, own_root, trim_memory
+from hook.core.policy.resident import Resident
+from hook.entry import protocol
+from hook.entry.unchanged_starts import UnchangedStarts
+from hook.ops.metrics.prometheus import NoMetrics
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
@@ -66,7 +67,7 @@ def main(chosen: argparse.Namespace) -> int:
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
     if chosen.status:
-        from hook.agent.status import show
+        from hook.node.agent_status import show
 
         return show(chosen.socket, chosen.output)
     notifier = Notifier()
@@ -107,7 +108,7 @@ def _metrics(chosen: argparse.Namespace, unchanged: UnchangedStarts) -> NoMetric
     """What counts for Prometheus. `unchanged`: counts there too. Raises Usage."""
     if not chosen.metrics and not chosen.textfile:
         return NoMetrics()
-    from hook.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
+    from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
     return start(chosen, chosen.nri, unchanged)
 
@@ -122,7 +123,7 @@ class Plugin:
 
 def _plugin(chosen: argparse.Namespace, metrics: NoMetrics) -> Plugin:
     """Start the NRI plugin in threads of its own. Raises Usage."""
-    from hook.adapters.nri.service import beside  # protobuf: 8 MB, only with --nri
+    from hook.nri.service import beside  # protobuf: 8 MB, only with --nri
 
     service = beside(chosen, metrics)
 

@@ -11,29 +11,45 @@ import os
 import select
 import time
 
-from hook import __version__, events, late
-from hook.adapters import hook as hooks
-from hook.adapters import runtime, unchanged
-from hook.adapters import update as updates
-from hook.adapters.caller import Options
-from hook.adapters.cmdline import Invocation
-from hook.adapters.refusal import refuse
-from hook.adapters.state import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
-from hook.agent import protocol
+from hook import __version__
 from hook.agent.clients import Client
-from hook.agent.cold import BUNDLE, ERROR, LATE, LONG, MOUNT, OPTIONS, PATH, PIPE, PROBE, SIZE, STAGE, VERSION, GoCold
+from hook.agent.fallback import (
+    BUNDLE,
+    ERROR,
+    LATE,
+    LONG,
+    MOUNT,
+    OPTIONS,
+    PATH,
+    PIPE,
+    PROBE,
+    SIZE,
+    STAGE,
+    VERSION,
+    GoCold,
+)
 from hook.agent.memory import Memory
-from hook.agent.protocol import HOOK, Request
-from hook.base.errors import Refused, Usage
-from hook.base.files import OWN, hooks_stderr
-from hook.base.system import is_file, is_link, read_fd, replace_file, temporary_of
-from hook.base.text import message
-from hook.container.spec import LIMIT
-from hook.decide import Case, Verdict
-from hook.linux import early, idmap, look, lookdevices, place
-from hook.linux.mountns import open_plain
-from hook.policy.model import Policy
-from hook.reserve.env import Reserved
+from hook.core import events
+from hook.core.base.errors import Refused, Usage
+from hook.core.base.files import OWN, hooks_stderr
+from hook.core.base.system import is_file, is_link, read_fd, replace_file, temporary_of
+from hook.core.base.text import message
+from hook.core.container.runtime_records import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
+from hook.core.container.spec import LIMIT
+from hook.core.decide import Case, Verdict
+from hook.core.linux import early, idmap, look, lookdevices, place
+from hook.core.linux.mountns import open_plain
+from hook.core.policy.model import Policy
+from hook.core.reserve.env import Reserved
+from hook.entry import hook as hooks
+from hook.entry import preload as late
+from hook.entry import protocol, runtime
+from hook.entry import start_counts as unchanged
+from hook.entry import update as updates
+from hook.entry.caller import Options
+from hook.entry.cmdline import Invocation
+from hook.entry.protocol import HOOK, Request
+from hook.entry.report_refusal import refuse
 
 _SECONDS = protocol.SECONDS * 0.9
 """The age of a request from which the agent changes nothing for it: front is about to start cold."""

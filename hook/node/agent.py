@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hook import events
-from hook.agent.status import ask
-from hook.base.errors import ReassertError
-from hook.base.system import timestamp
-from hook.eventlog.tail import tail
-from hook.metrics.unchanged import not_taken
+from hook.core import events
+from hook.core.base.errors import ReassertError
+from hook.core.base.system import timestamp
+from hook.core.base.tail import tail
+from hook.core.policy.store import STORE
+from hook.entry.unchanged_starts import not_taken
 from hook.node import systemd
+from hook.node.agent_status import ask
+from hook.node.artifacts.agent_unit import SERVICE, SOCKET, why_cold
+from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.program import front_in_use, path_in_use
-from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, why_cold
-from hook.node.engines.artifacts.dispatchers import WHERE
-from hook.policy.store import STORE
 
 _TAIL = 1 << 18
 """Bytes at the end of the event log in which the last starts are looked for."""
@@ -38,7 +38,7 @@ class Agent:
     `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
     that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `silence`: why it does
     not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None without one.
-    `last`: its last starts without an event (hook.metrics.unchanged).
+    `last`: its last starts without an event (hook.entry.unchanged_starts).
     """
 
     cold: str

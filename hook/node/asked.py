@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from hook.base.errors import Usage
+from hook.core.base.errors import Usage
 from hook.node import status
+from hook.node.artifacts import agent_unit
 from hook.node.change import installation
 from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.engines import registry
-from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
 from hook.node.errors import NodeError
 

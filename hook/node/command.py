@@ -9,10 +9,13 @@ from contextlib import closing
 from functools import cache
 from types import FrameType
 
-from hook.base.errors import ReassertError
-from hook.base.files import discard_output
-from hook.base.text import printable
+from hook.core.base.errors import ReassertError
+from hook.core.base.files import discard_output
+from hook.core.base.text import printable
+from hook.core.policy import compiler, store
+from hook.core.policy.model import Policy
 from hook.node import status, systemd
+from hook.node.artifacts import agent_unit
 from hook.node.asked import asked_for
 from hook.node.change import installation, journal, tree
 from hook.node.change.leftovers import leftovers, purge
@@ -21,15 +24,12 @@ from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare
 from hook.node.change.rollback import rollback
 from hook.node.engines import registry
-from hook.node.engines.artifacts import agent_unit
 from hook.node.engines.base import AnyEngine
 from hook.node.engines.removed import Removed
 from hook.node.errors import NodeError
 from hook.node.options import add_choice, add_engine
 from hook.node.show import as_json, as_table, shown
 from hook.node.sources import problems_and_hints
-from hook.policy import compiler, store
-from hook.policy.model import Policy
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +183,7 @@ def _say_restart(rewiring: Rewiring) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from hook.metrics import verified
+    from hook.node.probe import verified
     from hook.node.probe.report import Accepted
     from hook.node.probe.verify import verify
 

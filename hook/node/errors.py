@@ -1,6 +1,6 @@
 """The error of `reassert node`."""
 
-from hook.base.errors import ReassertError
+from hook.core.base.errors import ReassertError
 
 
 class NodeError(ReassertError):

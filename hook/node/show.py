@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from hook import __version__
-from hook.base.text import printable
+from hook.core.base.text import printable
 from hook.node.change.files import LINK, TREE, Change, State, look
 from hook.node.change.record import OwnerRecord
 from hook.node.status import Status
@@ -41,7 +41,7 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 
 def as_table(found: Status) -> str:
     """Returns a table with one line per handler, then the agent, the problems and hints."""
-    from hook.base.terminal import table  # brings importlib.metadata
+    from hook.core.base.terminal import table  # brings importlib.metadata
     from hook.node.agent import Starts
 
     cells = [

@@ -10,13 +10,13 @@ import os
 import stat
 from dataclasses import dataclass
 
-from hook.base.errors import Undecided, describe
-from hook.base.system import Untrusted, trusted
-from hook.policy.model import AUDIT, Policy, Rule
-from hook.reserve.env import FILE, Env
-from hook.reserve.mounts import Mount
-from hook.trust.remedy import build_command
-from hook.valuefile import first_line
+from hook.core.base.errors import Undecided, describe
+from hook.core.base.system import Untrusted, trusted
+from hook.core.facts.valuefile import first_line
+from hook.core.policy.missing_store import build_command
+from hook.core.policy.model import AUDIT, Policy, Rule
+from hook.core.reserve.env import FILE, Env
+from hook.core.reserve.mounts import Mount
 
 ERROR, WARNING = "error", "warning"
 

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hook.base.errors import ReassertError
-from hook.events import EVENTS
+from hook.core.base.errors import ReassertError
+from hook.core.events import EVENTS
+from hook.core.policy.missing import KUBELET_ROOT
+from hook.core.policy.model import AUDIT, Policy
 from hook.node import systemd
+from hook.node.artifacts import agent_unit
+from hook.node.artifacts.agent_unit import METRICS
+from hook.node.artifacts.nri_unit import PLUGIN_IS_OURS
 from hook.node.change import journal
 from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, path_in_use, policy
@@ -18,13 +23,8 @@ from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.claims import without_devices
 from hook.node.engines import registry, signs
-from hook.node.engines.artifacts import agent_unit
-from hook.node.engines.artifacts.agent_unit import METRICS
-from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.sources import problems_and_hints
-from hook.policy.missing import KUBELET_ROOT
-from hook.policy.model import AUDIT, Policy
 
 if TYPE_CHECKING:
     from hook.node import agent
@@ -138,7 +138,7 @@ def kubelet_root() -> str:
 
 def _named_files() -> tuple[list[str], list[str]]:
     """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
-    from hook.audit import stale
+    from hook.ops.audit import stale
 
     try:
         in_force = policy(seeded=False)
@@ -149,7 +149,7 @@ def _named_files() -> tuple[list[str], list[str]]:
 
 
 def _event_log(path: str) -> list[str]:
-    """Why no event can be appended to the log, if so (hook.base.logfile). A missing log is made with its first event.
+    """Why no event can be appended to the log, if so. A missing log is made with its first event.
 
     That the disk is full is not looked at.
     """

@@ -16,14 +16,15 @@ source, count, *tests = sys.argv[1:]
 sys.path.insert(0, source)
 
 from hook import __version__  # noqa: E402  # after the path is set
-from hook.agent import protocol, work  # noqa: E402  # likewise
+from hook.agent import work  # noqa: E402  # likewise
 from hook.agent.clients import Client  # noqa: E402  # likewise
 from hook.agent.memory import Memory  # noqa: E402  # likewise
-from hook.base.jsontext import encode  # noqa: E402  # likewise
-from hook.policy.compiler import rule_to_line  # noqa: E402  # likewise
-from hook.policy.model import Policy, Rule  # noqa: E402  # likewise
-from hook.reserve.env import VALUE, Env  # noqa: E402  # likewise
-from hook.reserve.mounts import Mount  # noqa: E402  # likewise
+from hook.core.base.jsontext import encode  # noqa: E402  # likewise
+from hook.core.policy.compiler import rule_to_line  # noqa: E402  # likewise
+from hook.core.policy.model import Policy, Rule  # noqa: E402  # likewise
+from hook.core.reserve.env import VALUE, Env  # noqa: E402  # likewise
+from hook.core.reserve.mounts import Mount  # noqa: E402  # likewise
+from hook.entry import protocol  # noqa: E402  # likewise
 
 CRI = "io.kubernetes.cri."
 NAMES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "NVIDIA_VISIBLE_DEVICES")

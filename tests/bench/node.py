@@ -233,7 +233,7 @@ class Node:
             process["env"].append(entry)
             length += len(entry) + 3
             number += 1
-        # As containerd names it (hook.container.identity).
+        # As containerd names it (hook.core.container.identity).
         return Bundle(self.top / "k8s.io" / name, as_engines_write(spec))
 
 

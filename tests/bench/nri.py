@@ -30,8 +30,8 @@ from typing import Any
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 
-from hook.adapters.nri import messages, ttrpc  # noqa: E402  # after the path is set
-from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames  # noqa: E402  # likewise
+from hook.nri import messages, ttrpc  # noqa: E402  # after the path is set
+from hook.nri.mux import PLUGIN, RUNTIME, Demux, frames  # noqa: E402  # likewise
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 POLICY = {

@@ -23,7 +23,7 @@ sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
 from bench.nri import POLICY, Runtime, request  # noqa: E402  # after the path is set
 from hook import __version__  # noqa: E402  # likewise
-from hook.agent import protocol  # noqa: E402  # likewise
+from hook.entry import protocol  # noqa: E402  # likewise
 
 ENV = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(600)]
 STEPS = 20

@@ -76,7 +76,7 @@ def window(store: Path, rounds: int) -> str:
     """From the first rename in live to the last change, in this process."""
     from unit.trust.authority import ca, key
 
-    from hook.trust.generation import Store, read_tree
+    from hook.ops.trust.generation import Store, read_tree
 
     times = []
     real = Store._apply
@@ -87,7 +87,7 @@ def window(store: Path, rounds: int) -> str:
         times.append(time.monotonic() - began)
 
     Store._apply = timed  # type: ignore[assignment,method-assign]  # a timer around it
-    from hook.trust.build import Sources, build
+    from hook.ops.trust.build import Sources, build
 
     extra = store.parent / "extra.pem"
     for number in range(rounds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 ENTRIES = 100_000
-"""The limit; hook.container.spec has the reasons."""
+"""The limit; hook.core.container.spec has the reasons."""
 
 NEAR = 99_000
 """As many entries as the limit lets through, beside the few that every spec has."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from hook.emit.dispatcher import dispatcher
-from hook.policy.compiler import refresh
+from hook.core.policy.compiler import refresh
+from hook.node.artifacts.dispatcher import dispatcher
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))

@@ -1,4 +1,4 @@
-"""Annotations that steer a runtime (hook.reserve.annotations.STEER), on real runtimes and under podman."""
+"""Annotations that steer a runtime (hook.core.reserve.annotations.STEER), on real runtimes and under podman."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from e2e.runtimes import EACH, NEWER, WAYS, guarded, real_runtime
 from e2e.support import REASSERT, RUNTIMES, TOP, Bundle, Node, Running, need, run
 from e2e.test_precreate import CRUN, Podman, hooked, podman, working_podman  # noqa: F401  # fixtures
 from e2e.test_ways_in import newer_crun
-from hook.reserve import STEERING
-from hook.reserve.annotations import HARMLESS, STEER
+from hook.core.reserve import STEERING
+from hook.core.reserve.annotations import HARMLESS, STEER
 
 STREAMS = ("run.oci.hooks.stderr", "run.oci.hooks.stdout")
 MOUNT = """\

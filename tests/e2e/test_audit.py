@@ -18,16 +18,16 @@ from e2e.cri.client import wait_for
 from e2e.runtimes import NEWER, guarded, real_runtime
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import Machine
-from hook.adapters.nri.creation import Decider
-from hook.adapters.nri.metrics import NoMetrics
-from hook.adapters.nri.report import Report
-from hook.audit.audit import Audit, audit
-from hook.audit.inventory import chosen, running
-from hook.audit.judge import STALE
-from hook.audit.stale import stale
-from hook.audit.why import look
-from hook.policy.resident import Resident
-from hook.policy.store import load
+from hook.core.policy.resident import Resident
+from hook.core.policy.store import load
+from hook.nri.creation import Decider
+from hook.nri.report import Report
+from hook.ops.audit.audit import Audit, audit
+from hook.ops.audit.inventory import chosen, running
+from hook.ops.audit.judge import STALE
+from hook.ops.audit.stale import stale
+from hook.ops.audit.why import look
+from hook.ops.metrics.prometheus import NoMetrics
 
 FILE = """\
 apiVersion: reassert/v1

@@ -19,7 +19,7 @@ import pytest
 
 from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED, config
 from e2e.support import EXHAUSTIVE, REASSERT, Node, scratch
-from hook.container.spec import LIMIT
+from hook.core.container.spec import LIMIT
 
 MEGABYTES = 128
 SECONDS = 1.0

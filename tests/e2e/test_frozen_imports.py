@@ -61,7 +61,7 @@ def test_a_create_loads_the_start_path_only(compiled_node: Node, bundle: Bundle)
     bundle.save()
     create = runtime(compiled_node, "create", "--bundle", str(bundle.directory), "x")
     modules = loaded(bundle.directory, "execve", create)
-    assert "hook.adapters.runtime" in modules
+    assert "hook.entry.runtime" in modules
     assert modules <= INTERPRETER | OURS
     assert "reassert/decision" in bundle.saved()["annotations"], "it did its work before"
 
@@ -87,5 +87,5 @@ def test_a_hook_loads_the_start_path_only(compiled_node: Node, bundle: Bundle) -
     state = {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 1, "bundle": str(bundle.directory)}
     arguments = ["hook", *compiled_node.options(), "createRuntime"]
     modules = loaded(bundle.directory, "exit_group", arguments, json.dumps(state))
-    assert "hook.adapters.hook" in modules
+    assert "hook.entry.hook" in modules
     assert modules <= INTERPRETER | OURS

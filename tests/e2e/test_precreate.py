@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from e2e.support import POLICY, REASSERT, Bundle, Node, need, run, scratch
+from hook.core.policy import store
 from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.verify import examine
-from hook.policy import store
 
 CRUN = "/usr/bin/crun"
 WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"

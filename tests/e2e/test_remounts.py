@@ -14,7 +14,7 @@ from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
 from e2e.support import Bundle, Node, run
 from e2e.test_audit import seen
 from e2e.test_finds import mounts_on_the_node
-from hook.linux.idmap import remountable
+from hook.core.linux.idmap import remountable
 
 DIRECTORY = """\
 apiVersion: reassert/v1

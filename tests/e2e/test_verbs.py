@@ -18,7 +18,7 @@ from e2e.agent.support import WANTED, Agent
 from e2e.runtimes import EACH, real_runtime
 from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import ALLOW_ALL, Machine
-from hook.adapters.cmdline import EDITING_VERBS, VERBS
+from hook.entry.cmdline import EDITING_VERBS, VERBS
 
 AUDIT = POLICY.replace("spec:", "spec:\n  mode: Audit", 1)
 NOTHING = POLICY.replace("[kube-system]", "[default]")

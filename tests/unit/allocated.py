@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hook import exclusivefacts
-from hook.container import cdi
-from hook.container.identity import Identity
-from hook.container.injections import Specs
-from hook.container.spec import Spec
-from hook.decide import gather
-from hook.plan import Container, Plan, plan
-from hook.policy.model import select
+from hook.core.container import cdi
+from hook.core.container.identity import Identity
+from hook.core.container.injections import Specs
+from hook.core.container.spec import Spec
+from hook.core.decide import gather
+from hook.core.facts import exclusive as exclusivefacts
+from hook.core.plan import Container, Plan, plan
+from hook.core.policy.model import select
 from unit.kubelet import entry, write_checkpoint
 from unit.support import POD, config, policy
 

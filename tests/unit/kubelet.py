@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from hook.container.allocation import checkpoint_path
+from hook.core.container.allocation import checkpoint_path
 
 _STRING, _BOOL, _MESSAGE = 9, 8, 11
 _MESSAGES: dict[str, list[tuple[str, int, Any]]] = {

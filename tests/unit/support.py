@@ -14,13 +14,13 @@ from typing import Any
 from hypothesis import settings
 
 from hook.cli import main
-from hook.container.identity import Identity
-from hook.container.spec import Spec
-from hook.decide import Case
-from hook.plan import Container, Facts
-from hook.policy.compiler import compile_bytes
-from hook.policy.model import Policy, Rule
-from hook.policy.source import PolicyInvalid, Problem
+from hook.core.container.identity import Identity
+from hook.core.container.spec import Spec
+from hook.core.decide import Case
+from hook.core.plan import Container, Facts
+from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.model import Policy, Rule
+from hook.core.policy.source import PolicyInvalid, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.container.allocation import Allocation
-from hook.container.spec import Spec
-from hook.plan import Container, Facts, Plan, plan
-from hook.policy.model import Policy
-from hook.reserve.env import ALLOCATED
+from hook.core.container.allocation import Allocation
+from hook.core.container.spec import Spec
+from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.policy.model import Policy
+from hook.core.reserve.env import ALLOCATED
 from unit.kubelet import Answer
 from unit.support import POD, config, examples, name_of, policy, values_of
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from hook.base.errors import TooLarge, Unacceptable, Undecided
-from hook.container.identity import identify
-from hook.container.spec import Spec
-from hook.decide import CONFIG, Case, Done, Verdict
-from hook.exclusivefacts import Devices
-from hook.plan import Plan
-from hook.policy.compiler import refresh
-from hook.policy.store import load
-from hook.reserve import Reason
+from hook.core.base.errors import TooLarge, Unacceptable, Undecided
+from hook.core.container.identity import identify
+from hook.core.container.spec import Spec
+from hook.core.decide import CONFIG, Case, Done, Verdict
+from hook.core.facts.exclusive import Devices
+from hook.core.plan import Plan
+from hook.core.policy.compiler import refresh
+from hook.core.policy.store import load
+from hook.core.reserve import Reason
 from unit.support import POD, bind, document, policy, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from hook.audit.audit import Audit, Finding
-from hook.audit.inventory import Running
-from hook.audit.why import Round
-from hook.base.errors import ReassertError
-from hook.base.system import timestamp
-from hook.container.identity import Identity
-from hook.doctor import bundle
-from hook.doctor.checks import BAD, OK, Seen, checks, remedy
-from hook.doctor.hide import HIDDEN, Hider
+from hook.core.base.errors import ReassertError
+from hook.core.base.system import timestamp
+from hook.core.container.identity import Identity
+from hook.core.policy import store
+from hook.core.policy.compiler import compile_bytes
 from hook.node.agent import Agent
 from hook.node.change.record import Record
 from hook.node.status import Status
-from hook.policy import store
-from hook.policy.compiler import compile_bytes
+from hook.ops.audit.audit import Audit, Finding
+from hook.ops.audit.inventory import Running
+from hook.ops.audit.why import Round
+from hook.ops.doctor import bundle
+from hook.ops.doctor.checks import BAD, OK, Seen, checks, remedy
+from hook.ops.doctor.hide import HIDDEN, Hider
 from unit.support import document
 
 OWNED = "/etc/ssl/certs/ca-certificates.crt"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hook import events
-from hook.container.identity import Identity
-from hook.decide import Done
-from hook.events import line
-from hook.plan import Container, Plan, plan
+from hook.core import events
+from hook.core.container.identity import Identity
+from hook.core.decide import Done
+from hook.core.events import line
+from hook.core.plan import Container, Plan, plan
 from unit.support import POD, bind, case, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import events, excerpt
-from hook.container.identity import Identity
-from hook.decide import Done
-from hook.events import ENTRIES, ITEMS, LINE, line
-from hook.plan import Plan
-from hook.policy.model import Policy
-from hook.reserve import Outcome, Reason
-from hook.reserve.annotations import DropAnnotation
-from hook.reserve.devices import PlaceDevice
-from hook.reserve.env import Reserved, SetEnv
-from hook.reserve.mounts import PlaceMount
+from hook.core import events
+from hook.core import truncate as excerpt
+from hook.core.container.identity import Identity
+from hook.core.decide import Done
+from hook.core.events import ENTRIES, ITEMS, LINE, line
+from hook.core.plan import Plan
+from hook.core.policy.model import Policy
+from hook.core.reserve import Outcome, Reason
+from hook.core.reserve.annotations import DropAnnotation
+from hook.core.reserve.devices import PlaceDevice
+from hook.core.reserve.env import Reserved, SetEnv
+from hook.core.reserve.mounts import PlaceMount
 from unit.support import POD, bind, case, examples, policy
 
 NODE = policy()
@@ -239,5 +240,5 @@ def test_any_event_is_one_bounded_line_that_accounts_for_everything(
 
 
 def measured(text: str) -> tuple[int, str]:
-    """Length and hash, computed without hook.base.text."""
+    """Length and hash, computed without hook.core.base.text."""
     return len(text.encode("utf-8", "surrogatepass")), sha(text)

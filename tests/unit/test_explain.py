@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hook.container.identity import identify
-from hook.container.spec import Spec
-from hook.decide import Case
-from hook.explain import explain
-from hook.policy.store import load
+from hook.core.container.identity import identify
+from hook.core.container.spec import Spec
+from hook.core.decide import Case
+from hook.core.policy.store import load
+from hook.ops.explain import explain
 from unit.support import CONTAINERD, bind, config, document, reassert
 
 CA = {

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import ReassertError, Unacceptable, Undecided
-from hook.base.system import Untrusted
-from hook.container.identity import Identity
-from hook.decide import gather
-from hook.plan import Container, plan
-from hook.policy.model import Match, evaluate
-from hook.valuefile import VALUE_LIMIT, first_line
+from hook.core.base.errors import ReassertError, Unacceptable, Undecided
+from hook.core.base.system import Untrusted
+from hook.core.container.identity import Identity
+from hook.core.decide import gather
+from hook.core.facts.valuefile import VALUE_LIMIT, first_line
+from hook.core.plan import Container, plan
+from hook.core.policy.model import Match, evaluate
 from unit.support import POD, policy, rule
 
 
@@ -92,7 +92,7 @@ def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path, monkeypatch: 
         raise OSError(errno.EMFILE, "short")
 
     (root_dir / "f").write_text("1")
-    monkeypatch.setattr("hook.valuefile.read_fd", short)
+    monkeypatch.setattr("hook.core.facts.valuefile.read_fd", short)
     for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
         one = rule(**fields)
         with pytest.raises(OSError, match="short"):
@@ -137,7 +137,7 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     table += (
         f"4 1 0:4 /a\rb {root_dir}/volume rw - ext4 /dev/x rw\n"  # the kernel does not escape what a subPath may hold
     )
-    monkeypatch.setattr("hook.remote.read_file", lambda *_: table.encode())
+    monkeypatch.setattr("hook.core.facts.network_filesystems.read_file", lambda *_: table.encode())
     touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
     left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]
     for fields, policy_mode in (({"mode": "Audit"}, "Enforce"), ({}, "Audit")):

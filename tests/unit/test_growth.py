@@ -23,31 +23,31 @@ from typing import Any
 
 import pytest
 
-from hook.adapters import hook as hooks
-from hook.adapters import runtime
-from hook.adapters.caller import Caller, Options
-from hook.adapters.cmdline import Invocation
-from hook.adapters.nri import messages
-from hook.adapters.nri.metrics import NoMetrics
-from hook.adapters.nri.report import Report
-from hook.adapters.nri.validation import Validator
-from hook.base.errors import Refused, Unacceptable
-from hook.container.identity import identify
-from hook.container.spec import Spec
-from hook.decide import Case
-from hook.explain import explain
-from hook.linux.look import View
-from hook.linux.lookdevices import devices_below
-from hook.linux.walk import Row, mount_table
-from hook.policy.compiler import refresh
-from hook.policy.resident import Resident
-from hook.reserve.mounts import PlaceMount
+from hook.core.base.errors import Refused, Unacceptable
+from hook.core.container.identity import identify
+from hook.core.container.spec import Spec
+from hook.core.decide import Case
+from hook.core.linux.look import View
+from hook.core.linux.lookdevices import devices_below
+from hook.core.linux.walk import Row, mount_table
+from hook.core.policy.compiler import refresh
+from hook.core.policy.resident import Resident
+from hook.core.reserve.mounts import PlaceMount
+from hook.entry import hook as hooks
+from hook.entry import runtime
+from hook.entry.caller import Caller, Options
+from hook.entry.cmdline import Invocation
+from hook.nri import messages
+from hook.nri.report import Report
+from hook.nri.validation import Validator
+from hook.ops.explain import explain
+from hook.ops.metrics.prometheus import NoMetrics
 from unit.adapters.nri.support import VALIDATE, create_request
 from unit.support import CONTAINERD, ROOT, config, document
 
 Json = dict[str, Any]
 
-CORE = ("plan.py", "decide.py", "reserve", "container", "linux", "policy/model.py", "exclusivefacts.py")
+CORE = ("plan.py", "decide.py", "reserve", "container", "linux", "policy/model.py", "facts/exclusive.py")
 """The decision: all files of hook/ in which a container's lists are looked at."""
 
 LINES, TIMES = 5.0, 8.0
@@ -338,7 +338,7 @@ class Executed:
         if ours is None:
             ours = self._codes[code] = code.co_filename.startswith(f"{ROOT}/hook/")
             if ours:
-                self.functions.add((code.co_filename.removeprefix(f"{ROOT}/hook/"), code.co_qualname))
+                self.functions.add((code.co_filename.removeprefix(f"{ROOT}/hook/core/"), code.co_qualname))
         return self._line if ours else None
 
     def _line(self, _: FrameType, event: str, __: object) -> Any:
@@ -432,7 +432,7 @@ def looping(path: Path) -> Iterator[tuple[str, str]]:
                 yield prefix + statement.name
 
     for name in of(ast.parse(path.read_text("utf-8")).body, ""):
-        yield str(path.relative_to(ROOT / "hook")), name
+        yield str(path.relative_to(ROOT / "hook/core")), name
 
 
 _NODES = "loops over records of the node: kubelet's checkpoint and claims, CDI specs, its own devices"
@@ -446,7 +446,7 @@ UNREACHED: dict[str, str] = {
     "container/injections.py": _NODES,
     "container/nvidia.py": _NODES,
     "container/nodes.py directories_above": _NODES,
-    "exclusivefacts.py": _NODES,
+    "facts/exclusive.py": _NODES,
     "reserve/allocated.py": _ALLOCATED,
     "reserve/devices.py": _ALLOCATED,
     "container/engines.py": _ONE,
@@ -477,7 +477,7 @@ def test_every_loop_of_the_decision_is_reached(node: Node) -> None:
     for adapter in ADAPTERS:
         for names in (PAIRED, [], *([name] for name in DIMENSIONS)):
             lines(node, adapter, dict.fromkeys(names, 3))
-    files = [ROOT / "hook" / name for name in CORE]
+    files = [ROOT / "hook/core" / name for name in CORE]
     found = [f for at in files for f in (sorted(at.glob("*.py")) if at.is_dir() else [at])]
     loops = {each for file in found for each in looping(file)}
     missing = {f"{file} {name}" for file, name in loops - REACHED}

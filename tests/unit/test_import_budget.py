@@ -17,28 +17,29 @@ from unit.support import document
 BUILTINS = {"_json", "_signal", "errno", "posix", "sys", "time"}
 MODULES = {
     "hook",
-    "hook.adapters",
-    "hook.adapters.caller",
-    "hook.adapters.cmdline",
-    "hook.adapters.handover",
-    "hook.adapters.runtime",
-    "hook.base",
-    "hook.base.compare",
-    "hook.base.errors",
-    "hook.base.jsontext",
-    "hook.base.system",
-    "hook.container",
-    "hook.container.identity",
-    "hook.container.spec",
-    "hook.decide",
-    "hook.events",
-    "hook.plan",
-    "hook.policy",
-    "hook.policy.model",
-    "hook.policy.store",
-    "hook.reserve",
-    "hook.reserve.env",
-    "hook.reserve.mounts",
+    "hook.entry",
+    "hook.entry.caller",
+    "hook.entry.cmdline",
+    "hook.entry.write_spec",
+    "hook.entry.runtime",
+    "hook.core",
+    "hook.core.base",
+    "hook.core.base.compare",
+    "hook.core.base.errors",
+    "hook.core.base.jsontext",
+    "hook.core.base.system",
+    "hook.core.container",
+    "hook.core.container.identity",
+    "hook.core.container.spec",
+    "hook.core.decide",
+    "hook.core.events",
+    "hook.core.plan",
+    "hook.core.policy",
+    "hook.core.policy.model",
+    "hook.core.policy.store",
+    "hook.core.reserve",
+    "hook.core.reserve.env",
+    "hook.core.reserve.mounts",
     "hook.start",
 }
 """Of a usual create: of a pod's container under containerd that overrides reserved env and mounts."""
@@ -47,56 +48,56 @@ MOST = (26, 3200)
 """Modules and lines of a usual create, at most; 0.1.0 had 27 with 2,867. tests/startpath.py prints them."""
 
 LATE = {
-    "hook.policy.selector",
-    "hook.base.glob",
-    "hook.adapters.usage",
-    "hook.adapters.decision",
-    "hook.policy.missing",
-    "hook.probes",
-    "hook.sharing",
-    "hook.valuefile",
-    "hook.base.child",
-    "hook.failure",
-    "hook.adapters.exec",
-    "hook.adapters.update",
-    "hook.adapters.hook",
-    "hook.adapters.precreate",
-    "hook.adapters.refusal",
-    "hook.adapters.spelling",
-    "hook.adapters.state",
-    "hook.adapters.unchanged",
-    "hook.allocated",
-    "hook.base.files",
-    "hook.base.journal",
-    "hook.base.jsonerror",
-    "hook.base.logfile",
-    "hook.base.text",
-    "hook.container.allocation",
-    "hook.container.cdi",
-    "hook.container.claims",
-    "hook.container.engines",
-    "hook.container.injections",
-    "hook.container.nodes",
-    "hook.container.nvidia",
-    "hook.container.process",
-    "hook.excerpt",
-    "hook.exclusivefacts",
-    "hook.policy.recompile",
-    "hook.trial",
-    "hook.remote",
-    "hook.reserve.allocated",
-    "hook.reserve.annotations",
-    "hook.reserve.devices",
-    "hook.reserve.places",
-    "hook.reserve.exclusive",
-    "hook.trust",
-    "hook.trust.layout",
-    "hook.trust.remedy",
+    "hook.core.policy.selector",
+    "hook.core.base.glob",
+    "hook.entry.help",
+    "hook.entry.decision",
+    "hook.core.policy.missing",
+    "hook.core.probes",
+    "hook.core.facts.sharing",
+    "hook.core.facts.valuefile",
+    "hook.core.base.child",
+    "hook.core.failure",
+    "hook.entry.exec",
+    "hook.entry.update",
+    "hook.entry.hook",
+    "hook.entry.precreate",
+    "hook.entry.report_refusal",
+    "hook.entry.short_options",
+    "hook.core.container.runtime_records",
+    "hook.entry.start_counts",
+    "hook.core.facts.allocated",
+    "hook.core.base.files",
+    "hook.core.base.journal",
+    "hook.core.base.jsonerror",
+    "hook.core.base.logfile",
+    "hook.core.base.text",
+    "hook.core.container.allocation",
+    "hook.core.container.cdi",
+    "hook.core.container.claims",
+    "hook.core.container.engines",
+    "hook.core.container.injections",
+    "hook.core.container.nodes",
+    "hook.core.container.nvidia",
+    "hook.core.container.process",
+    "hook.core.truncate",
+    "hook.core.facts.exclusive",
+    "hook.core.policy.recompile",
+    "hook.core.audited_rules",
+    "hook.core.facts.network_filesystems",
+    "hook.core.reserve.allocated",
+    "hook.core.reserve.annotations",
+    "hook.core.reserve.devices",
+    "hook.core.reserve.places",
+    "hook.core.reserve.exclusive",
+    "hook.core.facts",
+    "hook.core.policy.trust_layout",
+    "hook.core.policy.missing_store",
 }
 """What other commands load, or starts that need it."""
 
 
-OTHER_ADAPTERS = {f"hook.adapters.{name}" for name in ("handover", "hook", "precreate", "runtime")}
+OTHER_ADAPTERS = {f"hook.entry.{name}" for name in ("handover", "hook", "precreate", "runtime")}
 
 
 @pytest.fixture
@@ -119,7 +120,12 @@ def test_create_imports_the_start_path_only(start: Start) -> None:
     assert '\\"event\\":' in start.config.read_text(), "handed on to the hook that looks at the mount"
 
 
-EXCLUSIVE = {"hook.exclusivefacts", "hook.reserve.exclusive", "hook.container.nodes", "hook.container.injections"}
+EXCLUSIVE = {
+    "hook.core.facts.exclusive",
+    "hook.core.reserve.exclusive",
+    "hook.core.container.nodes",
+    "hook.core.container.injections",
+}
 
 
 def test_only_a_policy_with_exclusive_pays_for_it(start: Start) -> None:
@@ -178,15 +184,15 @@ def test_changed_policy_is_compiled_in_another_process(start: Start) -> None:
 
 
 def test_nothing_else_can_be_loaded_by_a_start() -> None:
-    """With hook.linux, which needs ctypes, where mounts are looked at."""
-    assert {name for name in reachable() if not name.startswith("hook.linux")} == MODULES | LATE
+    """With hook.core.linux, which needs ctypes, where mounts are looked at."""
+    assert {name for name in reachable() if not name.startswith("hook.core.linux")} == MODULES | LATE
 
 
-@pytest.mark.parametrize("module", ["hook.agent.work", "hook.adapters.nri.plugin"])
+@pytest.mark.parametrize("module", ["hook.agent.work", "hook.nri.plugin"])
 def test_what_answers_many_requests_loads_nothing_while_it_answers(module: str) -> None:
-    """What is missing is missing in hook/late.py. The plugin has no part in hooks and looks at no mounts."""
+    """What is missing is missing in hook/entry/preload.py. The plugin has no part in hooks and looks at no mounts."""
     path = f"import sys; sys.path[:0] = {[str(ROOT), *sys.path]!r}; import {module}"
     loaded, result = imported("-c", path)
     assert result.returncode == 0, result.stderr
     needed = reachable() if "agent" in module else (MODULES | LATE) - OTHER_ADAPTERS
-    assert needed - loaded - {"hook.start", "hook.adapters.usage"} == set()
+    assert needed - loaded - {"hook.start", "hook.entry.help"} == set()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from hook.adapters import usage
 from hook.cli import GROUPS, command_line
+from hook.entry import help as usage
 from unit.support import ROOT
 
 PAGE = (ROOT / "packaging/deb/reassert.8").read_text()

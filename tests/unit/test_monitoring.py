@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from hook.adapters.nri.metrics import Metrics
+from hook.ops.metrics.prometheus import Metrics
 from unit.support import ROOT, policy
 
 MONITORING = ROOT / "packaging" / "monitoring"

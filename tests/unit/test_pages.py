@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hook import events
-from hook.adapters.nri import report
-from hook.decide import CONFIG, Case, Done
-from hook.reserve import Reason
+from hook.core import events
+from hook.core.decide import CONFIG, Case, Done
+from hook.core.reserve import Reason
+from hook.nri import report
 from unit.support import ROOT, container, policy
 
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hook.container.identity import Identity
-from hook.decide import gather
-from hook.plan import Container, Facts, Plan, plan
-from hook.policy.model import Policy, select
+from hook.core.container.identity import Identity
+from hook.core.decide import gather
+from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.policy.model import Policy, select
 from unit.support import POD, bind, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}

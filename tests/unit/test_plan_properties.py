@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hook.base.compare import clean, glob_match, is_below
-from hook.container.spec import Spec
-from hook.plan import Container, plan
-from hook.policy.compiler import compile_bytes
-from hook.policy.model import Policy
-from hook.policy.source import PolicyInvalid
+from hook.core.base.compare import clean, glob_match, is_below
+from hook.core.container.spec import Spec
+from hook.core.plan import Container, plan
+from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.model import Policy
+from hook.core.policy.source import PolicyInvalid
 from unit.support import POD, config, document, examples, name_of
 
 NAMES = ["A", "AB", "B", "a", "N_A", "N_B", "PATH"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from hook.container.allocation import checkpoint_path
-from hook.container.identity import identify
-from hook.container.spec import Spec
+from hook.core.container.allocation import checkpoint_path
+from hook.core.container.identity import identify
+from hook.core.container.spec import Spec
 from unit.allocated import Node
 from unit.support import FIXTURES, ROOT, called, document, reassert
 

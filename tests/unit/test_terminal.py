@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from hook.adapters.nri import messages, ttrpc
 from hook.node import command
 from hook.node.change.files import FILE, State
 from hook.node.change.record import Record
@@ -19,6 +18,7 @@ from hook.node.engines.base import Engine, Handler
 from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
 from hook.node.show import as_json, as_table, shown
 from hook.node.status import Status
+from hook.nri import messages, ttrpc
 from unit.support import CONTAINERD, ROOT, bind, called, config, document, policy, reassert
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\b\x7f\x9b31m\u202eesrever\u2066\u2028\u200b\x85"

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.container.identity import identify
-from hook.decide import CONFIG, CONTAINER, Case, Done, Verdict
-from hook.emit.cdi import cdi_spec
-from hook.events import line
-from hook.node.engines.artifacts.basespec import reserved_env
+from hook.core.container.identity import identify
+from hook.core.decide import CONFIG, CONTAINER, Case, Done, Verdict
+from hook.core.events import line
+from hook.core.plan import Plan
+from hook.core.policy.compiler import compile_bytes
+from hook.node.artifacts.basespec import reserved_env
+from hook.node.artifacts.cdi_spec import cdi_spec
 from hook.node.probe.hostile import covering
 from hook.node.sources import look_at
-from hook.plan import Plan
-from hook.policy.compiler import compile_bytes
-from hook.policy.show import effective
+from hook.ops.policy.show import effective
 from unit.adapters.nri.support import RESPONSE, running
 from unit.support import CONTAINERD, POD, bind, document, examples, lines, policy, problems, spec, values_of
 
@@ -281,7 +281,7 @@ def test_nri_refuses_nothing_because_a_tried_rule_takes_too_long(
     def hangs(*_: object) -> None:
         ended.wait(20)
 
-    monkeypatch.setattr("hook.trial.plan", hangs)
+    monkeypatch.setattr("hook.core.audited_rules.plan", hangs)
     with running(root_dir, document(CA, PROXY)) as plugin:
         answer = plugin.create(["CA=/evil"])
         ended.set()

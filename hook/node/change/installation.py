@@ -9,14 +9,14 @@ import os
 import re
 
 from hook import __version__
-from hook.base.errors import ReassertError, describe
-from hook.base.system import trusted
+from hook.core.base.errors import ReassertError, describe
+from hook.core.base.system import trusted
 from hook.node import systemd
+from hook.node.artifacts import dispatchers
 from hook.node.change import journal, tree
 from hook.node.change.files import TREE
 from hook.node.change.program import path_in_use
 from hook.node.change.record import PROGRAM, OwnerRecord, Record
-from hook.node.engines.artifacts import dispatchers
 from hook.node.errors import NodeError
 
 CALLED = "program"

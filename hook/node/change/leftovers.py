@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from hook import events
+from hook.core import events
+from hook.core.policy import compiler, store
 from hook.node.change import tree
 from hook.node.change.record import Record
-from hook.policy import compiler, store
 
 _STATE = {
     "last-verify.json": "the last result of node verify",
     "events-position.json": "the position of --metrics",
     "unchanged-starts": "starts that no agent has counted yet",
 }
-"""Other files in the directory of compiled policies (hook.metrics)."""
+"""Other files in the directory of compiled policies (hook.ops.metrics)."""
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.base.system import trusted
-from hook.emit.dispatcher import START, stable_path, start_text
-from hook.emit.front import FRONT
+from hook.core.base.system import trusted
+from hook.core.policy import store
+from hook.core.policy.compiler import compile_bytes, read_source
+from hook.core.policy.model import Policy
+from hook.node.artifacts.dispatcher import START, stable_path, start_text
+from hook.node.artifacts.front import FRONT
 from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, link
 from hook.node.errors import NodeError
-from hook.policy import store
-from hook.policy.compiler import compile_bytes, read_source
-from hook.policy.model import Policy
 
 _SEED = Path(__file__).with_name("policy.yaml")
 """config/policy.yaml; the frozen program has it beside this module."""

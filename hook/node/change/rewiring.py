@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from hook.base.errors import ReassertError, describe
+from hook.core.base.errors import ReassertError, describe
+from hook.core.policy import compiler
 from hook.node import systemd
+from hook.node.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.change import journal as journals
 from hook.node.change import tree, units
 from hook.node.change.files import TREE, Change, Disk, State, missing_directories
 from hook.node.change.journal import DIRECTORY
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
 from hook.node.change.rollback import rollback, still_called, uninterruptible
-from hook.node.engines.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
 from hook.node.errors import NodeError
-from hook.policy import compiler
 
 Say = Callable[[str], None]
 Prove = Callable[[Any], None]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from hook.base.errors import describe
+from hook.core.base.errors import describe
+from hook.core.policy import compiler
 from hook.node import systemd
+from hook.node.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.change import journal as journals
 from hook.node.change import tree, units
 from hook.node.change.files import is_same, look, put
 from hook.node.change.journal import Journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
-from hook.node.engines.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.engines.base import AnyEngine
 from hook.node.errors import NodeError
 from hook.node.probe.starter import clear
-from hook.policy import compiler
 
 
 def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Callable[[str], None]) -> None:

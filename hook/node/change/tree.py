@@ -1,8 +1,9 @@
 """The frozen program's files on a node: a directory for each version's content, and a link to the one in use.
 
 PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
-(hook.emit.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers (hook.emit.front). A start
-sees the old program or the new one, never a mix. The .deb has the same in /usr/lib.
+(hook.node.artifacts.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers
+(hook.node.artifacts.front). A start sees the old program or the new one, never a mix. The .deb has the same in
+/usr/lib.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from hook.adapters.cmdline import EDITING_VERBS
-from hook.emit.dispatcher import START, start_text
-from hook.emit.front import FRONT
+from hook.entry.cmdline import EDITING_VERBS
+from hook.node.artifacts.dispatcher import START, start_text
+from hook.node.artifacts.front import FRONT
 from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from glob import glob
 
-from hook.agent.status import ask
-from hook.base.errors import ReassertError
+from hook.core.base.errors import ReassertError
 from hook.node import systemd
+from hook.node.agent_status import ask
+from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.journal import remove_directories
-from hook.node.engines.artifacts.dispatchers import WHERE
 from hook.node.errors import NodeError
 
 AGENT, PLUGIN = "reassert-agent.service", "reassert-nri.service"

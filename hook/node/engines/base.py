@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
+from hook.core.policy.model import Policy
 from hook.node import systemd
+from hook.node.artifacts.dispatchers import hook_file
 from hook.node.change.files import Change, State
-from hook.node.engines.artifacts.dispatchers import hook_file
 from hook.node.probe.starter import Starter
-from hook.policy.model import Policy
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
 ADAPTERS = (RUNTIME, NRI, HOOK, CDI)

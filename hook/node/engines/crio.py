@@ -17,14 +17,14 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
-from hook.emit.hookentry import hooks_d
 from hook.node import systemd
+from hook.node.artifacts.basespec import reserved_env
+from hook.node.artifacts.cdi import cdi_file
+from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.hookentry import hooks_d
+from hook.node.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
 from hook.node.change.files import State
 from hook.node.engines import toml
-from hook.node.engines.artifacts.basespec import reserved_env
-from hook.node.engines.artifacts.cdi import cdi_file
-from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
-from hook.node.engines.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
 from hook.node.engines.base import CDI, HOOK, NRI, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.cmdline import arguments_of, environment_of, option
 from hook.node.engines.criofiles import (

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from hook.core.policy.model import AUDIT, FAIL
 from hook.node.engines import toml
 from hook.node.engines.base import NRI, Choice
 from hook.node.engines.toml import Key
-from hook.policy.model import AUDIT, FAIL
 
 PLUGIN = "reassert"
-"""The name by which the plugin registers (hook.adapters.nri.service)."""
+"""The name by which the plugin registers (hook.nri.service)."""
 
 NOTE = "validator"
 """In an engine's notes: the values of `enable` and `required` before the install."""

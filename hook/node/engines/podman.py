@@ -1,7 +1,7 @@
 """podman: a containers.conf drop-in that maps the names of OCI runtimes to dispatchers.
 
 A container stores the name of its runtime (libpod), so containers keep working across an install and an uninstall. The
-podman of ordinary users reads the same files; for them the dispatcher changes nothing (hook.emit.dispatcher,
+podman of ordinary users reads the same files; for them the dispatcher changes nothing (hook.node.artifacts.dispatcher,
 `rootless`). A running podman command keeps the configuration that it read when it began.
 """
 
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hook.adapters.hook import PRECREATE
-from hook.emit.dispatcher import MARK, NOT_ROOTS, launch_lines
-from hook.emit.hookentry import hooks_d
+from hook.entry.hook import PRECREATE
 from hook.node import systemd
+from hook.node.artifacts import dispatchers
+from hook.node.artifacts.cdi import cdi_file
+from hook.node.artifacts.dispatcher import MARK, NOT_ROOTS, launch_lines
+from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.hookentry import hooks_d
 from hook.node.change.files import Change, State
 from hook.node.change.program import installed
 from hook.node.engines import toml
-from hook.node.engines.artifacts import dispatchers
-from hook.node.engines.artifacts.cdi import cdi_file
-from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter

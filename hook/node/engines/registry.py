@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from hook.base.errors import ReassertError
+from hook.core.base.errors import ReassertError
 from hook.node import systemd
 from hook.node.engines.base import AnyEngine
 from hook.node.engines.signs import seen

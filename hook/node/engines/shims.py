@@ -7,10 +7,10 @@ import json
 import os
 from pathlib import Path
 
-from hook.base.errors import ReassertError
-from hook.container.identity import APP_TYPES, SANDBOX, Identity, identify
-from hook.container.spec import Spec
-from hook.node.engines.artifacts.dispatchers import behind, real_of
+from hook.core.base.errors import ReassertError
+from hook.core.container.identity import APP_TYPES, SANDBOX, Identity, identify
+from hook.core.container.spec import Spec
+from hook.node.artifacts.dispatchers import behind, real_of
 
 
 def users(path: str, state: str) -> int:

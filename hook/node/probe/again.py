@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hook.base.errors import ReassertError
+from hook.core.base.errors import ReassertError
 from hook.node.probe.refusal import refusal
 from hook.node.probe.starter import Gone, Lacking, NotStarted, Running
 

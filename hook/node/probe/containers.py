@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hook.base.errors import describe
-from hook.container.identity import CONTAINER, Identity
+from hook.core.base.errors import describe
+from hook.core.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.starter import (
     EXEC_SECONDS,

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from hook.base.errors import describe
-from hook.base.protobuf import load
+from hook.core.base.errors import describe
+from hook.core.base.protobuf import load
 from hook.node.errors import NodeError
 
 SECONDS = 60.0

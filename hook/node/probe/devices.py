@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hook.container.nodes import words
-from hook.linux.lookdevices import devices_below
-from hook.linux.rights import DAC_OVERRIDE, ENTER
-from hook.linux.running import Taken
-from hook.linux.walk import open_walked
-from hook.linux.workers import apart
+from hook.core.container.nodes import words
+from hook.core.linux.lookdevices import devices_below
+from hook.core.linux.rights import DAC_OVERRIDE, ENTER
+from hook.core.linux.running import Taken
+from hook.core.linux.walk import open_walked
+from hook.core.linux.workers import apart
+from hook.core.reserve.exclusive import Closed
 from hook.node.errors import NodeError
-from hook.reserve.exclusive import Closed
 
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.base.compare import is_below
-from hook.linux import workers
-from hook.linux.walk import open_walked
+from hook.core.base.compare import is_below
+from hook.core.linux import workers
+from hook.core.linux.walk import open_walked
+from hook.core.reserve.mounts import Mount
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Gone
-from hook.reserve.mounts import Mount
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")
 """The options of mount(8) that are compared. The others do not change what a container can do with the mount."""
@@ -49,7 +49,7 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
     """Returns the mounts at and below reserved paths in the mount namespace of a process.
 
     Other mounts come first. Mounts that are as reserved come last, in the policy's form. A process without rights reads
-    them (hook.linux.workers). Raises Gone, NodeError, OSError.
+    them (hook.core.linux.workers). Raises Gone, NodeError, OSError.
     """
 
     def take() -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hook.container.identity import APP_TYPES, CONTAINERD, Identity
+from hook.core.container.identity import APP_TYPES, CONTAINERD, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.cri import CONTAINER as OWN
 from hook.node.probe.cri import EXITED, NODE, READY, CallFailed, Cri, information, parsed, uninterrupted

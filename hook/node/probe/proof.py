@@ -6,12 +6,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from hook.core.policy.model import Policy
 from hook.node.engines.base import RUNTIME, AnyEngine, Wiring
 from hook.node.errors import NodeError
 from hook.node.probe.report import BLOCKED, EXPOSED, PROTECTED, UNTRIED, Finding
 from hook.node.probe.starter import Starter
 from hook.node.probe.verify import NothingToVerify, examine, probe
-from hook.policy.model import Policy
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from hook.base.compare import glob_match
-from hook.base.text import printable
+from hook.core.base.compare import glob_match
+from hook.core.base.text import printable
+from hook.core.policy.model import Policy
 from hook.node.engines.base import AnyEngine, Handler
-from hook.policy.model import Policy
 
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
 """The result for a handler. BLOCKED: a container that overrides nothing does not start."""
@@ -165,7 +165,7 @@ class Report:
         parts = [printable(part) for part in parts]
         if self.nothing:
             return "\n".join([*parts, printable(f"result     nothing to verify: {self.nothing}")])
-        from hook.base.terminal import table  # imports importlib.metadata
+        from hook.core.base.terminal import table  # imports importlib.metadata
 
         rows = []
         for finding in self.findings:

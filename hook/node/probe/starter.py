@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hook import events
-from hook.agent.protocol import COLD_PROBE
-from hook.base.errors import ReassertError
-from hook.base.files import make_directory
-from hook.base.system import read_fd
-from hook.container.identity import Identity
-from hook.linux import workers
+from hook.core import events
+from hook.core.base.errors import ReassertError
+from hook.core.base.files import make_directory
+from hook.core.base.system import read_fd
+from hook.core.container.identity import Identity
+from hook.core.linux import workers
+from hook.entry.protocol import COLD_PROBE
 from hook.node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def clear(engine: AnyEngine) -> None:
 
 
 class Marks:
-    """Files that mark the test containers of this command, for events and metrics (`hook.events.is_probe`)."""
+    """Files that mark the test containers of this command, for events and metrics (`hook.core.events.is_probe`)."""
 
     def __init__(self) -> None:
         """`cold`: whether the agent is not to answer the starts of what is marked from now on."""
@@ -248,7 +248,7 @@ def processes() -> set[int]:
 def environs(pids: set[int]) -> dict[int, list[str]]:
     """Returns the environment of each process that runs. Bytes that are not UTF-8 become surrogates.
 
-    A process without rights reads it (hook.linux.workers).
+    A process without rights reads it (hook.core.linux.workers).
     """
     found: dict[int, list[str]] = {}
     for some in batched(sorted(pids), _AT_ONCE):

@@ -8,10 +8,16 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 
-from hook.base.errors import ReassertError, describe
-from hook.base.system import timestamp
-from hook.decide import gather
-from hook.linux.idmap import remountable
+from hook.core.base.errors import ReassertError, describe
+from hook.core.base.system import timestamp
+from hook.core.decide import gather
+from hook.core.linux.idmap import remountable
+from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.policy.model import AUDIT, Match, Policy, excluded
+from hook.core.reserve import Edit
+from hook.core.reserve.env import SetEnv
+from hook.core.reserve.exclusive import Closed
+from hook.core.reserve.mounts import PlaceMount
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
@@ -34,12 +40,6 @@ from hook.node.probe.report import (
 )
 from hook.node.probe.starter import Gone, Lacking, NotStarted, Pairs, Running, Starter, Stays, scratch
 from hook.node.probe.ways import Way
-from hook.plan import Container, Facts, Plan, plan
-from hook.policy.model import AUDIT, Match, Policy, excluded
-from hook.reserve import Edit
-from hook.reserve.env import SetEnv
-from hook.reserve.exclusive import Closed
-from hook.reserve.mounts import PlaceMount
 
 BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
 """Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent

@@ -8,21 +8,21 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from hook.base.compare import glob_match, is_pattern
-from hook.base.errors import ReassertError, describe
-from hook.container.identity import Identity
-from hook.container.injections import Specs
+from hook.core.base.compare import glob_match, is_pattern
+from hook.core.base.errors import ReassertError, describe
+from hook.core.container.identity import Identity
+from hook.core.container.injections import Specs
+from hook.core.plan import Container, Facts
+from hook.core.policy.model import Rule
+from hook.core.reserve.annotations import BOTH, CONTAINER, FIELD, POD
+from hook.core.reserve.devices import EXCLUSIVE
+from hook.core.reserve.exclusive import Closed
 from hook.node.engines.base import NRI, Handler
 from hook.node.probe import devices
 from hook.node.probe.again import examined, held
 from hook.node.probe.refusal import refusal
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
 from hook.node.probe.starter import Extra, Lacking, NotStarted, Pairs, Running, Starter, Stays
-from hook.plan import Container, Facts
-from hook.policy.model import Rule
-from hook.reserve.annotations import BOTH, CONTAINER, FIELD, POD
-from hook.reserve.devices import EXCLUSIVE
-from hook.reserve.exclusive import Closed
 
 _ASKED_FOR = 4
 """How many devices one test container asks for."""

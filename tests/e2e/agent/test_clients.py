@@ -15,7 +15,7 @@ import pytest
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
 from e2e.cri.client import wait_for
 from e2e.support import POLICY, REASSERT, run
-from hook.agent.protocol import STATUS
+from hook.entry.protocol import STATUS
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 

@@ -14,7 +14,7 @@ import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold
 from e2e.support import POLICY, RUNTIMES, Bundle, Running, another_root, run
-from hook.agent import protocol
+from hook.entry import protocol
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 

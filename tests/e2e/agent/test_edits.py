@@ -10,7 +10,7 @@ import pytest
 
 from e2e.agent.support import Agent, Cold
 from e2e.support import POLICY
-from hook.policy import store
+from hook.core.policy import store
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 

@@ -10,9 +10,9 @@ import pytest
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
 from e2e.test_trial import hanging
-from hook.agent import protocol
-from hook.agent.cold import LATE
+from hook.agent.fallback import LATE
 from hook.agent.service import REQUESTS
+from hook.entry import protocol
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 

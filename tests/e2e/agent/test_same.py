@@ -17,7 +17,7 @@ from unit.support import FIXTURES
 
 from e2e.agent.support import PRINTER, WENT_COLD, Agent
 from e2e.support import POLICY
-from hook.policy.compiler import compile_bytes
+from hook.core.policy.compiler import compile_bytes
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 

@@ -17,8 +17,8 @@ from unit.adapters.nri.support import Peer, create_request
 from e2e.agent.support import PRINTER, Agent
 from e2e.agent.test_agent import RUNC, WANTED
 from e2e.support import POLICY, REASSERT, Bundle, Running, run
-from hook.adapters.nri import messages
-from hook.agent.cold import COLD
+from hook.agent.fallback import COLD
+from hook.nri import messages
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 

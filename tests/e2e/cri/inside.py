@@ -13,13 +13,13 @@ import os
 import sys
 from types import SimpleNamespace
 
-from hook import late
-from hook.base.errors import ReassertError
+from hook.core.base.errors import ReassertError
+from hook.core.policy import store
+from hook.entry import preload as late
 from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.pods import PodStarter
 from hook.node.probe.verify import probe, verify
-from hook.policy import store
 
 assert all((encodings.ascii, encodings.idna, late.LOADED))
 

@@ -17,7 +17,7 @@ from e2e.kubernetes.kubelet import ConfigMapVolume
 from e2e.kubernetes.pods import POLICY, NodePod, NriPod
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
-from hook.base.system import Untrusted, trusted
+from hook.core.base.system import Untrusted, trusted
 
 __all__ = ["boot", "module_boot"]
 

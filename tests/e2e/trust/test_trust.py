@@ -13,7 +13,7 @@ from e2e.support import Bundle, Node, Running, run
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.conftest import Company
 from e2e.trust.images import BUNDLE, LAYOUTS, PROGRAMS, READ_THERE, answers, probe
-from hook.trust.expand import table
+from hook.core.policy.trust import table
 
 RUNC = "/usr/sbin/runc"
 Image = Callable[[str], Bundle]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.cmdline import EDITING_VERBS, VERBS, Invocation
+from hook.entry.cmdline import EDITING_VERBS, VERBS, Invocation
 from unit.support import ROOT
 
 CONTAINERD = "--root /run/runc/k8s.io --log /b/log.json --log-format json --systemd-cgroup"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.decision import read
-from hook.adapters.handover import ANNOTATION, stamp
-from hook.base.errors import Undecided
-from hook.reserve.env import Reserved
+from hook.core.base.errors import Undecided
+from hook.core.reserve.env import Reserved
+from hook.entry.decision import read
+from hook.entry.write_spec import ANNOTATION, stamp
 
 NOTHING = Reserved({}, [])
 

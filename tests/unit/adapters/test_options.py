@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hook.adapters.caller import Options
-from hook.base.errors import Usage
+from hook.core.base.errors import Usage
+from hook.entry.caller import Options
 
 
 def test_options_take_absolute_paths_in_both_spellings() -> None:

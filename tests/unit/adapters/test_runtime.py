@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters import runtime
-from hook.adapters.caller import Caller
-from hook.adapters.decision import read
-from hook.adapters.handover import ANNOTATION
-from hook.policy.compiler import refresh
+from hook.core.policy.compiler import refresh
+from hook.entry import runtime
+from hook.entry.caller import Caller
+from hook.entry.decision import read
+from hook.entry.write_spec import ANNOTATION
 from unit.support import ROOT, config, document
 
 ABSENT = [{"name": "N", "absent": True}, {"name": "N_*", "absent": True}]

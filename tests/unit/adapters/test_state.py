@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters.state import bundle_of
-from hook.base.errors import Undecided
+from hook.core.base.errors import Undecided
+from hook.core.container.runtime_records import bundle_of
 
 RUNC = ("state.json", {"config": {"labels": ["a=b", "bundle=BUNDLE"]}})
 CRUN = ("status", {"pid": 1, "bundle": "BUNDLE"})

@@ -22,18 +22,18 @@ from typing import Any
 import pytest
 
 from hook import __version__
-from hook.adapters import hook as hooks
-from hook.adapters.nri.metrics import NoMetrics
-from hook.agent import protocol
 from hook.agent.clients import Client, Clients, Job, Kernel
-from hook.agent.cold import GoCold
+from hook.agent.counters import Tally
+from hook.agent.fallback import GoCold
 from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
-from hook.agent.tally import Tally
 from hook.agent.work import answer
-from hook.base.errors import ReassertError, Usage
-from hook.linux.mountns import own_directories
-from hook.policy.compiler import refresh
+from hook.core.base.errors import ReassertError, Usage
+from hook.core.linux.mountns import own_directories
+from hook.core.policy.compiler import refresh
+from hook.entry import hook as hooks
+from hook.entry import protocol
+from hook.ops.metrics.prometheus import NoMetrics
 from unit.linux.test_look import Node
 from unit.support import CONTAINERD, ROOT, config, document
 

@@ -20,9 +20,9 @@ import pytest
 from e2e.support import need
 
 from hook import __version__
-from hook.agent import protocol
-from hook.container.spec import LIMIT
-from hook.emit.front import HEADER
+from hook.core.container.spec import LIMIT
+from hook.entry import protocol
+from hook.node.artifacts.front import HEADER
 from unit.support import ROOT
 
 SOURCE = ROOT / "packaging" / "front" / "front.c"
@@ -30,7 +30,7 @@ WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror
 
 
 WORDS = "# decided: create\n# passed: state\n# values: --root\n# flags: --debug\n"
-"""Lines of a dispatcher's file (hook.emit.front)."""
+"""Lines of a dispatcher's file (hook.node.artifacts.front)."""
 
 
 @pytest.fixture(autouse=True)

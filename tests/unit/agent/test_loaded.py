@@ -17,17 +17,17 @@ from unit.support import ROOT
 
 LATER = {
     "hook.agent.service": {
-        "hook.adapters.nri",
-        "hook.agent.status",
-        "hook.metrics",
+        "hook.nri",
+        "hook.node.agent_status",
+        "hook.ops.metrics",
     },  # at the start, as the command line says
-    "hook.adapters.nri.service": {"hook.metrics"},  # with --metrics, at the start
-    "hook.adapters.nri.metrics": {"prometheus_client"},  # likewise
-    "hook.base.child": {"subprocess"},
-    "hook.adapters.hook": {"hook.adapters.usage"},  # with --help
-    "hook.adapters.runtime": {"hook.adapters.usage"},  # likewise
-    "hook.adapters.handover": {"hook.linux.early"},  # not by the plugin
-    "hook.linux.look": {"hook.linux.place"},  # likewise: it only looks at running containers
+    "hook.nri.service": {"hook.ops.metrics"},  # with --metrics, at the start
+    "hook.ops.metrics.prometheus": {"prometheus_client"},  # likewise
+    "hook.core.base.child": {"subprocess"},
+    "hook.entry.hook": {"hook.entry.help"},  # with --help
+    "hook.entry.runtime": {"hook.entry.help"},  # likewise
+    "hook.entry.write_spec": {"hook.core.linux.early"},  # not by the plugin
+    "hook.core.linux.look": {"hook.core.linux.place"},  # likewise: it only looks at running containers
 }
 """What may be loaded later, or never, and why."""
 
@@ -60,7 +60,7 @@ def inside_functions(file: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["hook.agent.service", "hook.adapters.nri.service"])
+@pytest.mark.parametrize("module", ["hook.agent.service", "hook.nri.service"])
 def test_nothing_is_loaded_later(module: str) -> None:
     modules = loaded(module)
     late = {
@@ -75,7 +75,7 @@ def test_nothing_is_loaded_later(module: str) -> None:
     assert not late
 
 
-@pytest.mark.parametrize("module", ["hook.agent.service", "hook.adapters.nri.service"])
+@pytest.mark.parametrize("module", ["hook.agent.service", "hook.nri.service"])
 def test_what_the_json_scanner_loads_is_there(module: str) -> None:
-    """hook.base.jsontext puts a stand-in into sys.modules otherwise, which other threads would see."""
+    """hook.core.base.jsontext puts a stand-in into sys.modules otherwise, which other threads would see."""
     assert "json.decoder" in loaded(module)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.agent.cold import GoCold
-from hook.agent.kept import SETTLED_NS
+from hook.agent.fallback import GoCold
 from hook.agent.memory import Memory, _lasts
-from hook.policy.compiler import refresh
+from hook.core.base.filecache import SETTLED_NS
+from hook.core.policy.compiler import refresh
 from unit.support import document
 
 RULE = {"name": "r", "env": [{"name": "CA", "value": "/ca.pem"}]}
@@ -62,7 +62,7 @@ def test_a_policy_with_times_in_whole_seconds_is_kept_after_its_second() -> None
 def test_a_store_that_could_not_be_read_once_is_read_again(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """For example while no descriptor was free. Else every later start would be cold."""
     with monkeypatch.context() as patch:
-        patch.setattr("hook.policy.store.read_file", lambda *_: os.open("/proc/self/fd/-1", 0))
+        patch.setattr("hook.core.policy.store.read_file", lambda *_: os.open("/proc/self/fd/-1", 0))
         with pytest.raises(GoCold):
             memory.policy()
     assert not memory.policy().missing

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.agent.protocol import Malformed, Request
+from hook.entry.protocol import Malformed, Request
 from unit.support import examples
 
 GOOD = b"reassert-front/1\x000.1.0\x00runtime\0/r\0/p\0/s\0/e\0\0/run/user\0create\0\xff\0"

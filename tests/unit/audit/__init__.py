@@ -1,1 +1,1 @@
-"""Tests of hook.audit."""
+"""Tests of hook.ops.audit."""

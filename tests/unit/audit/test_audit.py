@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.decision import Decision
-from hook.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, Finding
-from hook.audit.command import as_table, progress
-from hook.audit.inventory import Running
-from hook.audit.judge import Difference
-from hook.audit.why import Round
 from hook.cli import main
-from hook.container.identity import Identity
-from hook.linux import workers
-from hook.policy.compiler import compile_bytes
-from hook.reserve.env import Reserved
+from hook.core.container.identity import Identity
+from hook.core.linux import workers
+from hook.core.policy.compiler import compile_bytes
+from hook.core.reserve.env import Reserved
+from hook.entry.decision import Decision
+from hook.ops.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, Finding
+from hook.ops.audit.command import as_table, progress
+from hook.ops.audit.inventory import Running
+from hook.ops.audit.judge import Difference
+from hook.ops.audit.why import Round
 from unit.support import document
 
 POLICY = compile_bytes("/p.yaml", document({"name": "a", "env": [{"name": "A", "value": "1"}]}).encode()).policy()
@@ -116,9 +116,9 @@ def test_watch_repeats_and_a_user_without_root_is_told(
         if len(rounds) >= 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("hook.audit.command.running", list)
+    monkeypatch.setattr("hook.ops.audit.command.running", list)
     # Its own `time`: other threads of the tests sleep too.
-    monkeypatch.setattr("hook.audit.command.time", SimpleNamespace(sleep=slept, monotonic=time.monotonic))
+    monkeypatch.setattr("hook.ops.audit.command.time", SimpleNamespace(sleep=slept, monotonic=time.monotonic))
     arguments = ["audit", "--policy", "/nowhere/p.yaml", "--store", "/nowhere/s"]
     assert main([*arguments, "--watch", "7", "-o", "json"]) == 130
     lines = capsys.readouterr().out.splitlines()
@@ -133,7 +133,7 @@ def test_a_look_that_takes_long_draws_a_bar_on_a_terminal_and_nothing_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(0, 100, 1))
-    monkeypatch.setattr("hook.audit.command.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("hook.ops.audit.command.time", SimpleNamespace(monotonic=lambda: next(clock)))
     for is_terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda is_terminal=is_terminal: is_terminal)
         draw = progress()

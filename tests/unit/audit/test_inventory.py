@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hook.audit import inventory
-from hook.audit.inventory import Running, chosen, from_state
-from hook.audit.process import Gone, Process, when
-from hook.base.errors import ReassertError
-from hook.container.identity import Identity
+from hook.core.base.errors import ReassertError
+from hook.core.container.identity import Identity
+from hook.ops.audit import inventory
+from hook.ops.audit.inventory import Running, chosen, from_state
+from hook.ops.audit.process import Gone, Process, when
 
 A, B = "a" * 64, "b" * 64
 

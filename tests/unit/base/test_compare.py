@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.base.compare import clean, cleaned, is_below
+from hook.core.base.compare import clean, cleaned, is_below
 
 paths = st.text("ab./", max_size=10)
 

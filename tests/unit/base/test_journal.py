@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hook import events
-from hook.base import journal
-from hook.base.logfile import try_to_append
+from hook.core import events
+from hook.core.base import journal
+from hook.core.base.logfile import try_to_append
 from unit.eventlog.support import DENIED, NVIDIA, event
 from unit.support import case, policy
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hook.base.jsontext import Malformed, parse
+from hook.core.base.jsontext import Malformed, parse
 
 
 def complaint(text: str) -> str:
@@ -26,7 +26,7 @@ def test_the_same_text_with_and_without_the_module(text: str, monkeypatch: pytes
 
 
 def test_threads_leave_the_module_alone() -> None:
-    """A process with threads has loaded it (hook.agent.work, hook.adapters.nri.service)."""
+    """A process with threads has loaded it (hook.agent.work, hook.nri.service)."""
     seen: set[object] = set()
 
     def spoil() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.errors import TooLarge
-from hook.base.jsontext import Malformed, Strings, bounded, decode, encode, members, parse, strings_at, value_at
+from hook.core.base.errors import TooLarge
+from hook.core.base.jsontext import Malformed, Strings, bounded, decode, encode, members, parse, strings_at, value_at
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from e2e.support import need
 
-from hook import events
-from hook.base import logfile
-from hook.base.logfile import append
+from hook.core import events
+from hook.core.base import logfile
+from hook.core.base.logfile import append
 from unit.support import ROOT
 
 NOBODY = 65534
@@ -74,7 +74,7 @@ def test_who_may_read_the_log_may_read_the_next_one(root_dir: Path) -> None:
 
 WRITER = """
 import sys, time
-from hook.base.logfile import append
+from hook.core.base.logfile import append
 path, writer, lines, limit, kept = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 for count in range(lines):
     append(path, b"%s %d %s" % (writer.encode(), count, b"x" * (count % 50)), limit, kept)
@@ -117,7 +117,7 @@ def test_threads_of_one_process_exclude_each_other(root_dir: Path) -> None:
 
 START = """
 import sys
-from hook import events
+from hook.core import events
 events.SETTINGS[:] = [int(sys.argv[3]), 50]
 events.write(sys.argv[1], {"start": int(sys.argv[2]), "filling": "x" * 200})
 """
@@ -221,7 +221,7 @@ def test_a_directory_that_lets_nobody_rename_keeps_the_log_growing(root_dir: Pat
 
 FULL = """
 import os, sys, threading
-from hook.base.logfile import append
+from hook.core.base.logfile import append
 path = sys.argv[1] + "/events.jsonl"
 append(path, b"first")
 refused = 0
@@ -258,7 +258,7 @@ def test_an_append_costs_one_system_call_more_than_the_writing(root_dir: Path) -
     need(shutil.which("strace") is not None, "strace")
     trace = root_dir / "trace"
     script = (
-        "from hook.base.logfile import append; import sys; append(sys.argv[1], b'1');"
+        "from hook.core.base.logfile import append; import sys; append(sys.argv[1], b'1');"
         "append(sys.argv[1], b'2'); append(sys.argv[1], b'2')"
     )
     command = ["strace", "-y", "-o", str(trace), sys.executable, "-c", script, str(root_dir / "l")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.protobuf import describe, load
+from hook.core.base.protobuf import describe, load
 from unit.support import ROOT
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Undecided
-from hook.base.files import append_line, make_directory
-from hook.base.system import Untrusted, read_file, replace_file, timestamp, trusted
+from hook.core.base.errors import Undecided
+from hook.core.base.files import append_line, make_directory
+from hook.core.base.system import Untrusted, read_file, replace_file, timestamp, trusted
 from unit.support import ROOT
 
 
@@ -72,7 +72,9 @@ def test_readers_see_the_old_bytes_or_the_new_ones(root_dir: Path) -> None:
 
 def test_lines_of_many_writers_never_mix(root_dir: Path) -> None:
     log = root_dir / "new" / "deep" / "log"
-    script = "import sys; from hook.base.files import *; [append_line(sys.argv[1], b'x' * 3000) for _ in range(100)]"
+    script = (
+        "import sys; from hook.core.base.files import *; [append_line(sys.argv[1], b'x' * 3000) for _ in range(100)]"
+    )
     command = [sys.executable, "-c", script, str(log)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
     assert [writer.wait(60) for writer in writers] == [0] * 4
@@ -87,7 +89,9 @@ def test_directory_that_nobody_can_make_is_an_os_error() -> None:
 
 
 def test_directories_made_by_two_at_once_are_no_error(root_dir: Path) -> None:
-    script = "import sys; from hook.base.files import *; [make_directory(sys.argv[1] % n, 0o700) for n in range(300)]"
+    script = (
+        "import sys; from hook.core.base.files import *; [make_directory(sys.argv[1] % n, 0o700) for n in range(300)]"
+    )
     makers = [subprocess.Popen([sys.executable, "-c", script, f"{root_dir}/%d/a/b"], cwd=ROOT) for _ in range(4)]
     assert [maker.wait(60) for maker in makers] == [0] * 4
 

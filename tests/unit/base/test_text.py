@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.errors import describe, named
-from hook.base.text import MESSAGE, REASONS, head, joined, measure, message, printable, printable_lines, shortened
+from hook.core.base.errors import describe, named
+from hook.core.base.text import (
+    MESSAGE,
+    REASONS,
+    head,
+    joined,
+    measure,
+    message,
+    printable,
+    printable_lines,
+    shortened,
+)
 from unit.support import ROOT
 
 ANY_TEXT = st.text(st.characters(), max_size=600)
@@ -93,7 +103,7 @@ def test_message_is_one_bounded_line() -> None:
 
 
 def test_standard_error_gets_no_control_character() -> None:
-    script = "import sys; from hook.base.files import say; say(sys.argv[1] + '\\ud800')"
+    script = "import sys; from hook.core.base.files import say; say(sys.argv[1] + '\\ud800')"
     done = subprocess.run(
         [sys.executable, "-c", script, "".join(c for c in HARMFUL if c not in "\0\ud800\udfff")],
         cwd=ROOT,

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from hook.audit.inventory import Running
-from hook.cases.diff import Change, affected, changes, diff, touched
-from hook.container.identity import identify
-from hook.container.spec import Spec
+from hook.core.container.identity import identify
+from hook.core.container.spec import Spec
+from hook.ops.audit.inventory import Running
+from hook.ops.cases.diff import Change, affected, changes, diff, touched
 from unit.support import CONTAINERD, called, document, policy, reassert, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "B", "absent": True}]}
@@ -122,7 +122,7 @@ def test_a_container_that_cannot_be_read_is_told_and_hides_no_other(
     old, new = root_dir / "old.yaml", root_dir / "new.yaml"
     old.write_text(document(CA))
     new.write_text(document())
-    monkeypatch.setattr("hook.audit.inventory.running", lambda: there)
+    monkeypatch.setattr("hook.ops.audit.inventory.running", lambda: there)
     assert diff(str(old), str(new), "table", on_node=True) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "1 of 3 running containers would start differently; of 2 it is not known"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.base.errors import Undecided
-from hook.base.jsontext import Malformed
-from hook.container.allocation import Allocation, allocations
-from hook.container.allocation import base64 as unbase64
+from hook.core.base.errors import Undecided
+from hook.core.base.jsontext import Malformed
+from hook.core.container.allocation import Allocation, allocations
+from hook.core.container.allocation import base64 as unbase64
 from unit.kubelet import Answer, checkpoint, entry
 from unit.support import FIXTURES, examples
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from hook.base.errors import Undecided
-from hook.container.cdi import CONVERTED, DIRECTORIES, convert_all, env_of_devices
-from hook.linux.workers import apart
+from hook.core.base.errors import Undecided
+from hook.core.container.cdi import CONVERTED, DIRECTORIES, convert_all, env_of_devices
+from hook.core.linux.workers import apart
 
 GPU = "vendor.example/gpu"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.container.claims import claims
-from hook.container.identity import identify
-from hook.container.spec import Spec
-from hook.plan import Plan
+from hook.core.container.claims import claims
+from hook.core.container.identity import identify
+from hook.core.container.spec import Spec
+from hook.core.plan import Plan
 from unit.allocated import Node, ours, spec, specs_in
 from unit.kubelet import claim, state
 from unit.support import FIXTURES, POD, bind, examples

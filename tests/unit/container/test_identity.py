@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from hook.container.identity import TYPES, Identity, identify
-from hook.container.spec import Spec
-from hook.policy.model import excluded, select
+from hook.core.container.identity import TYPES, Identity, identify
+from hook.core.container.spec import Spec
+from hook.core.policy.model import excluded, select
 from unit.support import CONTAINERD, FIXTURES, SYSTEMD_CGROUP, config, policy, spec
 
 APPS = ("container", "init", "ephemeral")

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.compare import glob_match, is_pattern
-from hook.base.errors import Unacceptable, Undecided
-from hook.container import nodes
-from hook.container.cdi import spec_files
-from hook.container.nodes import directories_above, inode, matching, number_in, within
+from hook.core.base.compare import glob_match, is_pattern
+from hook.core.base.errors import Unacceptable, Undecided
+from hook.core.container import nodes
+from hook.core.container.cdi import spec_files
+from hook.core.container.nodes import directories_above, inode, matching, number_in, within
 from unit.support import examples
 
 pytestmark = pytest.mark.users  # mknod(2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.container import nvidia
+from hook.core.container import nvidia
 from unit.allocated import Node, ours, spec
 from unit.support import bind
 

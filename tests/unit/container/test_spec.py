@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.nri.asked import nul_in
-from hook.base.errors import Unacceptable
-from hook.base.jsontext import Malformed, Strings, fold
-from hook.container.process import ProcessFile
-from hook.container.spec import Spec
+from hook.core.base.errors import Unacceptable
+from hook.core.base.jsontext import Malformed, Strings, fold
+from hook.core.container.process import ProcessFile
+from hook.core.container.spec import Spec
+from hook.nri.asked import nul_in
 from unit.support import FIXTURES
 
 text = st.text().filter(lambda text: "\0" not in text)

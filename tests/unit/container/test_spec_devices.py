@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.errors import Unacceptable
-from hook.base.jsontext import fold
-from hook.container.spec import Spec
+from hook.core.base.errors import Unacceptable
+from hook.core.base.jsontext import fold
+from hook.core.container.spec import Spec
 from unit.support import config
 
 DEVICE = {"path": "/dev/gpu", "type": "c", "major": 1, "minor": 3}

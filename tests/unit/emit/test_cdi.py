@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hook.base.errors import ReassertError
-from hook.emit.cdi import cdi_spec
-from hook.emit.hookentry import oci_hook
-from hook.policy.compiler import compile_bytes
-from hook.policy.missing import NoPolicy
+from hook.core.base.errors import ReassertError
+from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.missing import NoPolicy
+from hook.node.artifacts.cdi_spec import cdi_spec
+from hook.node.artifacts.hookentry import oci_hook
 from unit.support import document, policy, reassert
 
 PROGRAM = "/opt/reassert/reassert"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from e2e.support import need
 
-from hook.adapters.cmdline import VERBS
-from hook.base.errors import ReassertError
-from hook.emit.dispatcher import dispatcher, stable_path, start_text
+from hook.core.base.errors import ReassertError
+from hook.entry.cmdline import VERBS
+from hook.node.artifacts.dispatcher import dispatcher, stable_path, start_text
 from unit.support import reassert
 
 SHELLS = ("sh", "dash", "bash", "busybox")

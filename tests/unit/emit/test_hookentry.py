@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hook.adapters.hook import STAGES
-from hook.emit.hookentry import hooks_d, oci_hook
+from hook.entry.hook import STAGES
+from hook.node.artifacts.hookentry import hooks_d, oci_hook
 
 PROGRAM = "/opt/reassert/reassert"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Usage
-from hook.base.logfile import append
-from hook.eventlog import select
-from hook.eventlog.command import message
+from hook.core.base.errors import Usage
+from hook.core.base.logfile import append
+from hook.ops.events import select
+from hook.ops.events.command import message
 from unit.eventlog.support import CA, DENIED, MOUNT, NVIDIA, event, write
 from unit.support import ROOT, called, reassert
 from unit.test_terminal import EVIL, assert_harmless

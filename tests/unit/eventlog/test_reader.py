@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hook.base.logfile import append
-from hook.eventlog import reader
-from hook.eventlog.reader import Tail, follow, read
+from hook.core.base.logfile import append
+from hook.ops.events import reader
+from hook.ops.events.reader import Tail, follow, read
 from unit.support import ROOT
 
 
@@ -123,7 +123,7 @@ def test_files_that_were_closed_before_the_time_are_not_opened(log: Path) -> Non
 
 WRITER = """
 import sys, time
-from hook.base.logfile import append
+from hook.core.base.logfile import append
 path, writer, lines = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for count in range(lines):
     text = '{"event": "e", "timestamp": "", "n": %d, "fill": "%s"}' % (count * 10 + int(writer), "x" * (count % 90))

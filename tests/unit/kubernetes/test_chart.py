@@ -14,7 +14,7 @@ import pytest
 from e2e.support import need
 
 from hook import __version__
-from hook.policy.compiler import compile_bytes
+from hook.core.policy.compiler import compile_bytes
 from unit.kubernetes.chart import CHART, IMAGE, KUBERNETES, NAMESPACE, Object, find, helm, load, objects, text
 from unit.support import ROOT
 

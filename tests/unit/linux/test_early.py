@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Unacceptable
-from hook.container.spec import Spec
-from hook.linux.early import astray
-from hook.reserve.mounts import PlaceMount
+from hook.core.base.errors import Unacceptable
+from hook.core.container.spec import Spec
+from hook.core.linux.early import astray
+from hook.core.reserve.mounts import PlaceMount
 
 RESERVED = "/etc/ssl"
 

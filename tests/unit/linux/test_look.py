@@ -1,4 +1,4 @@
-"""A container's mounts as hook.linux.look finds them, in a mount namespace with real mounts."""
+"""A container's mounts as hook.core.linux.look finds them, in a mount namespace with real mounts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hook.container.spec import Spec
-from hook.linux.idmap import protect
-from hook.linux.look import View, look
-from hook.linux.mountns import own_directories
-from hook.linux.walk import Row, mount_table
-from hook.reserve.mounts import PlaceMount
+from hook.core.container.spec import Spec
+from hook.core.linux.idmap import protect
+from hook.core.linux.look import View, look
+from hook.core.linux.mountns import own_directories
+from hook.core.linux.walk import Row, mount_table
+from hook.core.reserve.mounts import PlaceMount
 from unit.support import spec
 
 pytestmark = pytest.mark.users  # setns(2) ends a chroot, which rootless.sh makes

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from hook.base.errors import Unacceptable
-from hook.linux import lookdevices
-from hook.linux.lookdevices import devices_below
+from hook.core.base.errors import Unacceptable
+from hook.core.linux import lookdevices
+from hook.core.linux.lookdevices import devices_below
 
 pytestmark = pytest.mark.users  # mknod(2)
 

@@ -1,4 +1,5 @@
-"""A missing reserved mount is put at its path, in a mount namespace with real mounts, as hook.linux.place puts it."""
+"""A missing reserved mount is put at its path, in a mount namespace with real mounts, as hook.core.linux.place puts
+it."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hook.linux.mountns import clone_source, own_directories
-from hook.linux.place import placed
-from hook.linux.walk import Row, mount_table
-from hook.reserve.mounts import PlaceMount
+from hook.core.linux.mountns import clone_source, own_directories
+from hook.core.linux.place import placed
+from hook.core.linux.walk import Row, mount_table
+from hook.core.reserve.mounts import PlaceMount
 from unit.support import spec
 
 pytestmark = [pytest.mark.openat2, pytest.mark.users]  # setns(2) ends the root directory of tests/rootless.sh

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Unacceptable
-from hook.linux.mountns import open_in_root
-from hook.linux.walk import STEPS, Misled, Steps, Walks
+from hook.core.base.errors import Unacceptable
+from hook.core.linux.mountns import open_in_root
+from hook.core.linux.walk import STEPS, Misled, Steps, Walks
 
 PATHS = [
     *("/", "/a", "/a/b", "/a/b/c", "/a/b/none", "/a/none/none", "/a/file", "/a/file/below", "/a/b/", "//a//b", "a/b/c"),

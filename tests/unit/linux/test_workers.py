@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from hook.audit.process import Process
-from hook.linux import rights
-from hook.linux.mountns import Namespace
-from hook.linux.rights import DAC_READ_SEARCH, ENTER, READ, SYS_ADMIN
-from hook.linux.walk import open_walked
-from hook.linux.workers import apart
+from hook.core.linux import rights
+from hook.core.linux.mountns import Namespace
+from hook.core.linux.rights import DAC_READ_SEARCH, ENTER, READ, SYS_ADMIN
+from hook.core.linux.walk import open_walked
+from hook.core.linux.workers import apart
+from hook.ops.audit.process import Process
 
 libc = ctypes.CDLL(None, use_errno=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hook.adapters.nri.metrics import Metrics
+from hook.ops.metrics.prometheus import Metrics
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 from pip._vendor.certifi import where
 
-from hook.adapters.nri.metrics import Metrics, NoMetrics
-from hook.base.errors import Usage
-from hook.base.logfile import append
-from hook.metrics import service, verified
-from hook.metrics.certificates import expiries
-from hook.metrics.log import LogCounter
-from hook.metrics.node import NodeState
-from hook.metrics.options import check_directory
-from hook.metrics.unchanged import UnchangedStarts
-from hook.policy.compiler import refresh
+from hook.core.base.errors import Usage
+from hook.core.base.logfile import append
+from hook.core.policy.compiler import refresh
+from hook.entry.unchanged_starts import UnchangedStarts
+from hook.node.metrics import check_directory
+from hook.node.probe import verified
+from hook.ops.metrics import service
+from hook.ops.metrics.certificates import expiries
+from hook.ops.metrics.log import LogCounter
+from hook.ops.metrics.node import NodeState
+from hook.ops.metrics.prometheus import Metrics, NoMetrics
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
 from unit.metrics.support import samples
 from unit.support import ROOT, document
@@ -216,7 +217,7 @@ def test_containers_with_an_old_file_are_counted_by_its_path(
         rounds.append(1)
         return [SimpleNamespace(source="/etc/ca.pem"), SimpleNamespace(source="/etc/ca.pem")]
 
-    monkeypatch.setattr("hook.metrics.node.stale", look)
+    monkeypatch.setattr("hook.ops.metrics.node.stale", look)
     metrics = Metrics()
     state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
     state.refresh()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from startpath import MOUNT, RULE, Start
 
-from hook.adapters import unchanged
-from hook.adapters.nri.metrics import Metrics, NoMetrics
-from hook.agent import protocol
-from hook.metrics.log import LogCounter
-from hook.metrics.unchanged import UnchangedStarts, not_taken
+from hook.entry import protocol
+from hook.entry import start_counts as unchanged
+from hook.entry.unchanged_starts import UnchangedStarts, not_taken
+from hook.ops.metrics.log import LogCounter
+from hook.ops.metrics.prometheus import Metrics, NoMetrics
 from unit.metrics.support import samples
 from unit.support import reassert
 

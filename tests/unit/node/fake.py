@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from hook.core.policy.model import Policy
 from hook.node.change import journal as journals
 from hook.node.change.files import Change, State, link, look
 from hook.node.change.record import Record
 from hook.node.change.rewiring import Target, prepare
 from hook.node.engines.base import Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.policy.model import Policy
 
 OURS = b"reassert: ours\n"
 

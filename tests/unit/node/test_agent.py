@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Usage
+from hook.core.base.errors import Usage
 from hook.node import agent, systemd
 from hook.node.agent import Agent, Starts, last_starts, starts_of, with_unchanged, without_event
+from hook.node.artifacts import agent_unit, dispatchers
+from hook.node.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of, why_cold
+from hook.node.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.change.files import put
-from hook.node.engines.artifacts import agent_unit, dispatchers
-from hook.node.engines.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of, why_cold
-from hook.node.engines.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
 from unit.support import policy
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hook.core.policy.model import Policy
 from hook.node import command
 from hook.node import status as status_module
 from hook.node.asked import adapters_of
@@ -17,7 +18,6 @@ from hook.node.change import journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from hook.node.engines import registry
 from hook.node.errors import NodeError
-from hook.policy.model import Policy
 from unit.node.fake import FakeEngine
 from unit.support import policy
 

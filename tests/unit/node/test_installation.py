@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from hook import __version__
+from hook.node.artifacts import dispatchers
 from hook.node.change import installation, journal, tree
 from hook.node.change.files import TREE, State
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.engines.artifacts import dispatchers
 from hook.node.errors import NodeError
 from hook.node.show import shown
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import describe
+from hook.core.base.errors import describe
 from hook.node.change import journal as journals
 from hook.node.change import tree
 from hook.node.change.files import LINK, Change, State, link, look, put

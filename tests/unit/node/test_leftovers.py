@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hook import events
+from hook.core import events
+from hook.core.policy import compiler, store
 from hook.node import command
 from hook.node.change import leftovers
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
-from hook.policy import compiler, store
 
 
 @pytest.fixture

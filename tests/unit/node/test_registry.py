@@ -143,4 +143,4 @@ def test_what_a_command_does_not_need_is_not_loaded() -> None:
     loaded = set(done.stdout.split())
     assert "hook.node.engines.containerd.engine" in loaded
     engines = {f"hook.node.engines.{name}" for name in ("crio", "docker.engine", "podman", "containerd.rancher")}
-    assert not loaded & {"tomlkit", "http.client", "hook.audit.judge", "hook.node.probe.verify", *engines}
+    assert not loaded & {"tomlkit", "http.client", "hook.ops.audit.judge", "hook.node.probe.verify", *engines}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hook.node import systemd
+from hook.node.artifacts.dispatchers import real_of
 from hook.node.change import rewiring as change
 from hook.node.change.files import Disk, State
 from hook.node.change.record import PROGRAM, Record
-from hook.node.engines.artifacts.dispatchers import real_of
 from hook.node.engines.base import Wiring
 from hook.node.errors import NodeError
 from unit.node.fake import OURS, FakeEngine, FakeNode, Killed

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hook.node import systemd
+from hook.node.artifacts import nri_unit as nri
 from hook.node.change import units
 from hook.node.change.files import State
 from hook.node.change.units import AGENT, PLUGIN
-from hook.node.engines.artifacts import nri_unit as nri
 from hook.node.engines.base import NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
 from unit.node.fake import FakeEngine, FakeNode

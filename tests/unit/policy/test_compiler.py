@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hook.base.errors import ReassertError
-from hook.policy import compiler
-from hook.policy.compiler import compile_bytes, read_source, refresh
-from hook.policy.store import Stored, file_key, store_path
+from hook.core.base.errors import ReassertError
+from hook.core.policy import compiler
+from hook.core.policy.compiler import compile_bytes, read_source, refresh
+from hook.core.policy.store import Stored, file_key, store_path
 from unit.support import ROOT, document, policy, problems, rule
 
 A = {"name": "a", "env": [{"name": "A", "value": "1"}]}

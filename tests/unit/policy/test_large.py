@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from bench.compiling import KINDS, big
 
-from hook.policy.check import MOST_CONTRADICTIONS
-from hook.policy.compiler import compile_bytes
+from hook.core.policy.check import MOST_CONTRADICTIONS
+from hook.core.policy.compiler import compile_bytes
 from unit.support import ROOT, document, lines
 
 CPU = 1.0

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.compare import glob_match
-from hook.container.identity import TYPES, Identity
-from hook.policy.model import Match, evaluate, excluded, select
-from hook.policy.words import actual
+from hook.core.base.compare import glob_match
+from hook.core.container.identity import TYPES, Identity
+from hook.core.policy.model import Match, evaluate, excluded, select
+from hook.core.policy.words import actual
 from unit.support import POD, examples, policy, rule
 
 UNSEEN = Identity("ambiguous", None)

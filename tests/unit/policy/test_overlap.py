@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.compare import glob_match
-from hook.policy.overlap import _glob_covers, always_overlap, contradicting, globs_overlap, may_overlap
+from hook.core.base.compare import glob_match
+from hook.core.policy.overlap import _glob_covers, always_overlap, contradicting, globs_overlap, may_overlap
 from unit.support import examples, rule
 
 TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]

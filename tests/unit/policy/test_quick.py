@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from hook.policy import quick
+from hook.core.policy import quick
 from unit.support import ROOT, document, examples
 
 MOST = 1000

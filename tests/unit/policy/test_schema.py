@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hook.policy.check import schema
+from hook.core.policy.check import schema
 from unit.support import ROOT, reassert
 
 PLACE = "/usr/share/reassert/policy.schema.json"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from hook.policy.check import schema
-from hook.policy.shape import Shapes
+from hook.core.policy.check import schema
+from hook.core.policy.shape import Shapes
 from unit.support import examples
 
 FULL: dict[str, Any] = {

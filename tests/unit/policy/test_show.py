@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.policy.compiler import compile_bytes, refresh, rule_to_line
-from hook.policy.show import NotPermitted, effective, show
+from hook.core.policy.compiler import compile_bytes, refresh, rule_to_line
+from hook.ops.policy.show import NotPermitted, effective, show
 from unit.support import ROOT, document, examples, policy
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hook.policy.compiler import compile_bytes
-from hook.policy.source import PolicyInvalid, parse
+from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.source import PolicyInvalid, parse
 from unit.support import document, lines, policy, problems
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "x"}]}

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hook.base import child
-from hook.plan import plan
-from hook.policy import compiler, recompile, store
-from hook.policy.compiler import refresh
-from hook.policy.model import Policy
-from hook.policy.store import SOURCE_LIMIT, Stored, store_path
+from hook.core.base import child
+from hook.core.plan import plan
+from hook.core.policy import compiler, recompile, store
+from hook.core.policy.compiler import refresh
+from hook.core.policy.model import Policy
+from hook.core.policy.store import SOURCE_LIMIT, Stored, store_path
 from unit.support import POD, ROOT, container, document
 
 GOOD = document({"name": "good", "env": [{"name": "A", "value": "1"}]}, exclude={"namespaces": ["kube-system", "ops"]})
@@ -250,7 +250,7 @@ def test_starts_at_once_compile_once(node: Node) -> None:
     """The compiler puts a new file into the store each time it runs: one inode for all of them."""
     node.write(GOOD)
     script = (
-        "import os, sys; from hook.policy import store; p = store.load(*sys.argv[1:]);"
+        "import os, sys; from hook.core.policy import store; p = store.load(*sys.argv[1:]);"
         "print(p.candidates(None)[0].name, os.stat(store.store_path(*sys.argv[1:])).st_ino, p.warning + p.missing)"
     )
     command = [sys.executable, "-c", script, str(node.source), str(node.store)]

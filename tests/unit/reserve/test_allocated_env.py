@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hook import decide
-from hook.container import cdi as specs
-from hook.container.identity import Identity
-from hook.decide import Case, Done
+from hook.core import decide
+from hook.core.container import cdi as specs
+from hook.core.container.identity import Identity
+from hook.core.decide import Case, Done
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
 from unit.support import POD, case, document, lines

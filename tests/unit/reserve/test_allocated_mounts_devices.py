@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hook.reserve.devices import PlaceDevice
+from hook.core.reserve.devices import PlaceDevice
 from unit.allocated import Node, ours, spec
 from unit.support import bind
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hook.plan import Container, Plan, plan
-from hook.reserve import STEERING
-from hook.reserve.annotations import HARMLESS, STEER
+from hook.core.plan import Container, Plan, plan
+from hook.core.reserve import STEERING
+from hook.core.reserve.annotations import HARMLESS, STEER
 from unit.support import container, policy, problems
 
 KEY = "nvidia.cdi.k8s.io/pod"

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base.compare import glob_match, is_pattern
-from hook.base.jsontext import Strings, strings_at
-from hook.plan import plan
-from hook.reserve.env import Reserved, SetEnv
-from hook.reserve.mounts import PlaceMount
+from hook.core.base.compare import glob_match, is_pattern
+from hook.core.base.jsontext import Strings, strings_at
+from hook.core.plan import plan
+from hook.core.reserve.env import Reserved, SetEnv
+from hook.core.reserve.mounts import PlaceMount
 from unit.support import bind, container, name_of, policy
 
 if TYPE_CHECKING:
-    from hook.reserve.target import Entries
+    from hook.core.reserve.target import Entries
 
 NAMES = st.sampled_from(["A", "AB", "B", "a", ""])
 nul_entries = st.lists(st.text("AB=\0", max_size=6), max_size=8)
@@ -124,7 +124,7 @@ def test_names_are_told_apart_for_all_patterns_at_once_and_none_is_lost(patterns
 
 def test_patterns_whose_literal_no_name_has_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    monkeypatch.setattr("hook.reserve.env.glob_match", lambda pattern, name: tried.append(pattern))
+    monkeypatch.setattr("hook.core.reserve.env.glob_match", lambda pattern, name: tried.append(pattern))
     reserved = Reserved({}, ["N_*", "*_TOKEN", "N?_X", "*x*"])
     assert not any(map(reserved.owner, [f"A{number}" for number in range(100)]))
     assert not tried

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.exclusivefacts import Devices
-from hook.plan import Container, Facts, Plan, plan
+from hook.core.facts.exclusive import Devices
+from hook.core.plan import Container, Facts, Plan, plan
 from unit.allocated import spec
 from unit.support import POD, bind, examples, policy
 

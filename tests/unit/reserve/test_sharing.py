@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hook import sharing
-from hook.container.identity import Identity
-from hook.policy.compiler import PolicyInvalid, compile_bytes
+from hook.core.container.identity import Identity
+from hook.core.facts import sharing
+from hook.core.policy.compiler import PolicyInvalid, compile_bytes
 from unit.allocated import Node, ours, spec
 from unit.kubelet import entry
 from unit.support import POD, bind, document

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.shell.command import root
-from hook.shell.completion import SHELLS, script
+from hook.ops.shell.command import root
+from hook.ops.shell.completion import SHELLS, script
 from unit.support import reassert
 
 ROOT = root()

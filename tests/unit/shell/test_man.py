@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.shell.command import root
-from hook.shell.man import name, page, pages
+from hook.ops.shell.command import root
+from hook.ops.shell.man import name, page, pages
 from unit.support import ROOT, called, reassert
 
 COMMANDS = root()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.trust.build import Built, Sources, build
+from hook.ops.trust.build import Built, Sources, build
 from unit.trust.authority import Made, bundle, ca, roots
 
 

@@ -18,9 +18,9 @@ SIZE = 4096
 
 
 def main(directory: Path) -> None:
-    from hook.trust.build import Sources, build
-    from hook.trust.errors import TrustError
-    from hook.trust.generation import read_tree
+    from hook.ops.trust.build import Sources, build
+    from hook.ops.trust.errors import TrustError
+    from hook.ops.trust.generation import read_tree
     from unit.trust.authority import ca, key
 
     disk = directory / "disk"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hook.trust.apart import OVERFLOW_UID, apart
-from hook.trust.build import _understood
-from hook.trust.errors import TrustError
+from hook.ops.trust.apart import OVERFLOW_UID, apart
+from hook.ops.trust.build import _understood
+from hook.ops.trust.errors import TrustError
 from unit.support import ROOT
 from unit.trust.authority import bundle, ca, key
 

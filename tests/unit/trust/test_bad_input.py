@@ -14,10 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PublicFormat, pkcs12
 
-from hook.trust import source
-from hook.trust.build import Sources, build
-from hook.trust.certificate import certificates
-from hook.trust.errors import TrustError
+from hook.ops.trust import source
+from hook.ops.trust.build import Sources, build
+from hook.ops.trust.certificate import certificates
+from hook.ops.trust.errors import TrustError
 from unit.trust.authority import bundle, ca, key, named, roots
 from unit.trust.conftest import Node
 

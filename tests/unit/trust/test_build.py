@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from hook.trust import generation, layout, source
-from hook.trust.build import Sources, build
-from hook.trust.errors import TrustError
-from hook.trust.generation import Store, read_tree
+from hook.core.policy import trust_layout as layout
+from hook.ops.trust import generation, source
+from hook.ops.trust.build import Sources, build
+from hook.ops.trust.errors import TrustError
+from hook.ops.trust.generation import Store, read_tree
 from unit.support import ROOT, reassert
 from unit.trust.authority import DAY, NOW, Made, bundle, ca, key, roots
 from unit.trust.conftest import Node

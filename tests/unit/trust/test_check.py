@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hook.trust.check import assumed_mounts, check
-from hook.trust.images import IMAGES, Image, source_of
+from hook.ops.trust.check import assumed_mounts, check
+from hook.ops.trust.images import IMAGES, Image, source_of
 from unit.support import document, reassert
 from unit.trust.authority import DAY, NOW, ca, key, roots
 from unit.trust.conftest import Node

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from hook.core.plan import Facts, plan
+from hook.core.policy import trust_layout as layout
+from hook.core.policy.check import schema
+from hook.core.policy.compiler import refresh, rule_to_line
+from hook.core.policy.missing_store import build_command
+from hook.core.policy.model import Rule
+from hook.core.policy.trust import DEFAULTS, chosen, entries, table
 from hook.node.sources import look_at
-from hook.plan import Facts, plan
-from hook.policy.check import schema
-from hook.policy.compiler import refresh, rule_to_line
-from hook.policy.model import Rule
-from hook.policy.show import effective, show
-from hook.trust import layout
-from hook.trust.expand import DEFAULTS, chosen, entries, table
-from hook.trust.remedy import build_command
+from hook.ops.policy.show import effective, show
 from unit.support import container, document, lines, policy, rule
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"

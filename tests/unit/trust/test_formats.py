@@ -11,10 +11,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from hook.trust import der, formats
-from hook.trust.build import Built, Sources, build
-from hook.trust.certificate import Certificate, Place
-from hook.trust.source import SYSTEM
+from hook.ops.trust import der, formats
+from hook.ops.trust.build import Built, Sources, build
+from hook.ops.trust.certificate import Certificate, Place
+from hook.ops.trust.source import SYSTEM
 from unit.trust.authority import Made, ca, key, roots
 from unit.trust.conftest import Node
 

@@ -8,20 +8,16 @@ import re
 import time
 from typing import Any, Self
 
-from hook.base.errors import ReassertError
+from hook.core.base.errors import ReassertError
+from hook.core.policy.model import Policy, excluded
 from hook.node import systemd
+from hook.node.artifacts.basespec import base_spec, reserved_env
+from hook.node.artifacts.cdi import PATH as CDI_FILE
+from hook.node.artifacts.cdi import cdi_file
+from hook.node.artifacts.dispatchers import dispatcher_for, real_of
+from hook.node.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
 from hook.node.change.files import State
 from hook.node.engines import shims, toml
-from hook.node.engines.artifacts.basespec import base_spec, reserved_env
-from hook.node.engines.artifacts.cdi import PATH as CDI_FILE
-from hook.node.engines.artifacts.cdi import cdi_file
-from hook.node.engines.artifacts.dispatchers import dispatcher_for, real_of
-from hook.node.engines.artifacts.nri_unit import (
-    PLUGIN_IS_OURS,
-    PLUGIN_NOT_SEEN,
-    nri_unit,
-    plugin_runs,
-)
 from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
 from hook.node.engines.cmdline import arguments_of, option
@@ -52,7 +48,6 @@ from hook.node.engines.nri_validator import NOTE
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
-from hook.policy.model import Policy, excluded
 
 CONFIG = "/etc/containerd/config.toml"
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hook.node import systemd
+from hook.node.artifacts.dispatchers import real_of
 from hook.node.engines import toml
-from hook.node.engines.artifacts.dispatchers import real_of
 from hook.node.engines.containerd.dump import comparable, cri, runtimes
 from hook.node.engines.containerd.files import NRI
 from hook.node.engines.nri_validator import Validator

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+from hook.core.policy.model import Policy
 from hook.node import systemd
+from hook.node.artifacts.cdi import cdi_file
+from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.change.files import State, look, put
 from hook.node.engines import shims, toml
-from hook.node.engines.artifacts.cdi import cdi_file
-from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.engines.base import CDI, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.cmdline import arguments_of, option
 from hook.node.engines.docker import api as dockerapi
@@ -27,7 +28,6 @@ from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
-from hook.policy.model import Policy
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.metrics import Metrics
-from hook.adapters.nri.mux import PLUGIN, RUNTIME, Demux, frames
-from hook.adapters.nri.plugin import SERVICE, Plugin
-from hook.adapters.nri.report import Report
-from hook.adapters.nri.validation import Validator
-from hook.policy.resident import Resident
+from hook.core.policy.resident import Resident
+from hook.nri import messages, ttrpc
+from hook.nri.mux import PLUGIN, RUNTIME, Demux, frames
+from hook.nri.plugin import SERVICE, Plugin
+from hook.nri.report import Report
+from hook.nri.validation import Validator
+from hook.ops.metrics.prometheus import Metrics
 
 REQUEST = messages.get("CreateContainerRequest")
 VALIDATE = messages.get("ValidateContainerAdjustmentRequest")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
-from hook.exclusivefacts import Devices
-from hook.plan import Container, Plan, plan
-from hook.reserve import Edit
-from hook.reserve.annotations import DropAnnotation
-from hook.reserve.devices import PlaceDevice
+from hook.core.facts.exclusive import Devices
+from hook.core.plan import Container, Plan, plan
+from hook.core.reserve import Edit
+from hook.core.reserve.annotations import DropAnnotation
+from hook.core.reserve.devices import PlaceDevice
+from hook.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
 from unit.adapters.nri.support import RESPONSE
 from unit.support import POD, bind, policy
 
@@ -241,7 +241,7 @@ def test_many_mounts_cost_one_pass(ca: Path, monkeypatch: pytest.MonkeyPatch) ->
         steps += 1
         return one == other
 
-    monkeypatch.setattr("hook.adapters.nri.adjust._same", counting)
+    monkeypatch.setattr("hook.nri.adjust._same", counting)
     paths = [f"/etc/ssl{'/' * number}/certs" for number in range(900)]
     _, denials = mounts_after(paths, ca, False)
     assert denials == []

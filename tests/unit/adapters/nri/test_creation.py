@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.adapters.nri import asked, messages
-from hook.adapters.nri.creation import identify
-from hook.base.errors import Unacceptable
+from hook.core.base.errors import Unacceptable
+from hook.nri import asked, messages
+from hook.nri.creation import identify
 from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
 from unit.allocated import specs_in
 from unit.kubelet import claim, entry, state, write_checkpoint
@@ -177,7 +177,7 @@ def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, so
 def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
     read = asked._mount
-    monkeypatch.setattr("hook.adapters.nri.asked._mount", lambda data: decoded.append(data) or read(data))
+    monkeypatch.setattr("hook.nri.asked._mount", lambda data: decoded.append(data) or read(data))
     rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
     with running(root_dir, document(rule), version="2.0.0") as plugin:
 

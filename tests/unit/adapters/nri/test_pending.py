@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.nri import messages, pending
-from hook.adapters.nri.metrics import Metrics, NoMetrics
-from hook.adapters.nri.pending import LIMIT, MOST, PendingEvents
-from hook.adapters.nri.report import Report
+from hook.nri import messages, pending
+from hook.nri.pending import LIMIT, MOST, PendingEvents
+from hook.nri.report import Report
+from hook.ops.metrics.prometheus import Metrics, NoMetrics
 from unit.adapters.nri.support import KNOWN, RESPONSE, create_request, events_of, running, wait_until
 from unit.support import document
 
@@ -22,7 +22,7 @@ def test_events_of_containers_that_are_created_at_once_come_after_the_answers(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each once, in their order; those that would be too many before the next request."""
-    monkeypatch.setattr("hook.adapters.nri.plugin.QUIET", 60_000)
+    monkeypatch.setattr("hook.nri.plugin.QUIET", 60_000)
     count = 2 * MOST + 3
     with running(root_dir, POLICY) as plugin:
         for number in range(count):
@@ -85,9 +85,9 @@ def test_event_is_written_without_the_question_too(root_dir: Path, monkeypatch: 
         plugin.create(["GPU=all"])
         plugin.create(["GPU=all"], id="c1")
         assert [event["id"] for event in events_of(plugin)] == ["c0"]
-        monkeypatch.setattr("hook.adapters.nri.plugin.UNHELD", 0.0)
+        monkeypatch.setattr("hook.nri.plugin.UNHELD", 0.0)
         wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0", "c1"])
-        monkeypatch.setattr("hook.adapters.nri.plugin.UNHELD", 30.0)
+        monkeypatch.setattr("hook.nri.plugin.UNHELD", 30.0)
         plugin.create(["GPU=all"], id="c2")
         plugin.peer.socket.close()
         plugin.thread.join(20)
@@ -104,7 +104,7 @@ def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.Mon
         write(*arguments)
 
     with running(root_dir, POLICY) as plugin:
-        monkeypatch.setattr("hook.adapters.nri.report.Report.line", hang)
+        monkeypatch.setattr("hook.nri.report.Report.line", hang)
         for number in range(100):
             response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
             assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void", (
@@ -121,7 +121,7 @@ def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.Mon
     go = threading.Event()
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
-        monkeypatch.setattr("hook.adapters.nri.report.try_to_append", lambda *_: go.wait(20))
+        monkeypatch.setattr("hook.nri.report.try_to_append", lambda *_: go.wait(20))
         for number in range(1, 4):
             response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
             assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void", (

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hook.adapters.nri import messages
-from hook.adapters.nri.mux import PLUGIN, frames
-from hook.adapters.nri.plugin import DEADLINE, TICK
-from hook.policy.missing import NoPolicy
+from hook.core.policy.missing import NoPolicy
+from hook.nri import messages
+from hook.nri.mux import PLUGIN, frames
+from hook.nri.plugin import DEADLINE, TICK
 from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.support import document
 
@@ -66,7 +66,7 @@ def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path, monkeypatch
             refusals = plugin.metric("reassert_refusals_total", rule="gpu", result="audited")
             assert refusals == (1 if event == "container.would-deny" else None)
             with monkeypatch.context() as patch:  # nor if there is no decision at all
-                patch.setattr("hook.adapters.nri.creation.identify", lambda *_: 1 / 0)
+                patch.setattr("hook.nri.creation.identify", lambda *_: 1 / 0)
                 assert plugin.create(["GPU=all"]).status.code == 0
             assert plugin.logged()[-1]["event"] == "container.would-deny"
 
@@ -83,7 +83,7 @@ def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
 def test_a_probe_is_marked_and_counted_apart(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a `node verify` alarms nobody, and is no proof that pods are corrected."""
     marks = root_dir / "probes"
-    monkeypatch.setattr("hook.events.PROBES", str(marks))
+    monkeypatch.setattr("hook.core.events.PROBES", str(marks))
     marks.mkdir(mode=0o700)
     (marks / "1-2-3").touch()  # the pod's UID, which a runtime says
     with running(root_dir, POLICY) as plugin:
@@ -205,7 +205,7 @@ def test_what_a_runtime_waits_for_sets_the_deadline_if_it_is_less(root_dir: Path
 
 
 def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hook.adapters.nri.plugin.THREADS", 1)
+    monkeypatch.setattr("hook.nri.plugin.THREADS", 1)
     with running(root_dir, POLICY) as plugin:
         told: list[bool] = []
         plugin.plugin.on_tick = told.append
@@ -238,11 +238,11 @@ def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("hangs", "policy", "code", "event"),
     [
-        ("hook.decide.gather", "Fail", 7, "container.error"),
-        ("hook.decide.gather", "Ignore", 0, "container.error"),
-        ("hook.decide.plan", "Fail", 7, "container.denied"),
-        ("hook.decide.plan", "Ignore", 7, "container.denied"),
-        ("hook.adapters.nri.creation.adjust", "Ignore", 7, "container.denied"),
+        ("hook.core.decide.gather", "Fail", 7, "container.error"),
+        ("hook.core.decide.gather", "Ignore", 0, "container.error"),
+        ("hook.core.decide.plan", "Fail", 7, "container.denied"),
+        ("hook.core.decide.plan", "Ignore", 7, "container.denied"),
+        ("hook.nri.creation.adjust", "Ignore", 7, "container.denied"),
     ],
 )
 def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_refused(
@@ -356,7 +356,7 @@ def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path
 
 
 def test_a_list_in_parts_is_not_kept_without_end(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hook.adapters.nri.plugin.LIST_LIMIT", 1000)
+    monkeypatch.setattr("hook.nri.plugin.LIST_LIMIT", 1000)
     with running(root_dir, POLICY) as plugin:
         create = create_request(["GPU=all", "A=" + "x" * 600], state=3)
         synchronize = messages.get("SynchronizeRequest")
@@ -375,7 +375,7 @@ def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(
 ) -> None:
     """No descriptors left, or no store: what was good once is in memory."""
     with running(root_dir, POLICY) as plugin:
-        monkeypatch.setattr("hook.policy.resident.store.load", lambda source, _: NoPolicy(source, "no more files"))
+        monkeypatch.setattr("hook.core.policy.resident.store.load", lambda source, _: NoPolicy(source, "no more files"))
         plugin.policy.write_text("broken: [")
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         assert plugin.logged()[-1]["warning"] == "the last good policy stays in force: no more files"
@@ -387,7 +387,7 @@ def test_a_policy_is_looked_at_again_when_there_was_no_thread_for_it(
     with running(root_dir, POLICY) as plugin:
         plugin.policy.write_text(POLICY.replace("void", "none"))
         with monkeypatch.context() as patch:
-            patch.setattr("hook.policy.resident.threading.Thread", no_thread)
+            patch.setattr("hook.core.policy.resident.threading.Thread", no_thread)
             assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         wait_until(lambda: env(plugin.create(["GPU=all"])) == {"GPU": "none"})
 
@@ -407,7 +407,7 @@ def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:
 
 
 def test_a_runtime_that_never_configures_is_given_up(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hook.adapters.nri.plugin.REGISTRATION", 0.2)
+    monkeypatch.setattr("hook.nri.plugin.REGISTRATION", 0.2)
     with running(root_dir, POLICY, take_in=False) as plugin:
         assert "did not configure" in plugin.ended()["message"]
 

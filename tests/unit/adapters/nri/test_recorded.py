@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import identify, removes_mounts
-from hook.adapters.nri.mux import PLUGIN, RUNTIME
+from hook.nri import messages, ttrpc
+from hook.nri.creation import identify, removes_mounts
+from hook.nri.mux import PLUGIN, RUNTIME
 from unit.adapters.nri.support import REQUEST, RESPONSE, running
 from unit.adapters.nri.test_wire import fed
 from unit.support import FIXTURES, document

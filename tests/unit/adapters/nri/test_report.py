@@ -9,8 +9,8 @@ from typing import TextIO
 
 import pytest
 
-from hook.adapters.nri.metrics import Metrics
-from hook.adapters.nri.report import POLICY, Report
+from hook.nri.report import POLICY, Report
+from hook.ops.metrics.prometheus import Metrics
 from unit.adapters.nri.support import wait_until
 
 

@@ -18,11 +18,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook.adapters.nri.metrics import NoMetrics
-from hook.adapters.nri.report import Report
-from hook.adapters.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE, Service
-from hook.metrics import service
-from hook.policy import store
+from hook.core.policy import store
+from hook.nri.report import Report
+from hook.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE, Service
+from hook.ops.metrics import service
+from hook.ops.metrics.prometheus import NoMetrics
 from unit.adapters.nri.support import RESPONSE, Peer, create_request, wait_until
 from unit.support import ROOT, document, reassert
 
@@ -166,7 +166,7 @@ def test_pauses_grow_and_less_so_while_nobody_listens(
         if len(pauses) == 8:
             raise TimeoutError
 
-    monkeypatch.setattr("hook.adapters.nri.service.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
+    monkeypatch.setattr("hook.nri.service.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
     with socket.socket(socket.AF_UNIX) as runtime:
         if not absent:
             runtime.bind(chosen.socket)

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hook.adapters.nri import messages, ttrpc
-from hook.adapters.nri.creation import removes_mounts
-from hook.adapters.nri.metrics import NoMetrics
-from hook.adapters.nri.mux import PLUGIN
-from hook.adapters.nri.plugin import TICK
-from hook.adapters.nri.report import Report
-from hook.adapters.nri.validation import Merged, Validator
-from hook.base.errors import Undecided
-from hook.policy.resident import Resident
+from hook.core.base.errors import Undecided
+from hook.core.policy.resident import Resident
+from hook.nri import messages, ttrpc
+from hook.nri.creation import removes_mounts
+from hook.nri.mux import PLUGIN
+from hook.nri.plugin import TICK
+from hook.nri.report import Report
+from hook.nri.validation import Merged, Validator
+from hook.ops.metrics.prometheus import NoMetrics
 from unit.adapters.nri.support import (
     KNOWN,
     REQUEST,
@@ -188,7 +188,7 @@ def test_annotations_that_must_be_absent(root_dir: Path) -> None:
 def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of setting env, appended and in place, end with the value of the CDI spec."""
     spec = root_dir / "vendor.json"
-    monkeypatch.setattr("hook.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
+    monkeypatch.setattr("hook.core.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
     os.mkdir(root_dir / "ca")
     rules = {
         "name": "gpu",
@@ -225,7 +225,7 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, monkeypatch: 
 def test_device_of_another_plugin_that_was_not_allocated_is_refused(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hook.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
+    monkeypatch.setattr("hook.core.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
     node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 7}
     nodes = [node, {**node, "path": "/dev/x", "permissions": "r"}, {"path": "/dev/y", "hostPath": "/dev/null"}]
     devices = [{"name": "0", "containerEdits": {"deviceNodes": nodes}}]
@@ -259,7 +259,7 @@ def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(
     def unreadable(names: list[str]) -> list[Any]:
         raise Undecided("CDI spec: broken")
 
-    monkeypatch.setattr("hook.adapters.nri.validation.edits_of_devices", unreadable)
+    monkeypatch.setattr("hook.nri.validation.edits_of_devices", unreadable)
     adjust = {"CDI_devices": [{"name": "vendor.com/gpu=0"}]}
     for mode, rejected in (("Fail", True), ("Ignore", False)):
         with running(root_dir, document(GPU, failurePolicy=mode), version=KNOWN) as plugin:
@@ -293,7 +293,7 @@ def test_container_that_the_failure_policy_let_start_is_not_refused_afterwards(
 ) -> None:
     with running(root_dir, document(GPU, failurePolicy="Ignore"), version=KNOWN) as plugin:
         with monkeypatch.context() as patch:
-            patch.setattr("hook.adapters.nri.creation.adjust", lambda *_: 1 / 0)
+            patch.setattr("hook.nri.creation.adjust", lambda *_: 1 / 0)
             assert plugin.create(["GPU=all"]).status.code == 0
         assert not plugin.validate(create_request(["GPU=all"]), adjust={}).reject
         assert [event["event"] for event in events_of(plugin)] == ["container.error"]
@@ -329,7 +329,7 @@ def test_an_adjusted_container_that_starts_after_a_late_answer_has_its_event_onc
 ) -> None:
     """`another`: a further container is created while the directory of CDI specs hangs."""
     go = threading.Event()
-    monkeypatch.setattr("hook.adapters.nri.validation.edits_of_devices", lambda _: go.wait(20) and [])
+    monkeypatch.setattr("hook.nri.validation.edits_of_devices", lambda _: go.wait(20) and [])
     with running(root_dir, document(GPU, failurePolicy="Ignore"), version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
         create = create_request(["GPU=all"])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.node.engines.artifacts.basespec import base_spec, reserved_env
+from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.model import Policy
+from hook.node.artifacts.basespec import base_spec, reserved_env
 from hook.node.errors import NodeError
-from hook.policy.compiler import compile_bytes
-from hook.policy.model import Policy
 
 
 def policy(rules: str) -> Policy:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hook.node import systemd
+from hook.node.artifacts import dispatchers
 from hook.node.engines import crio
-from hook.node.engines.artifacts import dispatchers
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.engines.crio import HOOKS, Crio
 from hook.node.errors import NodeError

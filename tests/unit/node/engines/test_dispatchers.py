@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hook.node.artifacts import dispatchers
+from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.change.files import put
-from hook.node.engines.artifacts import dispatchers
-from hook.node.engines.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.errors import NodeError
 
 pytestmark = pytest.mark.root

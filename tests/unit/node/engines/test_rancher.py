@@ -41,7 +41,7 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(K3s, "directory", str(directory))
     monkeypatch.setattr(K3s, "programs", str(programs))
     monkeypatch.setattr(systemd, "available", lambda: False)
-    monkeypatch.setattr("hook.node.engines.artifacts.dispatchers.DIRECTORY", str(tmp_path / "sbin"))
+    monkeypatch.setattr("hook.node.artifacts.dispatchers.DIRECTORY", str(tmp_path / "sbin"))
     called(monkeypatch, "containerd github.com/k3s-io/containerd v2.1.5-k3s1 fcd43222")
     return etc
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from hook.container.identity import CONTAINER, Identity
+from hook.core.container.identity import CONTAINER, Identity
+from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe.starter import (
@@ -23,7 +24,6 @@ from hook.node.probe.starter import (
     new_token,
 )
 from hook.node.probe.verify import examine
-from hook.policy.model import Policy
 from unit.support import policy
 
 POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]})

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hook.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.core.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.core.policy.model import Policy, Rule
 from hook.node.probe import hostile
-from hook.policy.model import Policy, Rule
 from unit.support import policy
 
 PROBE = Identity("containerd", True, "default", "p", "1", "probe", (CONTAINER, INIT, EPHEMERAL), "pause:3.9")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from hook.core.policy.model import Mount
 from hook.node.probe.observe import mounts, rows
 from hook.node.probe.starter import Gone
-from hook.policy.model import Mount
 
 Look = Callable[..., list[dict[str, Any]]]
 

@@ -12,22 +12,14 @@ from typing import Any
 
 import pytest
 
-from hook import events
+from hook.core import events
+from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe import ways
 from hook.node.probe.report import Accepted, Report
-from hook.node.probe.starter import (
-    MARKER,
-    Marks,
-    abandoned,
-    clear_marks,
-    new_token,
-    scratch,
-    traces,
-)
+from hook.node.probe.starter import MARKER, Marks, abandoned, clear_marks, new_token, scratch, traces
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
-from hook.policy.model import Policy
 from unit.node.probe.local import (
     BARE,
     ENGINE,

@@ -1,0 +1,58 @@
+"""What the agent has answered: for `reassert agent --status`, the event at its end, and Prometheus."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from hook.ops.metrics.prometheus import NoMetrics
+
+GO, CHANGED, REFUSED, COLD = "go", "changed", "refused", "cold"
+
+
+class Tally:
+    """Counts. `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers."""
+
+    def __init__(self, metrics: NoMetrics) -> None:
+        self.metrics = metrics
+        self._warm: Counter[str] = Counter()
+        self._cold: Counter[str] = Counter()
+        self._dropped = 0
+        self._new_drops: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.count = 0
+        self._began = time.monotonic()
+
+    def answered(self, answer: str, reason: str, seconds: float) -> None:
+        """One request. `reason`: of one that is COLD."""
+        with self._lock:
+            self.count += 1
+            if answer == COLD:
+                self._cold[reason] += 1
+            else:
+                self._warm[answer] += 1
+        self.metrics.answer(answer, reason, seconds)
+
+    def dropped(self, reason: str) -> None:
+        """A client that no front can be."""
+        with self._lock:
+            self._dropped += 1
+            self._new_drops[reason] += 1
+        self.metrics.dropped()
+
+    def new_drops(self) -> Counter[str]:
+        """The clients that were dropped since the last call, by reason."""
+        with self._lock:
+            found, self._new_drops = self._new_drops, Counter()
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """All counts since the agent started, and for how long it runs."""
+        return {
+            "seconds": round(time.monotonic() - self._began, 1),
+            "warm": {name: self._warm[name] for name in (GO, CHANGED, REFUSED)},
+            "cold": dict(self._cold),
+            "dropped": self._dropped,
+        }

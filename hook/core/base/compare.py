@@ -1,0 +1,69 @@
+"""Compare paths inside a container, and names with patterns, as text. Part of the start path: builtins only."""
+
+
+def clean(path: str) -> str:
+    """The normalised absolute path: without `//`, `.`, `..` and a trailing `/`.
+
+    A relative destination is taken from `/`, as runc and crun do (runtime-spec, Mounts). No symbolic link is resolved.
+    """
+    if path[:1] == "/" and "//" not in path and "/." not in path and path[-1] != "/":
+        return path
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def cleaned(paths: "list[str]") -> "list[str]":
+    """Each path as `clean` makes it. Almost all are clean already: one look at the text of all of them tells."""
+    text = "\0".join(["", *paths, ""])
+    odd = "//" in text or "/." in text or "/\0" in text or not text.count("\0/") == len(paths) == text.count("\0") - 1
+    return [clean(path) for path in paths] if odd else paths
+
+
+def is_below(path: str, parent: str) -> bool:
+    """Whether a normalised path is below another one. No path is below itself."""
+    return path != parent and (parent == "/" or path.startswith(parent + "/"))
+
+
+def is_within(path: str, roots: "set[str]") -> bool:
+    """Whether a normalised path is one of some others, or below one."""
+    while path not in roots and path != "/":
+        path = path.rpartition("/")[0] or "/"
+    return path in roots
+
+
+def parents(path: str) -> "list[str]":
+    """The parent directories of a normalised path, from its own directory to `/`."""
+    parts = path.split("/") if path != "/" else []
+    return ["/".join(parts[:end]) or "/" for end in range(len(parts) - 1, 0, -1)]
+
+
+def directories(paths: "list[str]") -> "set[str]":
+    """Where a runtime makes devices: runc takes `..` out of the text of a path, crun follows links before it."""
+    return {way.rpartition("/")[0] or "/" for path in paths for way in (path, clean(path))}
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text has a wildcard in it."""
+    return "*" in text or "?" in text
+
+
+def literal_start(pattern: str) -> str:
+    """The pattern up to its first wildcard; every text that matches begins with it."""
+    return pattern.partition("*")[0].partition("?")[0]
+
+
+def glob_match(pattern: str, text: str) -> bool:
+    """Whether the whole text matches. `*` stands for any characters, also `/`; `?` for exactly one. Case counts."""
+    start = literal_start(pattern)
+    if start == pattern:
+        return pattern == text
+    if not text.startswith(start) or pattern == start + "*":
+        return text.startswith(start)
+    from hook.core.base.glob import fits
+
+    return fits(pattern, text)

@@ -1,0 +1,69 @@
+"""Send an event to systemd's journal, in its native protocol. Loaded only if the policy says `eventLog.journal`.
+
+Part of the start path: builtins only, and `_socket`. No call blocks: if the journal takes no more, the event is only in
+the event log's file.
+"""
+
+from hook.core.base.jsontext import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SOCKET = "/run/systemd/journal/socket"
+"""journald's socket for its native protocol (systemd, docs/JOURNAL_NATIVE_PROTOCOL.md)."""
+
+_PRIORITIES = {"error": "3", "warning": "4", "info": "6"}
+
+_NAMES = ("namespace", "pod", "container", "image")
+_PLAIN = ("event", "adapter", "id", "mode", "start", "cold")
+"""Members of an event that are fields of their own: REASSERT_EVENT and so on."""
+
+_REASONS = 3
+"""Reasons or edits that the MESSAGE names."""
+
+
+def send(text: str) -> None:
+    """Send a line of the event log. `text`: one event as JSON. Raises OSError; Malformed for another text."""
+    from _socket import AF_UNIX, MSG_DONTWAIT, MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_DGRAM, socket
+
+    data = b"".join([_field(name, value) for name, value in fields(text)])
+    sending = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC)
+    try:
+        sending.sendto(data, MSG_DONTWAIT | MSG_NOSIGNAL, SOCKET)
+    finally:
+        sending.close()
+
+
+def fields(text: str) -> "list[tuple[str, str]]":
+    """The fields of the journal's entry. A name may occur several times, as REASSERT_RULE does."""
+    event: Any = parse(text)
+    container = event.get("container") or {}
+    rules: list[str] = []
+    said: list[str] = []
+    for key in ("denials", "errors", "edits"):
+        for entry in event.get(key) or ():
+            if entry["rule"] and entry["rule"] not in rules:
+                rules.append(entry["rule"])
+            said.append(str(entry.get("message") or f"{entry.get('kind')} {entry.get('name')}"))
+    if len(said) > _REASONS:
+        said[_REASONS:] = [f"and {len(said) - _REASONS} more"]
+    who = "/".join([container[name] for name in _NAMES[:3] if name in container]) or event.get("id", "")
+    parts = [event["event"], who, "; ".join(said) or event.get("message") or event.get("warning", "")]
+    found = [
+        ("MESSAGE", " ".join([part for part in parts if part])),
+        ("PRIORITY", _PRIORITIES.get(event.get("level"), "6")),
+        ("SYSLOG_IDENTIFIER", "reassert"),
+        *[("REASSERT_" + name.upper(), str(event[name])) for name in _PLAIN if event.get(name)],
+        *[("REASSERT_" + name.upper(), container[name]) for name in _NAMES if name in container],
+        *[("REASSERT_RULE", rule) for rule in rules],
+    ]
+    if event.get("probe"):
+        found.append(("REASSERT_PROBE", "1"))
+    return [*found, ("REASSERT_JSON", text)]
+
+
+def _field(name: str, value: str) -> bytes:
+    """With its length, so that no newline in a pod's text begins a field of its own."""
+    data = value.encode("utf-8", "replace")
+    return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"

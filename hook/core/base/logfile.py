@@ -1,0 +1,130 @@
+"""A log file with rotation by its writers. Part of the start path: builtins only.
+
+Many processes append at once: container starts, hooks, the NRI plugin. Each opens the file, writes one line with one
+write(2) and closes it, so no process has to be signalled after a rotation. A process that has the file open during the
+rename writes its line into the renamed file. No call blocks: the lock is tried once, and a process that does not get it
+appends its line without a rotation.
+"""
+
+import posix
+
+from hook.core.base.files import open_to_append
+from hook.core.base.system import is_file
+
+LIMIT = 64 << 20
+"""Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""
+
+KEPT = 4
+"""Number of rotated files that are kept: `PATH.1` (the newest) to `PATH.4`."""
+
+_FLAGS = posix.O_NOCTTY | posix.O_NOFOLLOW | posix.O_NONBLOCK  # open(2) of a FIFO blocks without O_NONBLOCK
+
+
+def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None:
+    """Append a line and a newline. A missing file or directory is made. Raises OSError."""
+    line += b"\n"
+    fd, status = _open(path)
+    try:
+        if status.st_size + len(line) > limit and status.st_size:
+            fd = _rotated(path, fd, status, kept)
+        _write(fd, line)
+    finally:
+        posix.close(fd)
+
+
+def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, journal: bool = False) -> None:
+    """Append a line of ASCII text. A file or journal that cannot be written is no error.
+
+    `journal`: send it to systemd's journal too. The last three are hook.core.events.SETTINGS.
+    """
+    try:
+        append(path, text.encode("ascii"), limit, kept)
+    except OSError:
+        pass
+    if journal:
+        try:
+            from hook.core.base.journal import send
+
+            send(text)
+        except Exception:  # noqa: S110  # nothing about a log stops a container
+            pass
+
+
+def _open(path: str) -> "tuple[int, posix.stat_result]":
+    """The log file, open, and its status. Raises OSError, also unless it is a regular file of root or of this user."""
+    fd = open_to_append(path, 0o600, _FLAGS)
+    status = posix.fstat(fd)
+    if is_file(status) and status.st_uid in (0, posix.geteuid()):
+        return fd, status
+    posix.close(fd)
+    raise OSError(22, "not a regular file owned by root", path)
+
+
+def _rotated(path: str, fd: int, status: posix.stat_result, kept: int) -> int:
+    """The descriptor to append to after a rotation: the new file's, or `fd` if the file could not be renamed."""
+    if not _rename(path, fd, status, kept):
+        return fd
+    try:
+        new, fresh = _open(path)
+    except OSError:  # the line goes into the renamed file
+        return fd
+    try:  # the new file gets the owner and mode of the old one
+        if (fresh.st_uid, fresh.st_gid) != (status.st_uid, status.st_gid):
+            posix.fchown(new, status.st_uid, status.st_gid)
+        if fresh.st_mode != status.st_mode:
+            posix.fchmod(new, status.st_mode & 0o777)
+    except OSError:
+        pass
+    posix.close(fd)
+    return new
+
+
+def _rename(path: str, fd: int, status: posix.stat_result, kept: int) -> bool:
+    """Rotate the files. Returns whether `path` no longer names the open file, whichever process renamed it.
+
+    Only the process that holds the lock on the current log file renames, and it renames that file last. So two
+    processes never rename the rotated files at the same time. The lock is flock(2)'s: it belongs to the descriptor, so
+    it works between threads, and it ends with the process.
+    """
+    try:
+        import fcntl  # an extension module in some builds of Python, and needed once in LIMIT bytes
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        here = posix.lstat(path)
+    except FileNotFoundError:
+        return True  # another rotation is between its rename and the new file
+    except (OSError, ImportError):
+        return False  # another process holds the lock
+    if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
+        return True
+    try:
+        free = 1
+        while free < kept and _exists(f"{path}.{free}"):
+            free += 1
+        for number in range(free - 1, 0, -1):
+            posix.rename(f"{path}.{number}", f"{path}.{number + 1}")
+        posix.rename(path, f"{path}.1")
+    except OSError:
+        return False
+    return True
+
+
+def _exists(path: str) -> bool:
+    try:
+        posix.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _write(fd: int, line: bytes) -> None:
+    """Write the whole line or nothing: the next line would be appended to half a line. Raises OSError."""
+    written = posix.write(fd, line)
+    try:
+        while written < len(line):
+            written += posix.write(fd, line[written:])
+    except OSError:  # the disk is full
+        end = posix.lseek(fd, 0, 1)
+        if posix.fstat(fd).st_size == end:  # no other process has appended since
+            posix.ftruncate(fd, end - written)
+        raise

@@ -1,0 +1,180 @@
+"""File operations with `posix` alone: importing `os` or `pathlib` costs more than a decision. Builtins only."""
+
+import posix
+import sys
+import time
+
+from hook.core.base.errors import ReassertError, TooLarge, Undecided
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SYMLINK_LIMIT = 40
+"""Maximum number of symbolic links in a path; Linux's own limit, see path_resolution(7)."""
+
+_S_IFMT, _S_IFLNK, _S_IFREG, _S_IFDIR = 0o170000, 0o120000, 0o100000, 0o040000
+_WRITABLE_BY_GROUP, _WRITABLE_BY_OTHERS = 0o020, 0o002
+
+
+class Untrusted(ReassertError):
+    """A user other than root can write to a file or replace it."""
+
+
+def is_file(status: posix.stat_result) -> bool:
+    """Whether it is a regular file."""
+    return status.st_mode & _S_IFMT == _S_IFREG
+
+
+def is_directory(status: posix.stat_result) -> bool:
+    """Whether it is a directory."""
+    return status.st_mode & _S_IFMT == _S_IFDIR
+
+
+def is_link(path: str) -> bool:
+    """Whether a path is a symbolic link."""
+    try:
+        return posix.lstat(path).st_mode & _S_IFMT == _S_IFLNK
+    except OSError:
+        return False
+
+
+def _is_roots(status: posix.stat_result) -> bool:
+    """Whether only root can change a file. The mode of a symbolic link has no effect; its directory is checked."""
+    writable = status.st_mode & _WRITABLE_BY_OTHERS or (status.st_mode & _WRITABLE_BY_GROUP and status.st_gid != 0)
+    return status.st_uid == 0 and (not writable or status.st_mode & _S_IFMT == _S_IFLNK)
+
+
+def trusted(path: str) -> posix.stat_result:
+    """The status of the file at an absolute path, if only root can change what is read there.
+
+    Every directory of the path, every symbolic link and the file itself must be owned by root and not writable by
+    others. Symbolic links are resolved here, one component at a time, so that every directory is checked.
+
+    Raises Untrusted for another owner or mode, OSError if the path does not exist.
+    """
+    pending = path.split("/")[::-1]
+    at, hops = "/", 0
+    while True:
+        status = posix.lstat(at)
+        above = at.rpartition("/")[0] or "/"
+        if not _is_roots(status):
+            from hook.core.base.files import ownership_problem
+
+            raise Untrusted(ownership_problem(at, status))
+        if status.st_mode & _S_IFMT == _S_IFLNK:
+            hops += 1
+            if hops > SYMLINK_LIMIT:
+                raise OSError(40, "Too many levels of symbolic links", path)
+            target = posix.readlink(at)
+            pending += target.split("/")[::-1]
+            at = "/" if target.startswith("/") else above
+            continue
+        while pending and pending[-1] in ("", "."):
+            pending.pop()
+        if not pending:
+            return status
+        part = pending.pop()
+        at = above if part == ".." else at.rstrip("/") + "/" + part
+
+
+_CHUNK = 64 * 1024
+"""Bytes per read(2). It is below the size from which malloc calls mmap(2) for each buffer."""
+
+
+def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
+    """All bytes of a descriptor, at most `limit`; with one read(2) if their number is `expected`.
+
+    `what`: the name in the error message. Raises TooLarge, OSError.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        chunk = posix.read(fd, max(_CHUNK, min(expected, limit) + 1 - size))
+        if expected and not chunks and len(chunk) == expected <= limit:
+            return chunk  # fewer bytes than were asked for: the end of a regular file
+        if not chunk:
+            return b"".join(chunks)
+        size += len(chunk)
+        if size > limit:
+            raise TooLarge(f"{what} is larger than the limit of {limit} bytes")
+        chunks.append(chunk)
+
+
+def read_file(path: str, limit: int) -> bytes:
+    """All bytes of a regular file, at most `limit`. Raises TooLarge, Undecided for another type of file, OSError."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # O_NONBLOCK: for a FIFO
+    try:
+        status = posix.fstat(fd)
+        if not is_file(status):
+            raise Undecided(f"{path} is not a regular file")
+        return read_fd(fd, limit, path, status.st_size)
+    finally:
+        posix.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes, with as many write(2) calls as that takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[posix.write(fd, view) :]
+
+
+def temporary_of(path: str, pid: int) -> str:
+    """The temporary file that the agent writes for a process, and that the same process removes in a cold start."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory or '.'}/.{name}.reassert-{pid}"
+
+
+def replace_file(
+    path: str,
+    data: bytes,
+    mode: int = 0o600,
+    temporary: str = "",
+    before_rename: "Callable[[], None] | None" = None,
+) -> None:
+    """Replace a file's content atomically: temporary file in the same directory, fsync, rename.
+
+    An existing file's owner and mode are kept; a new file gets `mode`. A reader gets either the old bytes or the new
+    ones. On an error the old file is unchanged and the temporary file is removed. `temporary`: its path, "" for one of
+    its own. `before_rename`: may raise. Raises OSError.
+    """
+    temporary = temporary or f"{temporary_of(path, posix.getpid())}-{time.monotonic_ns()}"
+    try:
+        owner = posix.stat(path)
+    except FileNotFoundError:
+        owner = None
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    fd = posix.open(temporary, flags, 0o600)
+    try:
+        try:
+            write_all(fd, data)
+            if owner is not None:
+                posix.fchown(fd, owner.st_uid, owner.st_gid)
+                mode = owner.st_mode & 0o7777
+            posix.fchmod(fd, mode)
+            posix.fsync(fd)
+        finally:
+            posix.close(fd)
+        if before_rename:
+            before_rename()
+        posix.rename(temporary, path)
+    except BaseException:
+        try:
+            posix.unlink(temporary)
+        except OSError:
+            pass
+        raise
+
+
+def own_command() -> "list[str]":
+    """The command that starts this program again: the frozen executable, or python and the package's path."""
+    if hasattr(sys, "_MEIPASS"):
+        return [sys.executable]
+    return [sys.executable, __file__.rpartition("/core/")[0] + "/__main__.py"]
+
+
+def timestamp(nanoseconds: int) -> str:
+    """Nanoseconds since the epoch as an RFC 3339 timestamp in UTC with microseconds."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 1_000_000_000))
+    return f"{seconds}.{nanoseconds // 1000 % 1_000_000:06d}Z"

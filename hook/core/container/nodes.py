@@ -1,0 +1,165 @@
+"""Device nodes of the node, by number. Loaded only for `deviceAllocations.exclusive`; builtins only.
+
+A device is its number: a node of the same number under another name, in another directory, is the same device.
+"""
+
+import posix
+
+from hook.core.base.compare import glob_match, literal_start
+from hook.core.base.errors import Unacceptable
+from hook.core.base.files import is_shortage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Number = tuple[str, int, int]
+    """Type (`c` or `b`), major and minor number."""
+    Inode = tuple[int, int]
+    """st_dev and st_ino."""
+
+ENTRIES = 100_000
+"""How many directory entries one pattern may make a start read. /dev has a few hundred."""
+
+_S_IFMT, _S_IFDIR, _S_IFLNK = 0o170000, 0o040000, 0o120000
+_TYPES = {0o020000: "c", 0o060000: "b"}
+_MAJOR, _MINOR = 0xFFF, 0xFFFFF
+"""Bits of a number that mknod(2) uses; it ignores others."""
+
+
+def number_of(status: posix.stat_result) -> "Number | None":
+    """The number of a device node; None if the file is of another type."""
+    kind = _TYPES.get(status.st_mode & _S_IFMT)
+    return (kind, posix.major(status.st_rdev), posix.minor(status.st_rdev)) if kind else None
+
+
+def number_in(device: "dict[str, object]") -> "Number | None":
+    """The number that a runtime gives to the node of an OCI device object; None for a FIFO. `u` is `c` (mknod(1))."""
+    kind = {"c": "c", "u": "c", "b": "b"}.get(str(device.get("type"))[:1])
+    major, minor = device.get("major") or 0, device.get("minor") or 0
+    if kind is None or not isinstance(major, int) or not isinstance(minor, int):
+        return None
+    return kind, major & _MAJOR, minor & _MINOR
+
+
+def words(number: "Number") -> str:
+    """Like `c 195:0`."""
+    return f"{number[0]} {number[1]}:{number[2]}"
+
+
+def matching(pattern: str) -> "dict[Number, str]":
+    """The node's device nodes whose path matches, with the path of each. Raises Unacceptable, OSError.
+
+    Symbolic links that match are followed. File systems mounted below the pattern's first directory are left out, as
+    /dev/shm, which pods fill.
+    """
+    found: dict[Number, str] = {}
+    start = literal_start(pattern)
+    if start == pattern:
+        _add(found, pattern)
+        return found
+    links: list[str] = []
+    for path, entry in _entries(start.rpartition("/")[0] or "/", start, pattern):
+        if glob_match(pattern, path) and not entry.is_file(follow_symlinks=False):
+            if entry.is_symlink():
+                links.append(path)
+            else:
+                _add(found, path)
+    for path in links:
+        _add(found, path)
+    return found
+
+
+def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, posix.DirEntry[str]]]":
+    """All files below a directory whose path begins with `start`, but for directories. Raises Unacceptable, OSError.
+
+    A pod with a volume at a directory of /dev can fill that directory, and no `failurePolicy` may let it gain by that.
+    """
+    pending, seen = [top], 0
+    try:
+        device = posix.stat(top).st_dev
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    while pending:
+        directory = pending.pop()
+        try:
+            entries = list(posix.scandir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        seen += len(entries)
+        if seen > ENTRIES:
+            why = f"more than {ENTRIES} files are in {top}; write a narrower pattern"
+            raise Unacceptable(f"exclusive {pattern}: {why}")
+        for entry in entries:
+            path = f"{directory.rstrip('/')}/{entry.name}"
+            if not (path.startswith(start) or start.startswith(path + "/")):
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                yield path, entry
+            elif _is_on(device, entry):
+                pending.append(path)
+
+
+def _is_on(device: int, entry: "posix.DirEntry[str]") -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_dev == device
+    except OSError as error:  # removed meanwhile
+        _raise_shortage(error)
+        return False
+
+
+def _raise_shortage(error: OSError) -> None:
+    """What cannot be looked at is not missing: a container could have it."""
+    if is_shortage(error):
+        raise error
+
+
+def _add(found: "dict[Number, str]", path: str) -> None:
+    try:
+        number = number_of(posix.stat(path))
+    except OSError as error:  # removed meanwhile, or a dangling link
+        _raise_shortage(error)
+        return
+    if number:
+        found.setdefault(number, path)
+
+
+def within(path: str) -> "dict[Number, str]":
+    """The device node at a path, or the nodes below it: of what a device plugin named. Raises Unacceptable, OSError."""
+    try:
+        status = posix.stat(path)
+    except OSError as error:
+        _raise_shortage(error)
+        return {}
+    number = number_of(status)
+    if number:
+        return {number: path}
+    return matching(path.rstrip("/") + "/*") if status.st_mode & _S_IFMT == _S_IFDIR else {}
+
+
+def inode(status: posix.stat_result) -> "Inode":
+    """What tells a directory from all others, by whatever path it is reached."""
+    return status.st_dev, status.st_ino
+
+
+def directories_above(path: str) -> "list[Inode]":
+    """The directory that holds a path's file, and those above it, up to `/`, as the node has them mounted.
+
+    Raises OSError.
+    """
+    try:
+        fd = posix.open(path.rpartition("/")[0] or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    except OSError as error:
+        _raise_shortage(error)
+        return []
+    above: list[Inode] = []
+    try:
+        while True:
+            above.append(inode(posix.fstat(fd)))
+            parent = posix.open("..", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=fd)
+            posix.close(fd)
+            fd = parent
+            if inode(posix.fstat(fd)) == above[-1]:
+                return above
+    finally:
+        posix.close(fd)

@@ -1,0 +1,142 @@
+"""Find a container's bundle in the real runtime's state directory. Part of the start path: builtins only.
+
+The path of the real runtime does not show which runtime it is: it may be a link, a script or another program in front
+of runc or crun. So all state directories of these runtimes are searched for the container's id:
+
+| runtime | without --root | file | bundle |
+|---|---|---|---|
+| runc, NVIDIA's in front of it | /run/runc; rootless $XDG_RUNTIME_DIR/runc | state.json | label `bundle=` |
+| crun | $XDG_RUNTIME_DIR/crun if that is set, else /run/crun | status | `bundle` |
+| youki | /run/youki; rootless $XDG_RUNTIME_DIR/youki | state.json | `bundle` |
+"""
+
+import posix
+
+from hook.core.base.errors import Undecided, named
+from hook.core.base.jsontext import Malformed, bounded, decode, parse
+from hook.core.base.system import read_file
+from hook.core.container.spec import ENTRIES, LIMIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+STATE_JSON, STATUS = "/state.json", "/status"
+_NAMES = ("runc", "crun", "youki")
+
+
+def bundle_in(base: str) -> str:
+    """The bundle in a container's state directory, of any runtime; "" if there is none."""
+    return from_state_json(base) or from_status(base)
+
+
+def record_in(base: str) -> "tuple[dict[str, Any], str]":
+    """A container's record in its state directory, of any runtime, and its bundle; empty if there is none.
+
+    Raises Undecided, OSError.
+    """
+    state = _read_json(base + STATE_JSON)
+    if isinstance(state, dict):
+        return state, _bundle_of_state(state)
+    status = _read_json(base + STATUS)
+    return (status, _bundle_of_status(status, base)) if isinstance(status, dict) else ({}, "")
+
+
+def bundle_of(
+    container_id: str,
+    root: "str | None",
+    real: str,
+    environment: "dict[bytes, bytes]",
+    recorded: "Callable[[str], str]" = bundle_in,
+) -> str:
+    """The container's bundle. `root`: the value of --root. `environment`: of the real runtime.
+
+    `recorded`: reads the bundle in a state directory.
+
+    Raises Undecided if no state directory has the container, or if several have it with different bundles, OSError.
+    """
+    searched: list[str] = []
+    bundles: dict[str, str] = {}
+    for directory in _roots(root, real, environment):
+        base = f"{directory.rstrip('/')}/{container_id}"
+        searched.append(base)
+        bundle = recorded(base)
+        if bundle:
+            bundles.setdefault(bundle, base)
+    if not bundles:
+        raise Undecided(
+            f"the real runtime's state of the container is not in {', '.join([named(base, 512) for base in searched])}"
+        )
+    if len(bundles) > 1:
+        raise Undecided(f"there are different containers with this id in {' and '.join(bundles.values())}")
+    return next(iter(bundles))
+
+
+def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> "list[str]":
+    """The state directories that the real runtime may use."""
+    if root:
+        return [root]
+    above = ["/run"]
+    runtime_directory = environment.get(b"XDG_RUNTIME_DIR", b"")
+    if runtime_directory:
+        above.insert(0, str(runtime_directory, "utf-8", "surrogateescape"))
+    names = dict.fromkeys((*_NAMES, real.rpartition("/")[2]))
+    return [f"{directory.rstrip('/')}/{name}" for directory in above for name in names]
+
+
+def from_state_json(base: str) -> str:
+    """The bundle in state.json of runc or youki; "" if there is none."""
+    state = _read_json(base + STATE_JSON)
+    return _bundle_of_state(state) if isinstance(state, dict) else ""
+
+
+def _bundle_of_state(state: "dict[str, Any]") -> str:
+    config = state.get("config")
+    labels = config.get("labels") if isinstance(config, dict) else None
+    found = [str(label) for label in labels if str(label).startswith("bundle=")] if isinstance(labels, list) else []
+    if len(set(found)) > 1:
+        # runc appends its own after those that it makes of annotations, and its `exec` takes the first (SearchLabels).
+        raise Undecided(
+            "an annotation names another bundle than the container's, which runc would take; create it again"
+        )
+    return found[0][len("bundle=") :] if found else _bundle_member(state)
+
+
+def from_status(base: str) -> str:
+    """The bundle in status of crun; "" if there is none.
+
+    crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device, and config.json may be
+    outside the bundle (`--config`). crun's own copy of config.json is next to the status.
+    """
+    status = _read_json(base + STATUS)
+    return _bundle_of_status(status, base) if isinstance(status, dict) else ""
+
+
+def _bundle_of_status(status: "dict[str, Any]", base: str) -> str:
+    bundle = _bundle_member(status)
+    if bundle == "/" or (bundle and not _has_config(bundle) and _has_config(base)):
+        return base
+    return bundle
+
+
+def _has_config(directory: str) -> bool:
+    try:
+        posix.stat(directory.rstrip("/") + "/config.json")
+    except OSError:
+        return False
+    return True
+
+
+def _bundle_member(record: "dict[str, object]") -> str:
+    bundle = record.get("bundle")
+    return bundle if isinstance(bundle, str) else ""
+
+
+def _read_json(path: str) -> object:
+    try:
+        return parse(decode(bounded(read_file(path, LIMIT), ENTRIES, path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except Malformed as error:
+        raise Undecided(f"{path}: {error}") from None

@@ -1,0 +1,151 @@
+"""The event log: one JSON event per container with edits, denials or errors. Part of the start path: builtins only.
+
+The functions `*_event` make an event, in the same form for every adapter. `write` appends it to the log. An event has
+a pod's text in full; `line` limits its length when the event is written.
+"""
+
+import posix
+
+from hook.core.base.jsontext import encode
+from hook.core.base.system import timestamp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from hook.core.container.identity import Identity
+    from hook.core.decide import Case, Done
+    from hook.core.plan import Plan
+    from hook.core.reserve import Edit
+
+LINE = 64 << 10
+"""Maximum number of bytes of a line of the log, with its newline."""
+
+ENTRIES = 64
+"""Maximum number of edits in an event; also of denials, and of errors."""
+
+ITEMS, MEMBERS = 8, 16
+"""Maximum length of a list inside an edit (earlier values of a name, earlier mounts, mount options), and of an object;
+no event of reassert has an object with more."""
+
+STRING = 256
+"""Bytes of UTF-8 that are kept of one string."""
+
+EVENTS = "/var/log/reassert/events.jsonl"
+"""Default path of the event log."""
+
+PROBES = "/run/reassert/probes"
+"""Directory that only root can write to. `node verify` and `node install` keep a file in it for each of their running
+probe containers, named by the container's id; with CRI another one, named by the pod's UID."""
+
+SETTINGS: "list[Any]" = []
+"""Arguments of hook.core.base.logfile.try_to_append, from the last policy that an event of this process names."""
+
+EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
+WOULD_DENY = "container.would-deny"
+"""The container started because the mode is Audit; Enforce mode would have refused it."""
+HELD = "policy.held"
+"""No edit was needed; the policy file on disk is newer than the policy in force."""
+
+
+def container_event(case: "Case") -> "dict[str, object]":
+    """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
+    policy = case.policy
+    SETTINGS[:] = policy.event_log if policy else ()
+    event: dict[str, object] = {
+        "timestamp": timestamp(case.began[0]),
+        "adapter": case.adapter,
+        "id": case.container_id,
+        "container": case.who.as_dict() if case.who else {},
+        "mode": policy.mode if policy else "",
+        "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
+        "durationMs": case.milliseconds(),
+    }
+    if is_probe(case.adapter, case.container_id, case.who):
+        event["probe"] = True
+    event.update(case.start)
+    return event
+
+
+def draft_event(case: "Case") -> "dict[str, object]":
+    """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
+    return {"began": case.began[0], "adapter": case.adapter, **case.start}
+
+
+def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bool:
+    """Whether the container is a probe, which `node verify` or `node install` started as root."""
+    try:
+        if not posix.access(PROBES, posix.F_OK) or not posix.listdir(PROBES):
+            return False  # as almost always
+    except OSError:
+        return False
+    from hook.core.probes import is_marked
+
+    return is_marked(PROBES, adapter, container_id, identity)
+
+
+def plan_event(
+    event: "dict[str, Any]", plan: "Plan", done: "Done", edits: "Sequence[Edit | dict[str, object]]"
+) -> "dict[str, Any]":
+    """The event about a plan and what the adapter did about it. `edits`: those that the adapter made."""
+    reasons = [*plan.reasons(), *done.denials]
+    acts = not reasons and not plan.audit_only()
+    if done.draft is not None:
+        from hook.entry.decision import complete
+
+        edits = complete(done.draft, event, edits)
+    kind = ERROR if plan.errors else EDITED if edits else HELD
+    if reasons:
+        kind = WOULD_DENY if plan.audit_only() else DENIED
+    event["event"] = kind
+    event["level"] = "error" if kind == DENIED else "info" if kind == EDITED else "warning"
+    event["applied"] = acts and bool(done.verified)
+    event["verified"] = done.verified if acts else ""
+    if acts and edits and not done.verified:
+        event["asked"] = True
+    for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
+        event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
+        if len(items) > ENTRIES:
+            omitted = event.setdefault("omitted", {})  # a draft has its own
+            omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
+    for edit in event["edits"]:
+        edit["applied"] = event["applied"]
+    if done.remountable:
+        event["remountable"] = [*done.remountable[:ENTRIES]]
+    if plan.policy.warning:
+        event["warning"] = plan.policy.warning
+    return event
+
+
+def line(event: "dict[str, Any]") -> str:
+    """The event as printable ASCII, with its newline, at most LINE bytes: hook.core.truncate cuts what is longer."""
+    if "truncated" not in event and "omitted" not in event and _is_short(event):
+        text = encode(event)
+        if len(text) < LINE:
+            return text
+    from hook.core import truncate as excerpt
+
+    return excerpt.line(event)
+
+
+def _is_short(value: "dict[str, Any] | list[Any] | tuple[Any, ...]", depth: int = 0) -> bool:
+    """Whether nothing in a list or object may have to be cut, at a depth that every event has."""
+    items = value.values() if isinstance(value, dict) else value
+    most = MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS
+    if depth and (len(value) > most or depth > 4 or (isinstance(value, dict) and "/" in "".join(value))):
+        return False
+    for item in items:
+        if isinstance(item, str):
+            if len(item) > STRING or not item.isascii():
+                return False
+        elif isinstance(item, (dict, list, tuple)) and not _is_short(item, depth + 1):
+            return False
+    return True
+
+
+def write(path: str, event: "dict[str, object]") -> None:
+    """Append an event to the log. A log that cannot be written never stops a container."""
+    from hook.core.base.logfile import try_to_append  # not for an event that is left to the hook
+
+    try_to_append(path, line(event), *SETTINGS)

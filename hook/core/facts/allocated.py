@@ -1,0 +1,154 @@
+"""Read what device plugins and resource claims gave, for rules that need it. Part of the start path: builtins only."""
+
+import posix
+
+from hook.core.base.errors import Unacceptable, Undecided, describe
+from hook.core.base.files import is_shortage
+from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
+from hook.core.container.identity import DOCKER, SANDBOX, Identity
+from hook.core.decide import check_source
+from hook.core.plan import Facts
+from hook.core.policy.model import Policy, Rule
+from hook.core.reserve import devices, env, mounts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLAIMS_LIMIT = 64 * 1024 * 1024
+"""Maximum size of kubelet's record of resource claims in bytes. A claim is about 400 bytes."""
+
+_S_IFMT = 0o170000
+_DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
+
+
+def gather_allocated(
+    facts: Facts, policy: Policy, identity: Identity, rules: "list[Rule]", read: "Callable[[str, int], bytes]"
+) -> None:
+    """Read the container's device allocations and its pod's claims, and what the rules reserve of them.
+
+    `read`: reads kubelet's device checkpoint, and its record of resource claims.
+    """
+    _read_allocations(facts, policy, identity, read)
+    if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
+        _read_claims(facts, policy, identity.uid, identity.cdi, read)
+    trusted = [entry for rule in rules for env in rule.env for entry in env.trusted]
+    if trusted and identity.kubernetes and not facts.allocation_problem:
+        from hook.core.facts.sharing import held_by  # only a policy that uses it loads it
+
+        try:
+            facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
+        except (OSError, Undecided) as error:
+            facts.allocation_problem = _problem(error)
+    patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
+    if patterns and not facts.allocation_problem:
+        _read_devices(facts, patterns)
+    for rule in rules:
+        for allocation in facts.allocations:
+            for source, _, _ in allocation.mounts if mounts.PART in rule.allocations else []:
+                check_source(facts, source)
+            for path, _, _ in allocation.devices if devices.PART in rule.allocations else []:
+                _read_device(facts, path)
+
+
+def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "Callable[[str, int], bytes]") -> None:
+    """Read the container's device allocations from kubelet's checkpoint.
+
+    Without a checkpoint or an entry, nothing was allocated. If the checkpoint cannot be read, `allocation_problem` says
+    why. Raises Unacceptable if annotations that a pod, an image or a user can write make the allocation unknown.
+    """
+    if identity.kubernetes is False or identity.types == (SANDBOX,):
+        return  # device plugins allocate to containers of pods only, not to sandboxes
+    if identity.engine == DOCKER and identity.container is None:
+        return  # pause, or not a pod's: kubelet mounts a termination log, with the name, into a pod's containers
+    if identity.kubernetes is None:
+        raise Unacceptable(
+            "annotations claim a pod and nothing proves which engine wrote them, so the device allocation is unknown"
+        )
+    if identity.uid is None or identity.container is None:
+        unknown = "the pod's UID" if identity.uid is None else "the container's name"
+        facts.allocation_problem = f"{unknown} is unknown, so its device allocation is too"
+        return
+    path = checkpoint_path(policy.kubelet_root)
+    try:
+        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container, path)
+        names = [name for allocation in facts.allocations for name in allocation.cdi]
+        if names:
+            from hook.core.container.cdi import env_of_devices
+
+            facts.cdi_env = env_of_devices(names)
+    except FileNotFoundError:
+        pass
+    except (OSError, Undecided) as error:
+        facts.allocations = []
+        facts.allocation_problem = _problem(error, path)
+
+
+def _uses_claims(rule: Rule) -> bool:
+    """Whether the rule needs the pod's resource claims."""
+    listed = rule.plain.get(devices.EXCLUSIVE) or env.KIND in rule.allocations
+    return bool(listed) or env.ALLOCATED in [entry.source for entry in rule.env]
+
+
+def _read_claims(
+    facts: Facts, policy: Policy, uid: str, asked: "list[str] | None", read: "Callable[[str, int], bytes]"
+) -> None:
+    """Read the pod's resource claims (Dynamic Resource Allocation), and the env that their CDI devices set.
+
+    `asked`: the CDI devices that kubelet asked for, for this container; None: unknown, so it may have all of the pod's.
+    """
+    path = policy.kubelet_root + "/dra_manager_state"
+    try:
+        data = read(path, CLAIMS_LIMIT)
+    except FileNotFoundError:  # no driver of resource claims on this node
+        return
+    except (OSError, Undecided) as error:
+        facts.allocation_problem = _problem(error, path)
+        return
+    from hook.core.container.cdi import env_of_devices  # only a node with claims loads them
+    from hook.core.container.claims import claims
+
+    try:
+        facts.claims = claims(data, uid, path, asked)
+        for claim in facts.claims:
+            for name, values in env_of_devices(claim.cdi, claim=str(claim)).items():
+                facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
+    except Undecided as error:
+        facts.allocation_problem = _problem(error)
+
+
+def _read_devices(facts: Facts, patterns: "list[str]") -> None:
+    from hook.core.facts.exclusive import gather_devices  # only a policy that uses it loads it
+
+    try:
+        facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
+    except (OSError, Undecided) as error:
+        facts.allocation_problem = _problem(error)
+
+
+def _problem(error: Exception, path: str = "") -> str:
+    """Why the allocations are unknown. `path`: of the file that could not be read. Raises OSError for a shortage."""
+    if is_shortage(error):
+        raise error
+    return f"{path}: {error.strerror}" if path and isinstance(error, OSError) else describe(error)
+
+
+def _read_device(facts: Facts, path: str) -> None:
+    """The device node at an allocated host path. As in containerd, symbolic links are followed, directories allowed."""
+    try:
+        status = posix.stat(path)
+    except OSError:
+        facts.absent_sources.add(path)
+        return
+    device_type = _DEVICE_TYPES.get(status.st_mode & _S_IFMT)
+    if device_type is None:
+        facts.device_nodes[path] = None
+        return
+    facts.device_nodes[path] = {
+        "type": device_type,
+        "major": posix.major(status.st_rdev),
+        "minor": posix.minor(status.st_rdev),
+        "fileMode": status.st_mode & 0o777,
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+    }

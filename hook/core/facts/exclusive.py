@@ -1,0 +1,135 @@
+"""Read what `deviceAllocations.exclusive` needs of the node: its devices, CDI specs, and sources of mounts.
+
+Loaded only for a container that such a rule applies to; builtins only. Part of `hook.core.decide.gather`.
+"""
+
+import posix
+
+from hook.core.base.compare import clean
+from hook.core.container.injections import Specs
+from hook.core.container.nodes import directories_above, inode, matching, number_of, within
+from hook.core.container.nvidia import nodes_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hook.core.container.allocation import Allocation
+    from hook.core.container.claims import Claim
+    from hook.core.container.nodes import Inode, Number
+
+_ANNOTATION = "cdi.k8s.io/"
+"""How the key of an annotation begins that asks for CDI devices, in a device plugin's answer too."""
+
+
+class Devices:
+    """The node's devices that rules with `exclusive` name, and what the container was allocated of them.
+
+    `nodes`: by pattern of a rule, the path of each device node by its number. `placed`: by pattern of CDI kinds, the
+    (source, destination) of the mounts that CDI specs place.
+
+    `allocated`: numbers of the allocated devices. `allocated_mounts`: sources of the allocated mounts. `directories`:
+    the directories of the node that hold such nodes, with the numbers of these. `sources`: what a mount of a source
+    shows: the number of the device node that it is, or those of the nodes in the directory that it is.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, dict[Number, str]] = {}
+        self.placed: dict[str, set[tuple[str, str]]] = {}
+        self.allocated: set[Number] = set()
+        self.allocated_mounts: set[str] = set()
+        self.directories: dict[Inode, set[Number]] = {}
+        self.sources: dict[str, set[Number]] = {}
+
+    def add_sources(self, mounts: "Sequence[dict[str, object]]") -> None:
+        """Look at the sources of a container's mounts."""
+        for mount in mounts:
+            source = mount.get("source")
+            if isinstance(source, str) and source not in self.sources:
+                self.sources[source] = _shown(self, source)
+
+
+def gather_devices(
+    patterns: "list[str]",
+    allocations: "list[Allocation]",
+    claims: "list[Claim]",
+) -> Devices:
+    """Read it, but for the container's mounts. `patterns`: of all rules that apply.
+
+    Raises Undecided, Unacceptable, OSError.
+    """
+    devices = Devices()
+    names = [name for allocation in allocations for name in cdi_names(allocation)]
+    names += [name for claim in claims for name in claim.cdi]
+    kinds = [pattern for pattern in patterns if not pattern.startswith("/")]
+    specs = Specs(list(dict.fromkeys([*kinds, *(name.partition("=")[0] for name in names)])))
+    for pattern in dict.fromkeys(patterns):
+        if pattern.startswith("/"):
+            devices.nodes[pattern] = matching(pattern)
+        else:
+            placed = specs.of_kind(pattern)
+            devices.nodes[pattern] = placed.nodes
+            devices.placed[pattern] = placed.mounts
+    _account(devices, allocations, names, specs)
+    for nodes in devices.nodes.values():
+        for number, path in nodes.items():
+            for directory in directories_above(path):
+                devices.directories.setdefault(directory, set()).add(number)
+    return devices
+
+
+def cdi_names(allocation: "Allocation") -> "list[str]":
+    """The CDI devices of a device plugin's answer.
+
+    A plugin that only sets env names its devices there, in words of its vendor's. By convention a resource is named as
+    the CDI kind of its devices, and a device by its id; an id of a shared device ends in `::` and a number.
+    """
+    names = list(allocation.cdi)
+    for key, value in allocation.annotations.items():
+        if key.startswith(_ANNOTATION):
+            names += value.split(",")
+    if not (names or allocation.devices or allocation.mounts):
+        names = [f"{allocation.resource}={device.partition('::')[0]}" for device in allocation.device_ids]
+    return names
+
+
+def _account(devices: Devices, allocations: "list[Allocation]", names: "list[str]", specs: Specs) -> None:
+    injected = specs.of(names)
+    devices.allocated.update(injected.nodes)
+    devices.allocated_mounts.update(clean(source) for source, _ in injected.mounts)
+    for allocation in allocations:
+        for path, _, _ in allocation.devices:
+            devices.allocated.update(within(path))
+        if allocation.env and not allocation.devices:
+            named = {name for value in allocation.env.values() for name in value.split(",")}
+            devices.allocated.update(n for path in nodes_of(named) for n in within(path))
+        for source, _, _ in allocation.mounts:
+            devices.allocated_mounts.add(clean(source))
+    for source in devices.allocated_mounts:
+        devices.allocated.update(_of_mount(devices, source))
+
+
+def _of_mount(devices: Devices, source: str) -> "set[Number]":
+    """The devices that an allocated mount gives: the one that it is, or those that rules name and that are below it."""
+    number = _number(source)
+    if number:
+        return {number}
+    start = source.rstrip("/") + "/"
+    return {n for nodes in devices.nodes.values() for n, path in nodes.items() if path.startswith(start)}
+
+
+def _shown(devices: Devices, source: str) -> "set[Number]":
+    number = _number(source)
+    if number:
+        return {number}
+    try:
+        return devices.directories.get(inode(posix.stat(source)), set())
+    except OSError:  # the runtime will say so; or the source appears meanwhile, and the hook looks at the mount
+        return set()
+
+
+def _number(path: str) -> "Number | None":
+    try:
+        return number_of(posix.stat(path))
+    except OSError:
+        return None

@@ -1,0 +1,48 @@
+"""Read the file of a `valueFrom.file`; what a missing hostPath means. Part of the start path: builtins only."""
+
+import posix
+
+from hook.core.base.errors import Undecided, describe
+from hook.core.base.files import is_shortage
+from hook.core.base.jsontext import Malformed, decode
+from hook.core.base.system import Untrusted, is_file, read_fd, trusted
+from hook.core.plan import Facts
+
+VALUE_LIMIT = 128 * 1024
+"""Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
+
+
+def read_value(facts: Facts, path: str) -> None:
+    """Note the first line of a file, or why it cannot be read. Raises OSError for a shortage."""
+    try:
+        facts.files[path] = first_line(path)
+    except (Untrusted, Undecided, OSError) as error:
+        if is_shortage(error):
+            raise
+        facts.unreadable[path] = describe(error)
+
+
+def not_there(facts: Facts, source: str, error: OSError) -> None:
+    """Note that a hostPath is missing; if that is not certain, why it cannot be looked at. Raises a shortage."""
+    if is_shortage(error):
+        raise error
+    facts.absent_sources.add(source)
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        facts.unreadable[source] = describe(error)
+
+
+def first_line(path: str) -> str:
+    """The first line of a file that only root can write to. Raises Untrusted, Undecided, OSError."""
+    if not is_file(trusted(path)):
+        raise Undecided(f"{path} is not a regular file")
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+    try:
+        line = read_fd(fd, VALUE_LIMIT, path).split(b"\n", 1)[0].rstrip(b"\r")
+    finally:
+        posix.close(fd)
+    if b"\0" in line:
+        raise Undecided(f"{path}: the first line contains a NUL byte")
+    try:
+        return decode(line)
+    except Malformed as error:
+        raise Undecided(f"{path}: {error}") from None

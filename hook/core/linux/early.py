@@ -1,0 +1,176 @@
+"""Whether the runtime would make a device inside a reserved mount. Looked at before the runtime runs.
+
+Runtimes make devices after the mounts of config.json and before createRuntime hooks, so hook.core.linux.look comes too
+late for a device that a link of the image or of a volume leads into the node's own directory. crun makes a mount
+read-only only after those; runc follows a link at the end of a device's path too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from hook.core.base.compare import clean, is_below
+from hook.core.base.errors import Unacceptable, named
+from hook.core.base.files import is_shortage
+from hook.core.base.text import REASONS
+from hook.core.container.spec import Spec
+from hook.core.linux.walk import Misled, Node, Place, Steps, Walks, made_at
+from hook.core.reserve import Reason
+from hook.core.reserve.mounts import KIND, PlaceMount
+
+_EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
+"""File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""
+
+
+class _Volumes:
+    """The volumes in which a container can make links, by the node of each, with the node's path that is mounted there.
+
+    `nested`: where one is that lies in another volume, or "". `led`: where one is that a link of that other leads on.
+    """
+
+    def __init__(self) -> None:
+        self.sources: dict[Node, str] = {}
+        self.nested = self.led = ""
+
+    def on(self, place: Place) -> list[Node]:
+        """Those that a path leads through, in order. The image may lack the directory of a volume."""
+        missing = [node for node in place.node.upwards()[:0:-1] if node.missing]
+        return [node for node in [*place.crossed, *missing] if node in self.sources]
+
+
+def astray(
+    rootfs: str, reserved: Sequence[PlaceMount], spec: Spec, still_waits: Callable[[], None] = lambda: None
+) -> list[Reason]:
+    """Why devices of the container must not be made. Raises Unacceptable, OSError.
+
+    Into read-only mounts no runtime makes one by a link at the end of its path, so only directories count then.
+    `still_waits`: called now and then, and may raise.
+    """
+    root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    walks = Walks(root, Steps(still_waits))
+    try:
+        ours: dict[Node, PlaceMount] = {}
+        for edit in reserved:
+            place = _walked(walks, edit.name) if edit.mount else None
+            if place:
+                ours.setdefault(place.node, edit)
+        volumes = _volumes(walks, spec, {edit.name for edit in reserved if edit.mount})
+        paths = made_at(spec)
+        made_in = sorted({path.rpartition("/")[0] or "/" for path in paths})
+        ways = [(path, f"{named(path)}, in which devices are made,") for path in made_in]
+        if any(edit.can_be_written() for edit in reserved):
+            ways += [(path, f"device {named(path)}") for path in paths]
+        found: list[Reason] = []
+        for path, what in ways:
+            reason = _reason(_walked(walks, path), what, ours, volumes)
+            if reason and reason.message not in [other.message for other in found]:
+                found.append(reason)
+                if len(found) == REASONS:
+                    break
+        return found
+    finally:
+        walks.close()
+        os.close(root)
+
+
+def _reason(place: Place | None, what: str, ours: dict[Node, PlaceMount], volumes: _Volumes) -> Reason | None:
+    """Why no device may be made at a place."""
+    if place is None:
+        return None
+    upwards = place.node.upwards()
+    edit = next((ours[node] for node in upwards if node in ours), None)
+    if edit:
+        return Reason(edit.rule, KIND, f"{what} leads into {named(edit.name)}")
+    volume = next(map(str, volumes.on(place)), "")
+    if [node.name for node in upwards[-2:-1]] != ["dev"]:
+        volume = volume or volumes.nested
+    volume = volume or volumes.led
+    if volume and volume == volumes.led and is_below(volume, "/proc"):
+        message = f"mount {named(volume)} goes through the links of a process, which can lead devices of the container"
+        return Reason("", KIND, f"{message} into a reserved mount")
+    if volume:
+        message = f"{what} may be in the volume {named(volume)}"
+        return Reason("", KIND, f"{message}, in which a link can lead it to a reserved mount")
+    return None
+
+
+def _walked(walks: Walks, path: str) -> Place | None:
+    """Where a path leads by the image's links; None if the runtime has no way there either."""
+    try:
+        return walks.to(path, everywhere=True)
+    except (Misled, OSError) as error:
+        if isinstance(error, OSError) and (is_shortage(error) or error.errno == errno.ELOOP):  # runc follows 255 links
+            raise Unacceptable(f"{named(path)} of the container cannot be followed: {error.strerror}") from error
+        return None
+
+
+def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
+    """The volumes of a config.json.
+
+    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual.
+    """
+    found = _Volumes()
+    for mount in spec.mounts:
+        at = clean(str(mount["destination"]))
+        options = mount.get("options")
+        is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
+        if at in ours or mount.get("source") == "/dev" or (mount.get("type") in _EMPTY and not is_bind):
+            continue
+        place = _walked(walks, at)
+        if place is None:
+            continue
+        above = found.on(place)
+        if above:
+            found.nested = at
+            if not found.led and _leads_on(above, found, place, at, walks.steps):
+                found.led = at
+        found.sources[place.node] = str(mount.get("source", ""))
+    return found
+
+
+def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:
+    """Whether a volume on the way to a place has a symbolic link there. A process that shares it can make one later.
+
+    In each volume the names are looked up that come before the next one.
+    """
+    for volume, after in zip(above, [*above[1:], place.node], strict=True):
+        ways = [_between(volume, after)]
+        if after is place.node or ways == [""]:
+            ways = [_between(volume, place.node), at[len(str(volume)) :] if is_below(at, str(volume)) else ""]
+        if not any(ways) or any(way and _has_link(found.sources[volume], str(volume), way, steps) for way in ways):
+            return True
+    return False
+
+
+def _between(above: Node, below: Node) -> str:
+    """The path from one node to another below it; "" if it is not below."""
+    names: list[str] = []
+    node: Node | None = below
+    while node is not above:
+        if node is None:
+            return ""
+        names.append(node.name)
+        node = node.above
+    return "".join(f"/{name}" for name in reversed(names))
+
+
+def _has_link(source: str, volume: str, way: str, steps: Steps) -> bool:
+    """Whether one of the names of a path in a volume is a link, by what the node has now."""
+    if not source.startswith("/"):  # a file system of the kernel; of these, /proc has links, those of processes
+        name = way.split("/")[1]
+        return volume == "/proc" and (name in ("self", "thread-self") or name.isdigit())
+    try:
+        fd = os.open(source, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        return False
+    walks = Walks(fd, steps)
+    try:
+        place = _walked(walks, way)
+        return place is not None and bool(place.links)
+    finally:
+        walks.close()
+        os.close(fd)

@@ -1,0 +1,247 @@
+"""Makes reserved mounts unwritable below their options, for a container that could take `ro` off them.
+
+`ro` of a bind mount is an option of the mount: a process with CAP_SYS_ADMIN removes it (mount(2), MS_REMOUNT), and what
+is below is the file of the node that other containers read. In an idmapped mount whose user namespace maps one unused
+id, every file has an owner that the kernel cannot name. So it refuses each change of it, whatever the capabilities of
+the process are, and decides reads by the permissions of others (mount_setattr(2), "ID-mapped mounts").
+
+From Linux 6.15 on, open_tree_attr(2) lets a process with CAP_SYS_ADMIN make a copy of the mount without the mapping.
+"""
+
+import errno
+import posix
+
+from hook.core.base.compare import is_below
+from hook.core.base.errors import Unacceptable, Undecided, named
+from hook.core.base.files import is_shortage
+from hook.core.container.spec import Spec
+from hook.core.linux.look import View
+from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
+from hook.core.linux.walk import Misled, NotSo, Row, mount_table
+from hook.core.reserve.mounts import PlaceMount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+FILES = 2000
+"""How many files of a reserved directory are looked at. Each costs some microseconds of a container's start."""
+
+_UNUSED = 0xFFFF_FFFE
+"""A user and group id that no file has. The highest one, 0xFFFFFFFF, stands for "no id"."""
+
+_S_IFMT, _S_IFDIR, _S_IFREG, _S_IFLNK = 0o170000, 0o040000, 0o100000, 0o120000
+
+
+def protect(
+    pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec, before_mounting: "Callable[[], None]"
+) -> list[str]:
+    """Replace the read-only mounts of the policy by idmapped ones; returns why others stay as they are.
+
+    After hook.core.linux.look found them in order, with its arguments. Mounts of a device plugin, of a container with
+    its own users, and those that `_unlike` names stay. Raises Unacceptable, Undecided, OSError.
+    """
+    wanted = [edit for edit in reserved if edit.mount and not edit.origin and "ro" in edit.options()]
+    if not wanted or not _has_the_nodes_users(pid):
+        return []
+    before_mounting()
+    stay = {edit.name: _unlike(edit.source()) for edit in wanted}
+    try:
+        users = _one_unused_id() if "" in stay.values() else -1
+    except OSError as error:
+        return [f"{named(edit.name)}: no user namespace can be made: {error.strerror}" for edit in wanted]
+    try:
+        sources = {edit.name: posix.stat(edit.source()) for edit in wanted}
+        with Namespace(pid) as there:
+            root = there.directory(rootfs)
+            try:
+                for edit in wanted:
+                    if not stay[edit.name]:
+                        view = View(there, root, mount_table(pid), spec, sources)
+                        stay[edit.name] = _replace(there, view, edit, users)
+            finally:
+                posix.close(root)
+    finally:
+        if users >= 0:
+            posix.close(users)
+    return [f"{named(name)}: {why}" for name, why in stay.items() if why]
+
+
+def remountable(source: str) -> str:
+    """Why a container with CAP_SYS_ADMIN can write through its read-only mount of a path, or "". Writes nothing.
+
+    It does with a mount of its own, which is nowhere attached, what such a container can do with its reserved mount.
+    """
+    fds: list[int] = []
+    try:
+        why = _unlike(source)
+        if why:
+            return why
+        fds.append(_one_unused_id())
+        fds.append(posix.open(source, posix.O_PATH | posix.O_CLOEXEC))
+        fds.append(clone_idmapped(fds[1], fds[0], source))
+        bare = remounted(fds[2], source)
+        if _is_writable(fds[2]):
+            return "this kernel lets root write through an idmapped mount"
+        if bare >= 0:
+            fds.append(bare)
+            if _is_writable(bare):
+                return "open_tree_attr(2) of this kernel takes the mapping off"
+    except (OSError, Undecided) as error:
+        return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
+    finally:
+        for fd in fds:
+            posix.close(fd)
+    return ""
+
+
+def _is_writable(fd: int) -> bool:
+    return posix.access(f"/proc/self/fd/{fd}", posix.W_OK, effective_ids=True)
+
+
+def _has_the_nodes_users(pid: int) -> bool:
+    """Whether a process is in this one's user namespace. In another one root is not the node's, and can write less."""
+    return not pid or same_file(posix.stat(f"/proc/{pid}/ns/user"), posix.stat("/proc/self/ns/user"))
+
+
+def _unlike(source: str) -> str:
+    """Why an idmapped mount of a path would not be read as the node's file or directory is, or "".
+
+    Root reads it like any other user. And what writing to a socket, a FIFO or a device does needs no writable mount.
+    """
+    todo, left, files = [source], FILES, 0
+    while todo:
+        path = todo.pop()
+        mode = posix.stat(path).st_mode
+        kind, owners = mode & _S_IFMT, (mode >> 6 | mode >> 3) & 5
+        needed = owners | (5 if kind == _S_IFDIR else 4)
+        if kind not in (_S_IFDIR, _S_IFREG):
+            return f"{named(path)} is neither a file nor a directory"
+        if mode & needed != needed:
+            return f"{named(path)} can be read by its owner alone"
+        if kind == _S_IFREG:
+            files += 1
+            continue
+        with posix.scandir(path) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return f"{named(source)} has more than {FILES} files"
+                if not entry.is_symlink():
+                    todo.append(entry.path)
+    return "" if files else f"{named(source)} has no file yet"
+
+
+def _one_unused_id() -> int:
+    """A descriptor of a user namespace that maps one id. Raises OSError.
+
+    A child process makes it, as this one could not come back. A hook of the stage createContainer does not see itself
+    in /proc under its pid; so the child says how it is called there.
+    """
+    from_child, to_parent = posix.pipe()
+    from_parent, to_child = posix.pipe()
+    child = posix.fork()
+    if not child:
+        try:
+            posix.close(to_child)  # else it would wait for itself when the parent dies
+            own_users()
+            posix.write(to_parent, posix.readlink("/proc/self").encode())
+            posix.read(from_parent, 1)
+        except OSError as error:
+            posix.write(to_parent, f"-{error.errno}".encode())
+        finally:
+            posix._exit(0)
+    posix.close(to_parent)
+    posix.close(from_parent)
+    try:
+        said = int(posix.read(from_child, 32) or f"-{errno.ECHILD}")
+        if said < 0:
+            raise OSError(-said, posix.strerror(-said))
+        for which in ("uid_map", "gid_map"):
+            file = posix.open(f"/proc/{said}/{which}", posix.O_WRONLY | posix.O_CLOEXEC)
+            try:
+                posix.write(file, f"{_UNUSED} {_UNUSED} 1\n".encode())
+            finally:
+                posix.close(file)
+        return posix.open(f"/proc/{said}/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)
+    finally:
+        posix.close(from_child)
+        posix.close(to_child)
+        posix.waitpid(child, 0)
+
+
+def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
+    """Replace one mount, in its namespace; why it stays, or "". Raises Unacceptable once it has been moved; OSError.
+
+    It cannot be unmounted: crun sets options of the mounts that it made after its hooks. So it is moved to where its
+    source is in the node's tree, which pivot_root(2) takes away from the container. With it goes what came with the
+    source; other mounts on it, such as volumes that `allowBelow` lets through, are moved to the new one.
+    """
+    fds: list[int] = []
+    try:
+        try:
+            fds.append(posix.dup(view.walks.fd(view.walks.to(edit.name).node)))
+            mounted = fds[-1]
+            row = view.row(mount_id(mounted))
+            if "idmapped" in row.options:
+                return ""
+            if is_below(view.prefix, view.tree(edit)[1] or "/"):
+                return "the container's own root is below it on the node"  # and would be below what is moved there
+            fds.append(open_in_root(there.root, edit.source()))
+            parked = fds[-1]
+            if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
+                return "its mount would appear on the node (mountPropagation: Bidirectional)"
+            fds.append(clone_idmapped(mounted, users, edit.name, there))
+            trees = [(row, fds[-1]), *_below(there, view, edit, row, users, fds)]
+        except (Misled, NotSo, OSError, Undecided) as error:
+            if is_shortage(error):
+                raise
+            return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
+        try:
+            there.move_mount(mounted, parked, edit.name)
+            for old, tree in trees:
+                _attach(there, view, old, tree)
+        except OSError as error:  # with failurePolicy: Ignore the container would start without the mount
+            raise Unacceptable(
+                f"{named(edit.name)} cannot be replaced by an idmapped mount: {error.strerror}"
+            ) from None
+    finally:
+        view.walks.close()
+        for fd in fds:
+            posix.close(fd)
+    return ""
+
+
+def _below(
+    there: Namespace, view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]
+) -> "Iterator[tuple[Row, int]]":
+    """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`. Raises NotSo, OSError."""
+    along: set[int] = set()  # mounts on one that is moved go with it
+    for row in view.below(mount.id, mount.point, view.inside):
+        if row.parent in along:
+            along.add(row.id)
+            continue
+        fds.append(open_in_root(view.root, view.at(row)))
+        if mount_id(fds[-1]) != row.id:
+            raise NotSo(f"another mount hides {named(view.at(row))}")
+        if view.came_with(edit, row.point[len(mount.point) :], row):
+            fds.append(clone_idmapped(fds[-1], users, view.at(row), there))
+        else:
+            along.add(row.id)
+        yield row, fds[-1]
+
+
+def _attach(there: Namespace, view: View, old: Row, tree: int) -> None:
+    """Mount a tree where another mount was. Raises Unacceptable, OSError."""
+    at = view.at(old)
+    target = open_in_root(view.root, at)
+    try:
+        there.move_mount(tree, target, at)
+    finally:
+        posix.close(target)
+    found = open_in_root(view.root, at)
+    try:
+        if mount_id(found) != mount_id(tree):
+            raise Unacceptable(f"{named(at)} was changed while its mount was replaced")
+    finally:
+        posix.close(found)

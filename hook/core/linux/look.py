@@ -1,0 +1,406 @@
+"""Checks the mounts that a container sees at its reserved paths, and places missing ones.
+
+It runs after the runtime has made all mounts and before the container's first process runs, on descriptors of the
+container's mount namespace. Every path is walked as the container will walk it; the mount found at its end is known by
+its id, its attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
+"""
+
+import posix
+
+from hook.core.base.compare import is_below, is_within
+from hook.core.base.errors import named
+from hook.core.base.files import is_shortage
+from hook.core.container.spec import Spec
+from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
+from hook.core.linux.walk import Misled, Node, NotSo, Place, Row, Steps, Walks, made_at, mount_table
+from hook.core.reserve import Reason
+from hook.core.reserve.mounts import KIND, PlaceMount
+from hook.core.reserve.places import volume_above
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
+"""The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
+
+_NOBODYS = ("proc", "sysfs")
+"""File systems in which nothing is reserved, wherever they are mounted: their links lead to processes and the node."""
+
+_THE_KERNELS = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
+"""File systems that may be mounted often, and in which no container makes a link."""
+
+_DEVICE, _DEVICES = "device", "a device's directory"
+
+_ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
+
+
+def look(
+    pid: int,
+    rootfs: str,
+    reserved: "Sequence[PlaceMount]",
+    spec: Spec,
+    before_mounting: "Callable[[], None]" = lambda: None,
+    still_waits: "Callable[[], None]" = lambda: None,
+) -> tuple[list[PlaceMount], list[Reason]]:
+    """Look at the reserved mounts of a container, and place those that are missing.
+
+    `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
+    root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. `before_mounting`: called before
+    anything is placed, and may raise. `still_waits`: called now and then, and may raise. Returns what was placed, and
+    why the container must not start. Raises Undecided, Unacceptable, OSError.
+    """
+    sources = {edit.name: posix.stat(edit.source()) for edit in reserved if edit.mount}
+    if pid:
+        sources["/"] = posix.stat(rootfs)
+    found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
+    missing = [edit for edit, problem in found if problem.can_place]
+    denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
+    if denials or not missing:
+        return [], denials
+    before_mounting()
+    from hook.core.linux.place import placed  # in almost every container nothing is missing
+
+    trees: list[tuple[PlaceMount, int]] = []
+    try:
+        for edit in missing:
+            trees.append((edit, clone_source(edit.source(), edit.options())))
+            sources[edit.name] = posix.fstat(trees[-1][1])
+        denials = placed(pid, rootfs, trees, spec)
+    finally:
+        for _, tree in trees:
+            posix.close(tree)
+    if not denials:
+        found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
+        denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in found]
+    return missing, denials
+
+
+def _looked(
+    pid: int,
+    rootfs: str,
+    reserved: "Sequence[PlaceMount]",
+    spec: Spec,
+    sources: dict[str, posix.stat_result],
+    still_waits: "Callable[[], None]",
+) -> list[tuple[PlaceMount, NotSo]]:
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
+        try:
+            return View(there, root, mount_table(pid), spec, sources, still_waits).problems(reserved)
+        finally:
+            posix.close(root)
+
+
+def _still(edit: PlaceMount, problem: NotSo) -> str:
+    return f"{named(edit.name)} in the image {_ASTRAY}" if problem.can_place else str(problem)
+
+
+class View:
+    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor of its mount namespace, `there`.
+
+    `sources`: what the node has where a reserved mount comes from, and, if that is known, as its root ("/"). The
+    namespace is a copy of the node's, so the node's own mounts are in its table too: everywhere but at the container's
+    root or below. `nodes_table`: the node's mounts. `own_tree`: the container's root among them. `still_waits`: as for
+    `look`.
+    """
+
+    def __init__(
+        self,
+        there: "Namespace | None",
+        root: int,
+        table: dict[int, Row],
+        spec: Spec,
+        sources: dict[str, posix.stat_result],
+        still_waits: "Callable[[], None]" = lambda: None,
+    ) -> None:
+        self.there = there
+        self.root = root
+        self.table = table
+        self.spec = spec
+        self.sources = sources
+        self.walks = Walks(root, Steps(still_waits))
+        self.own = self.walks.root.number
+        self.prefix = self.own_tree = self.row(self.own).point.rstrip("/")
+        self.nodes_table = table
+        self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
+        self.ours: dict[int, PlaceMount] = {}
+        self.places: dict[str, Place] = {}
+        self._nodes: tuple[set[str], set[tuple[str, str]]] | None = None
+        self._points: set[tuple[str, str, str]] | None = None
+
+    def row(self, number: int) -> Row:
+        """The mount with an id. Raises Misled."""
+        row = self.table.get(number)
+        if row is None:
+            raise Misled("leads through a mount that came meanwhile")
+        return row
+
+    def at(self, row: Row) -> str:
+        """The place of a mount, as the container will see it."""
+        return row.point.removeprefix(self.prefix)
+
+    def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+        """Returns the problem of each reserved mount that has one. Raises Unacceptable, OSError."""
+        try:
+            return self._problems(reserved)
+        finally:
+            self.walks.close()
+
+    def _problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+        if not self._is_the_images():
+            return [
+                (edit, NotSo(f"{named(edit.name)}: another mount lies over the container's root")) for edit in reserved
+            ]
+        found: list[tuple[PlaceMount, NotSo]] = []
+        for edit in reserved:
+            try:
+                self._hold(edit, reserved)
+            except NotSo as problem:
+                found.append((edit, problem))
+            except (Misled, OSError) as error:
+                found.append((edit, NotSo(f"{named(edit.name)} in the image {_cannot(error)}")))
+        return found or self.late(reserved)
+
+    def _is_the_images(self) -> bool:
+        """Whether the root is what the engine made for the container; a link to "/" can lead a volume over it."""
+        if "/" in self.sources:
+            return same_file(posix.fstat(self.root), self.sources["/"])
+        stacked = {(row.device, row.root) for row in self.table.values() if row.point.rstrip("/") == self.prefix}
+        return len(stacked) == 1
+
+    def _hold(self, edit: PlaceMount, reserved: "Sequence[PlaceMount]") -> None:
+        """Raises NotSo, Misled, OSError where the container would see something else."""
+        place = self.walks.to(edit.name)
+        self._check_way(edit, place)
+        self.places[edit.name] = place
+        path = place.path
+        if edit.mount is None:
+            self._check_nothing_mounted(edit, path, self._companions(edit, path, reserved))
+            return
+        if not place.is_there:
+            raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
+        fd = self.walks.fd(place.node)
+        row = self.row(place.node.number)
+        same = same_file(posix.fstat(fd), self.sources[edit.name])
+        if row.point != self.prefix + path or not same:
+            problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
+            alone = row.point == self.prefix + path and self.row(row.parent).point != row.point
+            raise NotSo(problem, True, row if alone else None)
+        under = self.row(row.parent)
+        while under.point == row.point and (under.device, under.root) == (row.device, row.root):
+            under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
+        if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
+            raise NotSo(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
+        self.ours[row.id] = edit
+        self._check_subtree(edit, row, self._companions(edit, path, reserved))
+
+    def _check_way(self, edit: PlaceMount, place: Place) -> None:
+        """Checks that no other mount than the root and the policy's is above: users of a volume can change it."""
+        for node in place.crossed:
+            row = self.row(node.number)
+            if row.filesystem in _NOBODYS:
+                raise Misled(f"leads through {named(str(node))}, a {row.filesystem} file system")
+            if edit.mount and node.number != self.own and node.number not in self.ours and not edit.volumes_above:
+                raise NotSo(volume_above(self.at(row), edit.name))
+        if edit.mount and place.node is self.walks.root:
+            raise Misled("leads to the container's root")
+
+    def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
+        for row in self.inside:
+            at = self.at(row)
+            if (at == path or is_below(at, path)) and not is_within(at, companions):
+                raise NotSo(f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below")
+
+    def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
+        """Every mount below came with the source or is let through, and has the options that are wanted."""
+        wanted = [option for option in _LASTING if option in edit.options()]
+        tree = [mount] if not all(option in mount.options for option in wanted) else []
+        below = self.below(mount.id, mount.point, self.inside)
+        self._check_complete(edit, mount, below, companions)
+        for row in below:
+            at = self.at(row)
+            if is_within(at, companions):
+                continue
+            if not self.came_with(edit, row.point[len(mount.point) :], row):
+                raise NotSo(
+                    f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
+                )
+            if not all(option in row.options for option in wanted):
+                tree.append(row)
+        for row in tree:
+            self.set_options(row, wanted)
+
+    def _check_complete(self, edit: PlaceMount, mount: Row, below: "list[Row]", companions: "set[str]") -> None:
+        """Checks that mounts of the node below the source are there: crun 1.8.1 omits them in a user namespace."""
+        if "rbind" not in edit.options():
+            return
+        number, source = self.tree(edit)
+        there = {(row.point, row.device, row.root) for row in below}
+        left_out: set[int] = set()  # rbind skips what is unbindable; the container's own tree came later
+        for row in self.below(number, source, self.nodes_table.values()):
+            if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.own_tree}/"):
+                left_out.add(row.id)
+                continue
+            point = mount.point + row.point[len(source) :]
+            at = point.removeprefix(self.prefix)
+            if not is_within(at, companions) and (point, row.device, row.root) not in there:
+                raise NotSo(
+                    f"{named(row.point)} of the node is missing in the reserved mount {named(edit.name)}",
+                    can_place=True,
+                )
+
+    def tree(self, edit: PlaceMount) -> tuple[int, str]:
+        """The mount of the node that holds an edit's source, and the source's path without symbolic links.
+
+        As the container's namespace has them, which is a copy: its table has other ids for them than the node's.
+        """
+        return tree_of(edit.source(), self.there.root if self.there else -1)
+
+    def came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
+        """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
+        if self._points is None:
+            self._points = {(own.point, own.device, own.root) for own in self.nodes_table.values()}
+        return (self.tree(edit)[1] + path, row.device, row.root) in self._points
+
+    def set_options(self, row: Row, wanted: list[str]) -> None:
+        """`ro` of a bind mount is not recursive in any runtime; the kernel makes it so for each mount."""
+        at = self.at(row)
+        fd = open_in_root(self.root, at)
+        try:
+            if self.there and mount_id(fd) == row.id:  # else another one hides it
+                self.there.set_attributes(fd, wanted, at)
+        finally:
+            posix.close(fd)
+
+    def below(self, number: int, point: str, rows: "Iterable[Row]") -> "list[Row]":
+        """Those of some mounts that are descendants of mount `number`, at a path below `point`; parents first."""
+        children: dict[int, list[Row]] = {}
+        for row in rows:
+            if row.point.startswith(point + "/"):
+                children.setdefault(row.parent, []).append(row)
+        found, todo = [], [number]
+        while todo:
+            more = children.pop(todo.pop(), [])
+            found += more
+            todo += [row.id for row in more]
+        return found
+
+    def _companions(self, edit: PlaceMount, path: str, reserved: "Sequence[PlaceMount]") -> set[str]:
+        """Returns the places of mounts that are allowed below an edit's mount, which is at `path`.
+
+        Other reserved ones, and what `allowBelow` lets through. The latter exactly where its path says: a link in one
+        volume could lead another over the reserved mount.
+        """
+        found = {path + other[len(edit.name) :] for other in edit.companions if is_below(other, edit.name)}
+        for other in reserved:
+            if other.mount and is_below(other.name, edit.name):
+                try:
+                    place = self.walks.to(other.name)
+                except (Misled, OSError) as error:
+                    if is_shortage(error):
+                        raise
+                    continue
+                if all(node.number == self.own or node.number in self.ours for node in place.crossed):
+                    found.add(place.path)
+        return found
+
+    def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+        """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
+
+        Devices, and directories in which it made some, must not have led into one. With a link in a volume that another
+        mount was made through, only the container's own mounts show that (hook.core.linux.early saw the image and
+        config.json).
+        """
+        found: list[tuple[PlaceMount, NotSo]] = []
+        places = [(edit, self.places[edit.name]) for edit in reserved if edit.mount]
+        known: dict[Node, str] = {}
+        for what, path in [*_made_late(self.spec), *_with_devices(self.spec)]:
+            at: Node | None = None
+            try:
+                place = self.walks.to(path, everywhere=True)
+                at, last = place.node, next(reversed(place.crossed), self.walks.root)
+                if last not in known or place.links:
+                    known[at if place.links else last] = self._changeable(place)
+                changeable = known[at if place.links else last]
+            except (Misled, OSError) as error:
+                changeable = _cannot(error)
+            upwards = at.upwards() if at else []
+            for edit, own in places:
+                if what == _DEVICE and not edit.can_be_written():
+                    continue  # a runtime makes no device in a read-only mount
+                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
+                    problem = f"leads to the reserved mount {named(edit.name)}"
+                elif changeable and not (at and edit.volumes_above):
+                    problem = changeable
+                else:
+                    continue
+                found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
+        return found
+
+    def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
+        """Devices of the node's own file systems; and device and root of its /dev, which is a tmpfs on some nodes."""
+        if self._nodes is None:
+            rows = [row for row in self.table.values() if not row.point.startswith(self.prefix)]
+            dev = {(row.device, row.root) for row in rows if row.point == "/dev"}
+            self._nodes = {row.device for row in rows}, dev
+        return self._nodes
+
+    def _changeable(self, place: Place) -> str:
+        """Why a path could still lead elsewhere when the runtime goes there, or "".
+
+        A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
+        """
+        if any(self.row(link.number).filesystem == "proc" for link in place.links):
+            return "leads through a process's link in a proc file system"
+        rows = {node.number: self.row(node.number) for node in place.crossed if node.number != self.own}
+        volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
+        if volumes:
+            nodes, dev = self._of_the_node()
+            for row in volumes:
+                if row.device in nodes and (row.device, row.root) not in dev:
+                    return f"is in the volume {named(self.at(row))}, in which others can lead it to a reserved mount"
+        return ""
+
+
+def tree_of(source: str, root: int = -1) -> tuple[int, str]:
+    """The id of the mount that holds a path of the node, and the path without symbolic links; "" for `/`.
+
+    `root`: of the mount namespace; -1: this process's. Raises OSError.
+    """
+    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC) if root < 0 else open_in_root(root, source)
+    try:
+        return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
+    finally:
+        posix.close(fd)
+
+
+def _cannot(error: Exception) -> str:
+    """Why a path cannot be reached. Raises `error` if it is a shortage, which says nothing about the path."""
+    if is_shortage(error):
+        raise error
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return reason if reason and reason.startswith("leads") else f"cannot be reached: {reason}"
+
+
+def _made_late(spec: Spec) -> list[tuple[str, str]]:
+    """Paths that a runtime changes after its createRuntime hooks, as strace shows.
+
+    runc 1.1.5, 1.1.15, 1.3.6 and crun 1.8.1, 1.21, 1.28 all make the mounts, then every device (of `linux.devices` too,
+    wherever it is), then the links in /dev, and then run prestart and createRuntime hooks. After those:
+      crun: masked paths, read-only paths, `ro` of the mounts it made (on descriptors); createContainer hooks;
+            pivot_root; the console.
+      runc: createContainer hooks; pivot_root; the console; `ro` of the root; read-only paths; masked paths.
+    """
+    found = [("the console", "/dev/console")] if spec.terminal is True else []
+    for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
+        listed = spec.linux.get(member)
+        found += [(what, path) for path in listed or [] if isinstance(path, str)]
+    return found
+
+
+def _with_devices(spec: Spec) -> list[tuple[str, str]]:
+    """What the runtime made as a device, and the directories of these."""
+    paths = made_at(spec)
+    above = {path.rpartition("/")[0] or "/" for path in paths}
+    return [(_DEVICES, path) for path in sorted(above)] + [(_DEVICE, path) for path in paths]

@@ -1,0 +1,157 @@
+"""What devices a container really has: its /dev, and whatever else is mounted in it.
+
+config.json does not show them all. A hook that ran earlier can make a node (NVIDIA's does), a runtime's wrapper behind
+this one can ask for one, and a path on the node can lead elsewhere by the time it is mounted. Like
+`hook.core.linux.look` this runs when the runtime has made all mounts, before the container's first process runs.
+"""
+
+import posix
+
+from hook.core.base.errors import Unacceptable, named
+from hook.core.container.nodes import inode, number_of, words
+from hook.core.linux.mountns import Namespace, mount_id, open_in_root
+from hook.core.linux.walk import mount_table
+from hook.core.reserve import Reason
+from hook.core.reserve.devices import KIND
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hook.core.linux.walk import Row
+    from hook.core.reserve.exclusive import Closed
+
+ENTRIES = 100_000
+"""How many directory entries of a container's /dev are looked at."""
+
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
+_NODEV = 4
+"""ST_NODEV of statvfs(3): no device on such a mount can be opened."""
+
+_FOUND = 16
+"""How many devices are named in a refusal."""
+
+
+def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
+    """Why the container must not start: the devices that it has and must not have.
+
+    `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
+    root as that namespace has it. Raises Undecided, Unacceptable, OSError.
+    """
+    table = mount_table(pid)
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
+        try:
+            own = table.get(mount_id(root))
+            prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
+            return devices_below(root, prefix, table, closed)
+        finally:
+            posix.close(root)
+
+
+def devices_below(
+    root: int, prefix: str, table: "dict[int, Row]", closed: "Closed", opened: "Callable[[int, str], int] | None" = None
+) -> "list[Reason]":
+    """The same for a root that is opened. `prefix`: its path in its mount namespace. `table`: the mounts of that.
+
+    `opened`: instead of `open_in_root`.
+    """
+    opened = opened or open_in_root
+    found: dict[str, Reason] = {}
+    for row in table.values():
+        path = row.point.removeprefix(prefix)
+        if row.point.startswith(prefix + "/") and not closed.is_ours(path):
+            _look_at_mount(root, path, closed, found, opened)
+    _look_into(root, "/dev", closed, found, opened)
+    return list(found.values())[:_FOUND]
+
+
+def _look_at_mount(
+    root: int, path: str, closed: "Closed", found: "dict[str, Reason]", opened: "Callable[[int, str], int]"
+) -> None:
+    try:
+        fd = opened(root, path)
+    except (FileNotFoundError, NotADirectoryError):  # unlinked, or another mount hides it
+        return
+    except OSError as error:
+        raise _unseen(error, path) from error
+    try:
+        status = posix.fstat(fd)
+    except OSError as error:
+        raise _unseen(error, path) from error
+    finally:
+        posix.close(fd)
+    _check(status, path, closed, found)
+    if status.st_mode & _S_IFMT == _S_IFDIR:
+        refused = closed.directory(inode(status), path)
+        if refused:
+            rule, shown = refused
+            message = f"{named(path)} in the container is a directory of the node that holds {shown}"
+            found.setdefault(path, _reason(rule.name, message))
+
+
+def _unseen(error: OSError, path: str) -> Unacceptable:
+    """The error for a path where a device may be: too long a path, or a volume that root cannot read (NFS, FUSE)."""
+    return Unacceptable(f"{named(path)} of the container cannot be looked at: {error.strerror}")
+
+
+def _check(status: posix.stat_result, path: str, closed: "Closed", found: "dict[str, Reason]") -> None:
+    number = number_of(status)
+    rule = closed.rule_for(number, path) if number else None
+    if number and rule:
+        message = f"{named(path)} in the container is {closed.path(number)} ({words(number)})"
+        found.setdefault(path, _reason(rule.name, message))
+
+
+def _reason(rule: str, message: str) -> Reason:
+    return Reason(rule, KIND, f"not allocated: {message}")
+
+
+def _look_into(
+    root: int, top: str, closed: "Closed", found: "dict[str, Reason]", opened: "Callable[[int, str], int]"
+) -> None:
+    """Every device node in a directory of the container. Symbolic links are not followed: they lead to other names."""
+    pending = [top]
+    left, device = ENTRIES, -1
+    while pending:
+        path = pending.pop()
+        fd = _directory(root, path, opened)
+        if fd < 0:
+            continue
+        try:
+            status = posix.fstat(fd)
+            device = status.st_dev if device < 0 else device
+            if status.st_dev != device and posix.fstatvfs(fd).f_flag & _NODEV:
+                continue  # /dev/shm, for example, which pods fill
+            for entry in posix.scandir(fd):
+                left -= 1
+                if left < 0:
+                    message = f"{top} of the container holds more than {ENTRIES} files, too many to look for devices"
+                    found.setdefault(top, Reason("", KIND, message))
+                    return
+                at = f"{path}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(at)
+                elif not (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+                    try:
+                        _check(entry.stat(follow_symlinks=False), at, closed, found)
+                    except FileNotFoundError:  # another container removed it from a volume
+                        continue
+        except OSError as error:
+            raise _unseen(error, path) from error
+        finally:
+            posix.close(fd)
+
+
+def _directory(root: int, path: str, opened: "Callable[[int, str], int]") -> int:
+    """A descriptor to read a directory of the container with; -1 if it has none there."""
+    try:
+        place = opened(root, path)
+        try:
+            return posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=place)
+        finally:
+            posix.close(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    except OSError as error:
+        raise _unseen(error, path) from error

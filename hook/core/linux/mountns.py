@@ -1,0 +1,331 @@
+"""System calls for mounts: descriptors instead of paths. Linux 5.12 or later.
+
+The new mount API (open_tree(2), mount_setattr(2), move_mount(2)) works on descriptors. The file that was opened is the
+one that is mounted, so a container that swaps a path in between gains nothing (CVE-2024-0132 and similar).
+
+No code of ours runs in a container's mount namespace: `/` there is the container's, and a module that is loaded by its
+path would be the image's. A thread enters it for one system call, and everything else is done from outside, on
+descriptors: a path below one is resolved in the mounts of the namespace that it is of.
+"""
+
+import ctypes
+import errno
+import posix
+import sys
+from _thread import get_ident
+
+from hook.core.base.errors import Undecided
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+# Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
+
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_FS = 0x20000, 0x10000000, 0x200
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x2, 0x10
+_STATX_INO, _STATX_MNT_ID, _STATX_SIZE = 0x100, 0x1000, 256  # statx(2), struct statx
+_STATX_MASK, _STATX_INODE_AT, _STATX_DEVICE_AT, _STATX_MNT_ID_AT = 0, 32, 136, 144
+
+_MOUNT_ATTR = {  # include/uapi/linux/mount.h
+    "ro": 0x1,
+    "nosuid": 0x2,
+    "nodev": 0x4,
+    "noexec": 0x8,
+    "noatime": 0x10,
+    "strictatime": 0x20,
+    "nodiratime": 0x80,
+    "nosymfollow": 0x200000,
+}
+_ATTR_IDMAP = 0x100000
+_ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
+PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
+
+_TRIES = 100
+"""Of openat2(2), which fails with EAGAIN where anybody mounts or renames something while it resolves a `..`."""
+
+_M_ARENA_MAX = -8
+
+_DIRECTORY = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.syscall.argtypes = (ctypes.c_long, *[ctypes.c_void_p] * 6)  # of registers' size: integers, bytes, arrays
+
+# Types are made once: ctypes makes a new one for each `type * length`, and it takes as long as ten system calls.
+_STATX = ctypes.c_char * _STATX_SIZE  # struct statx
+_OPEN_HOW = ctypes.c_uint64 * 3  # struct open_how
+_ATTR = ctypes.c_uint64 * 4  # struct mount_attr
+
+
+class _NothingIsLoaded:
+    """The first finder of modules: no import finds one in a thread that is in a container's mount namespace."""
+
+    inside: "set[int]" = set()  # noqa: RUF012  # there is one
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Raises RuntimeError inside."""
+        if get_ident() in _NothingIsLoaded.inside:
+            raise RuntimeError(f"module {name} would be loaded in a container's mount namespace")
+
+
+sys.meta_path.insert(0, _NothingIsLoaded)
+
+
+class Namespace:
+    """The mount namespace of a process, entered for single system calls; 0: this process's own, which is not entered.
+
+    `root`: an O_PATH descriptor of its root directory. The calling thread must share its working directory with no
+    other (`own_directories`): setns(2) sets it, and comes back to `/`. Raises Undecided, OSError.
+    """
+
+    __slots__ = ("_own", "_there", "pid", "root")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._own = self._there = self.root = -1
+        try:
+            if pid:
+                self._own = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+                self._there = posix.open(f"/proc/{pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+                if same_file(posix.fstat(self._there), posix.fstat(self._own)):
+                    raise Undecided(
+                        "the container has no mount namespace of its own, and nothing is mounted in the node's"
+                    )
+            self.root = self.call(posix.open, "/", _DIRECTORY)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Namespace":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in {self._own, self._there, self.root} - {-1}:
+            posix.close(fd)
+
+    def call(self, function: "Callable[..., int]", *arguments: object, **named: object) -> int:
+        """Call a function of C inside, which makes one system call: "/" is its only path without a descriptor.
+
+        Raises OSError.
+        """
+        if self._there < 0:
+            return function(*arguments, **named)
+        thread = get_ident()
+        _setns(self._there)
+        _NothingIsLoaded.inside.add(thread)
+        try:
+            return function(*arguments, **named)
+        finally:
+            _NothingIsLoaded.inside.discard(thread)
+            _setns(self._own)
+
+    def directory(self, path: str) -> int:
+        """An O_PATH descriptor of a directory there, by its absolute path. Raises OSError."""
+        if path == "/":
+            return posix.dup(self.root)
+        return _openat2(
+            self.root, path.lstrip("/"), posix.O_PATH | posix.O_DIRECTORY, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+        )
+
+    def mountinfo(self) -> int:
+        """A descriptor of the namespace's own table of mounts, whatever root its processes have. Raises OSError."""
+        this = posix.open("/proc/thread-self", _DIRECTORY)
+        try:
+            return self.call(posix.open, "mountinfo", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=this)
+        finally:
+            posix.close(this)
+
+    def clone_tree(self, fd: int, path: str) -> int:
+        """A detached copy of the mount at a descriptor and of the mounts below it. `path`: for messages.
+
+        Raises OSError.
+        """
+        flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
+        return _call("open_tree", path, _OPEN_TREE, fd, "", flags, at=self)
+
+    def set_attributes(self, fd: int, options: list[str], path: str, propagation: int = 0) -> None:
+        """Set mount(8) options and propagation of the mount whose root a descriptor is. Raises OSError."""
+        set_attributes(fd, options, False, path, 0, propagation, self)
+
+    def move_mount(self, tree: int, target: int, path: str) -> None:
+        """Attach a detached mount at the place of a descriptor. `path`: for messages. Raises OSError."""
+        flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
+        _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags, at=self)
+
+
+def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
+    """Whether both are of one inode of one device."""
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def mount_id(fd: int) -> int:
+    """The id of the mount that holds a descriptor's file, as in /proc/PID/mountinfo. Raises Undecided, OSError."""
+    return int.from_bytes(_statx(fd, b"", _AT_EMPTY_PATH)[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
+
+
+def own_root() -> str:
+    """`root_of` this thread. Raises Undecided, OSError."""
+    return root_of(_AT_FDCWD, b"/")
+
+
+def root_of(proc: int, path: bytes = b"root") -> str:
+    """What tells a process's root directory and its mount from all others: inode, device and mount id, in hex.
+
+    One directory can be seen through two mounts that have different mounts below it, and a mount is of one mount
+    namespace. `proc`: a descriptor of /proc/PID. Raises Undecided, OSError.
+    """
+    found = _statx(proc, path, 0)
+    return (found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]).hex()
+
+
+def _statx(fd: int, path: bytes, flags: int) -> bytes:
+    buffer = _STATX()
+    if _libc.statx(fd, path, flags, _STATX_MNT_ID | _STATX_INO, buffer) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"statx: {posix.strerror(code)}")
+    found: bytes = buffer.raw
+    if not int.from_bytes(found[_STATX_MASK : _STATX_MASK + 4], sys.byteorder) & _STATX_MNT_ID:
+        raise Undecided("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
+    return found
+
+
+def clone_source(source: str, options: list[str]) -> int:
+    """A detached bind mount of a path, with these mount(8) options already set. Raises OSError, Undecided."""
+    recursive = _AT_RECURSIVE if "rbind" in options else 0
+    tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)
+    try:
+        propagation = _MS_SLAVE if "rslave" in options or "slave" in options else PRIVATE
+        clear = _ATIME if any(option in _ATIME_ANY for option in options) else 0
+        set_attributes(tree, options, bool(recursive), source, clear, propagation)
+    except BaseException:
+        posix.close(tree)
+        raise
+    return tree
+
+
+def clone_idmapped(fd: int, users: int, path: str, at: "Namespace | None" = None) -> int:
+    """A detached, read-only copy of the mount at a descriptor, idmapped by a user namespace. Raises OSError, Undecided.
+
+    Without the mounts below it. `users`: a descriptor of the user namespace. `path`: for messages. `at`: the mount's
+    namespace, None: this process's.
+    """
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH
+    tree = _call("open_tree", path, _OPEN_TREE, fd, "", flags, at=at)
+    try:
+        attributes = _ATTR(_ATTR_IDMAP | _MOUNT_ATTR["ro"], 0, 0, users)
+        _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", _AT_EMPTY_PATH, attributes, 32)
+    except BaseException:
+        posix.close(tree)
+        raise
+    return tree
+
+
+def remounted(tree: int, path: str) -> int:
+    """A copy of a detached mount without `ro` and without its idmapping, -1 where the kernel makes none (before 6.15).
+
+    Takes `ro` off the detached mount itself too. Raises OSError.
+    """
+    flags, attributes = _AT_EMPTY_PATH, _ATTR(0, _MOUNT_ATTR["ro"], 0, 0)
+    _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", flags, attributes, 32)
+    flags, attributes = flags | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC, _ATTR(0, _ATTR_IDMAP, 0, 0)
+    result: int = _libc.syscall(_OPEN_TREE_ATTR, tree, b"", flags, attributes, 32, 0)
+    return result
+
+
+def set_attributes(
+    fd: int,
+    options: list[str],
+    recursive: bool,
+    path: str,
+    clear: int = 0,
+    propagation: int = 0,
+    at: "Namespace | None" = None,
+) -> None:
+    """Set mount(8) options of the mount at a descriptor; `recursive`: and of the mounts below it. Raises OSError."""
+    wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
+    attributes = _ATTR(wanted, clear, propagation, 0)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32, at=at)
+
+
+def open_in_root(root: int, path: str) -> int:
+    """An O_PATH descriptor of an absolute path, resolved inside a container's root. Raises OSError."""
+    return _openat2(root, path.lstrip("/") or ".", posix.O_PATH, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+
+
+def open_plain(path: str, flags: int = posix.O_PATH) -> int:
+    """A descriptor of a path that no magic link of /proc is part of (symlink(7)). Raises OSError."""
+    return _openat2(_AT_FDCWD, path, flags, _RESOLVE_NO_MAGICLINKS)
+
+
+def _openat2(directory: int, path: str, flags: int, resolve: int) -> int:
+    how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, resolve)
+    name = path.encode("utf-8", "surrogateescape")
+    for _ in range(_TRIES):
+        result: int = _libc.syscall(_OPENAT2, directory, name, how, 24, 0, 0)
+        if result >= 0:
+            return result
+        if ctypes.get_errno() != errno.EAGAIN:
+            break
+    return _failed("openat2", path)
+
+
+def own_users() -> None:
+    """Move this process, which has one thread, into a new user namespace (unshare(2)). Raises OSError."""
+    if _libc.unshare(_CLONE_NEWUSER) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {posix.strerror(code)}")
+
+
+def own_directories() -> None:
+    """Give this thread a root, a working directory and a umask of its own (unshare(2), CLONE_FS). Raises OSError."""
+    if _libc.unshare(_CLONE_FS) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {posix.strerror(code)}")
+
+
+def few_arenas() -> None:
+    """Keep malloc(3) from giving each thread a heap of its own, which would never shrink (mallopt(3))."""
+    if hasattr(_libc, "mallopt"):  # glibc
+        _libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def trim_memory() -> None:
+    """Give free pages of malloc(3) back to the kernel (malloc_trim(3))."""
+    if hasattr(_libc, "malloc_trim"):  # glibc
+        _libc.malloc_trim(0)
+
+
+def _setns(fd: int) -> None:
+    if _libc.setns(fd, _CLONE_NEWNS) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot enter the mount namespace: {posix.strerror(code)}")
+
+
+def _call(name: str, path: str, number: int, *arguments: object, at: "Namespace | None" = None) -> int:
+    """Make a system call: strings are paths, integers are longs. `at`: where. Raises OSError with its name and `path`.
+
+    A later successful setns(2) leaves errno as it is (errno(3)).
+    """
+    converted = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
+    every = (number, *converted, *[0] * (6 - len(converted)))
+    result: int = at.call(_libc.syscall, *every) if at else _libc.syscall(*every)
+    return result if result >= 0 else _failed(name, path)
+
+
+def _failed(name: str, path: str) -> "NoReturn":
+    code = ctypes.get_errno()
+    if code == errno.ENOSYS:
+        raise Undecided(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
+    raise OSError(code, f"{name}: {posix.strerror(code)}", path)

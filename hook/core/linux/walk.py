@@ -1,0 +1,307 @@
+"""Resolves a path inside a container component by component, on descriptors, as the container's processes will do it.
+
+openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which mounts it passed through.
+"""
+
+import errno
+import posix
+
+from hook.core.base.compare import clean
+from hook.core.base.errors import Unacceptable, named
+from hook.core.base.system import SYMLINK_LIMIT, read_fd, read_file
+from hook.core.linux.mountns import mount_id
+from hook.core.reserve.places import BUILT_BY_THE_RUNTIME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hook.core.container.spec import Spec
+
+_S_IFMT, _S_IFLNK = 0o170000, 0o120000
+_TABLE_LIMIT = 1 << 28
+"""Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
+
+_PATH_MAX = 4096
+"""The kernel takes no longer path (path_resolution(7)), so no runtime can make anything at one."""
+
+STEPS = 320_000
+"""What all walks of one look may cost together: a step costs 1, and one that asks the kernel costs _ASKED. An author of
+an image can make each path 80,000 steps long, by 40 links with 2,000 names each. An honest container with 1,000 mounts
+costs less than 100,000."""
+
+_ASKED = 16
+_OFTEN = 4096
+"""After how many of these the caller is asked whether it still waits: after some milliseconds."""
+
+_DEFAULT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""Devices that a runtime makes in /dev of every container (runtime-spec, config-linux.md, "Default Devices")."""
+
+_KEPT = 16
+"""Directories that `Walks` keeps open. A container can have mounts and devices in very many."""
+
+
+class Misled(Exception):
+    """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
+
+
+class NotSo(Exception):
+    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
+
+    `row`: the only mount at its path, if there is one.
+    """
+
+    def __init__(self, message: str, can_place: bool = False, row: "Row | None" = None) -> None:
+        super().__init__(message)
+        self.can_place = can_place
+        self.row = row
+
+
+class Node:
+    """A path in a container without symbolic links, but for the last name of it. Each path has one node.
+
+    `above`: the directory, None for the container's root. `target`: of a symbolic link, else None. `missing`: nothing
+    is there. `number`: the id of the mount, -1 until something is looked up in it (`Walks.fd`).
+    """
+
+    __slots__ = ("above", "below", "missing", "name", "number", "target")
+
+    def __init__(self, above: "Node | None", name: str, missing: bool = False, target: "str | None" = None) -> None:
+        self.above = above
+        self.name = name
+        self.missing = missing
+        self.target = target
+        self.number = -1
+        self.below: dict[str, Node] = {}
+
+    def upwards(self) -> "list[Node]":
+        """The node and those above it, up to the root."""
+        found = [self]
+        while found[-1].above is not None:
+            found.append(found[-1].above)
+        return found
+
+    def __str__(self) -> str:
+        """The path from the container's root."""
+        return "/" + "/".join([node.name for node in self.upwards()[-2::-1]])
+
+
+class Place:
+    """The place that a path leads to.
+
+    `node`: it, with symbolic links resolved; missing names are taken as they are written. `crossed`: the directories in
+    which a name was looked up, and the symbolic links, in order. `links`: the latter.
+    """
+
+    __slots__ = ("crossed", "links", "node")
+
+    def __init__(self, node: Node, crossed: "dict[Node, None]", links: "list[Node]") -> None:
+        self.node = node
+        self.crossed = crossed
+        self.links = links
+
+    @property
+    def path(self) -> str:
+        """The path from the container's root."""
+        return str(self.node)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing of the path is missing."""
+        return not self.node.missing
+
+
+class Steps:
+    """The budget of one look. `ask`: called now and then; raises if the caller waits no more."""
+
+    __slots__ = ("_ask", "_asked_at", "_left")
+
+    def __init__(self, ask: "Callable[[], None]" = lambda: None) -> None:
+        self._ask = ask
+        self._left = self._asked_at = STEPS
+
+    def take(self, cost: int) -> None:
+        """Raises Unacceptable if too little is left."""
+        self._left -= cost
+        if self._left < 0:
+            raise Unacceptable(f"it takes more than {STEPS} steps to follow the container's paths and their links")
+        if self._asked_at - self._left > _OFTEN:
+            self._asked_at = self._left
+            self._ask()
+
+
+class Walks:
+    """All walks of one look into a container. What one of them has looked up, no other looks up again.
+
+    Every lookup is relative to an opened directory, so the answer is about the place that the node stands for, even
+    where others rename what is above it.
+    """
+
+    def __init__(self, root: int, steps: Steps) -> None:
+        self.root = Node(None, "")
+        self.root.number = mount_id(root)
+        self.steps = steps
+        self._open: dict[Node, int] = {self.root: root}
+
+    def to(self, path: str, everywhere: bool = False) -> Place:
+        """Walk an absolute path. Raises OSError; Misled for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
+
+        `everywhere`: walk into these trees too, and as runc does, for which `..` takes a missing name back.
+        """
+        if len(path) > _PATH_MAX:
+            raise OSError(errno.ENAMETOOLONG, posix.strerror(errno.ENAMETOOLONG), path)
+        node = self.root
+        crossed: dict[Node, None] = {}
+        links: list[Node] = []
+        pending = self._names(path)
+        while pending:
+            part = pending.pop()
+            if not node.missing:
+                if node.number < 0:
+                    self.fd(node)
+                crossed[node] = None
+            if part == "..":
+                if node.missing and not everywhere:
+                    raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+                node = node.above or node
+                continue
+            if node is self.root and not everywhere and "/" + part in BUILT_BY_THE_RUNTIME:
+                written = clean("/".join(["", part, *reversed(pending)]))
+                raise Misled(f"leads to {named(written)}, in a tree that the runtime builds")
+            below = node.below.get(part) or self._looked_up(node, part)
+            if below.target is None:
+                node = below
+                continue
+            crossed[below] = None
+            links.append(below)
+            if len(links) > SYMLINK_LIMIT:
+                raise OSError(errno.ELOOP, posix.strerror(errno.ELOOP), path)
+            if below.target.startswith("/"):
+                node = self.root
+            pending += self._names(below.target)
+        return Place(node, crossed, links)
+
+    def _looked_up(self, node: Node, name: str) -> Node:
+        """The node of a name in a directory. Raises OSError, Unacceptable."""
+        found = Node(node, name, missing=True)
+        if not node.missing:
+            directory = self.fd(node)
+            self.steps.take(_ASKED)
+            try:
+                mode = posix.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+                found.missing = False
+                if mode & _S_IFMT == _S_IFLNK:
+                    found.target = posix.readlink(name, dir_fd=directory)
+                    found.number = node.number  # nothing is mounted on a link
+            except FileNotFoundError:
+                pass
+        node.below[name] = found
+        return found
+
+    def fd(self, node: Node) -> int:
+        """A descriptor of what is at a node, which is closed by a later call. Raises OSError, Unacceptable.
+
+        What was put in its place meanwhile is not followed: of a symbolic link it is a descriptor of the link.
+        """
+        opened = self._open
+        way = []
+        while node not in opened:
+            way.append(node)
+            node = node.above or self.root
+        fd = opened[node]
+        for node in reversed(way):
+            self.steps.take(_ASKED)
+            fd = posix.open(node.name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=fd)
+            opened[node] = fd
+            node.number = mount_id(fd)
+            if len(opened) > _KEPT:
+                posix.close(opened.pop(next(one for one in opened if one.above)))
+        return fd
+
+    def _names(self, path: str) -> list[str]:
+        """The names of a path, the last one first. Raises Unacceptable."""
+        names = [name for name in reversed(path.split("/")) if name not in ("", ".")]
+        self.steps.take(len(names))
+        return names
+
+    def close(self) -> None:
+        """Close the descriptors, but for the root's."""
+        while len(self._open) > 1:
+            posix.close(self._open.popitem()[1])
+
+
+def open_walked(root: int, path: str) -> int:
+    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.core.linux.rights)."""
+    walks = Walks(root, Steps())
+    try:
+        place = walks.to(path, everywhere=True)
+        if not place.is_there:
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+        return posix.dup(walks.fd(place.node))
+    finally:
+        walks.close()
+
+
+def made_at(spec: "Spec") -> "list[str]":
+    """Where a runtime makes devices, and where it could if a link of the container leads on from there.
+
+    runc takes `..` out of the text of a path, and follows a link at its end too. crun follows links before `..`, and
+    none at the end.
+    """
+    paths = [str(device.get("path", "")) for device in spec.devices]
+    paths += [f"/dev/{name}" for name in _DEFAULT_DEVICES]
+    return sorted({way for path in paths for way in (path, clean(path))})
+
+
+class Row:
+    """A line of /proc/PID/mountinfo (proc(5)). `point`: the mount point, from that process's root."""
+
+    __slots__ = ("_rest", "device", "id", "parent", "point", "root")
+
+    def __init__(self, line: str) -> None:
+        number, parent, self.device, root, point, self._rest = line.split(" ", 5)
+        self.id, self.parent = int(number), int(parent)
+        self.root, self.point = (_plain(root), _plain(point)) if "\\" in line else (root, point)
+
+    @property
+    def options(self) -> list[str]:
+        """Options of the mount, not of its file system."""
+        return self._rest.split(" ", 1)[0].split(",")
+
+    @property
+    def shared(self) -> bool:
+        """Whether what is mounted on it appears in other mount namespaces (mount_namespaces(7))."""
+        return " shared:" in self._rest.partition(" - ")[0]
+
+    @property
+    def unbindable(self) -> bool:
+        """Whether the mount is unbindable: `rbind` does not copy it."""
+        return "unbindable" in self._rest.partition(" - ")[0].split(" ")[1:]
+
+    @property
+    def filesystem(self) -> str:
+        """Type of the file system."""
+        fields = self._rest.split(" ")
+        return fields[fields.index("-") + 1]
+
+
+def mount_table(pid: int) -> dict[int, Row]:
+    """The mounts of a process's mount namespace by id; 0: of this process. Raises OSError."""
+    return _table(read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT))
+
+
+def mount_table_at(fd: int) -> dict[int, Row]:
+    """The mounts in an opened mountinfo. Raises OSError."""
+    return _table(read_fd(fd, _TABLE_LIMIT, "mountinfo"))
+
+
+def _table(data: bytes) -> dict[int, Row]:
+    """Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines."""
+    rows = [Row(line) for line in data.decode("utf-8", "surrogateescape").split("\n") if line]
+    return {row.id: row for row in rows}
+
+
+def _plain(field: str) -> str:
+    """Without the octal escapes that proc(5) lists."""
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)

@@ -1,0 +1,156 @@
+"""Whether two rules can match the same container, or always do. Used by the compiler only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from functools import cache
+from typing import Any
+
+from hook.core.base.compare import glob_match, literal_start
+from hook.core.policy.model import Rule
+
+_NAMES = ("namespaces", "containerNames", "images")
+_MAY_BE_UNKNOWN = ("podSelector", "containerTypes")
+"""Conditions that some adapters do not know. Unless the rule has `ifUnknown: Skip`, they count as met there."""
+
+_LETTERS = 40
+"""How many letters of a name or a pattern the index knows."""
+
+
+@cache
+def globs_overlap(one: str, other: str) -> bool:
+    """Whether there is a text that matches both globs."""
+    if not one or not other:
+        return set(one + other) <= {"*"}
+    if one[0] == "*":
+        return globs_overlap(one[1:], other) or globs_overlap(one, other[1:])
+    if other[0] == "*":
+        return globs_overlap(other, one)
+    return (one[0] == other[0] or "?" in (one[0], other[0])) and globs_overlap(one[1:], other[1:])
+
+
+def may_overlap(one: Rule, other: Rule) -> bool:
+    """Whether a container could match both rules."""
+    for field in one.conditions.keys() & other.conditions.keys():
+        mine, theirs = one.conditions[field], other.conditions[field]
+        if field in _NAMES and not any(globs_overlap(str(a), str(b)) for a in mine for b in theirs):
+            return False
+        if field == "containerTypes" and not set(mine) & set(theirs) and _separates(one, other, field):
+            return False
+        if field == "podSelector" and _labels_differ(mine, theirs) and _separates(one, other, field):
+            return False
+    return True
+
+
+def contradicting(wants: list[tuple[Rule, Hashable]]) -> Iterator[tuple[int, int]]:
+    """The pairs, by number, of rules that a container could match both and that want different things.
+
+    Of a thousand rules, almost no two can match the same container. So not every pair is compared, but those that an
+    index finds: by the condition that tells the rules apart best.
+    """
+    if len({what for _, what in wants}) < 2:
+        return
+    rules = [rule for rule, _ in wants]
+    conditions = [_names(rules, field) for field in _NAMES] + [_labels(rules)]
+    terms = max(conditions, key=lambda terms: len({literal_start(term) for each in terms for term in each}))
+    index = _Index()
+    for number, (rule, what) in enumerate(wants):
+        for earlier in sorted(index.near(terms[number], what)):
+            if wants[earlier][0] is not rule and may_overlap(wants[earlier][0], rule):
+                yield earlier, number
+        index.add(number, terms[number], what)
+
+
+def _names(rules: list[Rule], field: str) -> list[list[str]]:
+    return [[str(term) for term in rule.conditions.get(field, ["*"])] for rule in rules]
+
+
+def _labels(rules: list[Rule]) -> list[list[str]]:
+    """The values of the label that most rules require, where a missing label means that a rule does not match."""
+    wanted = [
+        {str(key): values for key, operator, values in rule.conditions.get("podSelector", []) if operator == "In"}
+        if rule.skip_unknown
+        else {}
+        for rule in rules
+    ]
+    ((most, _),) = Counter(key for keys in wanted for key in keys).most_common(1) or [("", 0)]
+    return [keys.get(most, ["*"]) for keys in wanted]
+
+
+class _Index:
+    """Numbers of rules by the beginnings of the names and patterns in their conditions, and by what they want."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[Hashable, list[int]]] = {}
+        self._starts: dict[str, dict[Hashable, list[int]]] = {}
+        self._below: dict[str, dict[Hashable, list[int]]] = {}
+
+    def add(self, number: int, terms: list[str], what: Hashable) -> None:
+        """Add a rule."""
+        for term in terms:
+            start = literal_start(term)
+            exact = self._names if start == term else self._starts
+            exact.setdefault(start[:_LETTERS], {}).setdefault(what, []).append(number)
+            for beginning in _beginnings(start):
+                self._below.setdefault(beginning, {}).setdefault(what, []).append(number)
+
+    def near(self, terms: list[str], what: Hashable) -> set[int]:
+        """The rules that may match the same containers and want something else."""
+        found: set[int] = set()
+        for term in terms:
+            start = literal_start(term)
+            for beginning in _beginnings(start):
+                found.update(_others(self._starts, beginning, what))
+            found.update(_others(self._names if start == term else self._below, start[:_LETTERS], what))
+        return found
+
+
+def _beginnings(start: str) -> Iterator[str]:
+    return (start[:end] for end in range(min(len(start), _LETTERS) + 1))
+
+
+def _others(numbers: dict[str, dict[Hashable, list[int]]], at: str, what: Hashable) -> Iterator[int]:
+    return (number for other, found in numbers.get(at, {}).items() if other != what for number in found)
+
+
+def always_overlap(one: Rule, other: Rule) -> bool:
+    """Whether every container that matches one of the rules matches the other one too."""
+    return _covers(one, other) or _covers(other, one)
+
+
+def _separates(one: Rule, other: Rule, field: str) -> bool:
+    """Whether different conditions separate two rules also at an adapter that does not know the field."""
+    if field == "containerTypes" and ("sandbox" in one.conditions[field]) != ("sandbox" in other.conditions[field]):
+        return True
+    return one.skip_unknown or other.skip_unknown
+
+
+def _labels_differ(mine: list[Any], theirs: list[Any]) -> bool:
+    """Whether two selectors require values of one label that have none in common."""
+    wanted = {key: set(values) for key, operator, values in mine if operator == "In"}
+    return any(operator == "In" and key in wanted and not wanted[key] & set(values) for key, operator, values in theirs)
+
+
+def _covers(wide: Rule, narrow: Rule) -> bool:
+    """Whether every container that matches the narrow rule matches the wide one."""
+    for field, mine in wide.conditions.items():
+        theirs = narrow.conditions.get(field)
+        if field in _NAMES and "*" in mine and field != "namespaces":
+            continue
+        if theirs is None or (wide.skip_unknown and not narrow.skip_unknown and field in _MAY_BE_UNKNOWN):
+            return False
+        if field in _NAMES:
+            if not all(any(_glob_covers(str(a), str(b)) for a in mine) for b in theirs):
+                return False
+        elif field == "containerTypes":
+            if not set(theirs) <= set(mine):
+                return False
+        elif not all(requirement in theirs for requirement in mine):
+            return False
+    return True
+
+
+def _glob_covers(wide: str, narrow: str) -> bool:
+    """Whether the wide glob matches all texts of the narrow one, tested with two texts in place of each `*`."""
+    return wide == narrow or all(glob_match(wide, narrow.replace("*", text)) for text in ("", "\0\0\0"))

@@ -1,0 +1,89 @@
+"""The policy in force, for a long-running process: a stat(2) per look, a compile in the background after a change.
+
+Such a process looks several times a second, so an edit is compiled before a container start needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from copy import copy
+from functools import lru_cache
+
+from hook.core.base.errors import describe
+from hook.core.events import SETTINGS
+from hook.core.policy import store
+from hook.core.policy.missing import NoPolicy
+from hook.core.policy.model import HELD, Policy
+
+PATIENCE = 1.0
+"""Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""
+
+NAMESPACES = 64
+"""Namespaces whose rules are remembered: those of the latest containers."""
+
+RETRY = 5.0
+"""Seconds after which a policy that could not be loaded is loaded again, though its source is unchanged."""
+
+
+class Resident:
+    """The last good policy of one source.
+
+    `last`: the policy of the last load, without a new look at the source. `loaded_at`: when this policy was loaded.
+    """
+
+    def __init__(self, source: str, directory: str) -> None:
+        self.source = source
+        self._store = directory
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._refreshing = False
+        self._state: object = None
+        self._retry_at = 0.0
+        self.last: Policy = NoPolicy(source, "it has not been read yet")
+        self.loaded_at = 0.0
+
+    def get(self, patience: float = PATIENCE) -> Policy:
+        """The policy in force. If the source changed, waits up to `patience` seconds for the new policy."""
+        if self._state != self._look() or (self._retry_at and time.monotonic() > self._retry_at):
+            with self._lock:
+                if not self._refreshing:
+                    self._refreshing = True
+                    self._ready.clear()
+                    try:
+                        threading.Thread(target=self._refresh, name="policy", daemon=True).start()
+                    except RuntimeError:  # no more threads; the next container tries again
+                        self._refreshing = False
+                        self._ready.set()
+            self._ready.wait(patience)
+        return self.last
+
+    def _look(self) -> object:
+        """A key that changes with the source. `store.load` checks owner and permissions after a change."""
+        try:
+            return store.file_key(os.stat(self.source))
+        except OSError as error:
+            return describe(error)
+
+    def _refresh(self) -> None:
+        try:
+            while True:
+                state = self._look()
+                policy = store.load(self.source, self._store)
+                if policy.missing and self.loaded_at and not self.last.missing:  # the store is missing or unreadable
+                    problem, policy = policy.missing, copy(self.last)
+                    policy.warning = f"{HELD}: {problem}"
+                self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
+                if "candidates" not in vars(policy):  # as in a copy of the last one
+                    policy.candidates = lru_cache(NAMESPACES)(policy.candidates)  # type: ignore[method-assign]  # the same, cached
+                if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
+                    self.loaded_at = time.time()
+                self.last, self._state = policy, state
+                SETTINGS[:] = policy.event_log
+                if state == self._look():
+                    return
+        finally:
+            with self._lock:
+                self._refreshing = False
+                self._ready.set()

@@ -1,0 +1,26 @@
+"""An edit of any kind as text, for tables."""
+
+from __future__ import annotations
+
+from hook.core.reserve import SHOWN, Edit
+from hook.core.reserve.exclusive import Drop
+
+
+def words(edit: Edit) -> tuple[str, str]:
+    """What the container would have started with, and what it gets."""
+    if isinstance(edit, Drop):
+        return edit.what, "absent"
+    before, after = edit.before_and_after()
+    values = before if isinstance(before, list) else [before]
+    return ", ".join(map(_word, values[:SHOWN])) or "-", "absent" if after is None else _word(after)
+
+
+def _word(value: object) -> str:
+    """An env or annotation value; a mount by its destination or, if it is reserved, its options; a device."""
+    if not isinstance(value, dict):
+        return "(no =)" if value is None else repr(value)
+    if "destination" in value:
+        return f"{value['destination']} from {value.get('source')}"
+    if "options" in value:
+        return f"{value['source']} ({','.join(value['options'])})"
+    return f"{value.get('type')} {value.get('major')}:{value.get('minor')}"

@@ -1,0 +1,214 @@
+"""Parse the command lines of runc, crun, youki and runsc. Part of the start path: builtins only.
+
+runc has Go's flag syntax: one dash or two, `--name value` or `--name=value`, no clusters. crun has getopt's: `-b DIR`,
+`-bDIR`, `-tb DIR`, and unambiguous prefixes of long names. runc also accepts options after the container's id
+(urfave/cli reorders them), except for exec. The parser accepts both.
+youki's parser is clap, runsc's is Go's flag package. Sources: runc's main.go, create.go, run.go, restore.go, exec.go,
+update.go; crun's src/*.c, tables of options; youki's crates/liboci-cli; runsc's config/flags.go.
+"""
+
+from hook.core.base.errors import named
+
+GLOBAL_VALUES = ("log", "log-format", "root", "criu", "cgroup-manager", "log-level", "rootless")
+GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
+"""Options before the verb, with a value and without. hook.entry.short_options has those of runsc and youki alone."""
+
+BOTH_WAYS = "rootless"
+"""An option with a value in runc and crun, and without one in runsc."""
+
+CREATE_VALUES = ("bundle", "config", "console-socket", "pidfd-socket", "pid-file", "preserve-fds")
+CREATE_FLAGS = ("no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep")
+
+_HELP = ("h", "help", "?", "usage")
+_GLOBAL_HELP = (*_HELP, "v", "V", "version")
+"""Options with which a runtime prints something and exits. In another spelling, config.json is edited for nothing."""
+
+EDITING_VERBS = ("create", "run", "restore", "exec", "update")
+"""Verbs that the wrapper decides about."""
+
+_START = "env, mounts, devices, device rules"
+
+VERBS = {
+    # runc 1.1 to 1.5 (main.go), crun 1.8 to 1.29 (src/crun.c), youki (crates/liboci-cli), runsc (cli/maincli)
+    "create": _START,
+    "run": _START,
+    "restore": _START,  # of a checkpoint; crun calls no hook
+    "exec": "env",
+    "update": "device rules",  # crun and youki; runc skips them (update.go, SkipDevices)
+    "checkpoint": "",
+    "delete": "",
+    "events": "",
+    "features": "",
+    "kill": "",
+    "list": "",
+    "pause": "",
+    "ps": "",
+    "resume": "",
+    "spec": "",
+    "start": "",
+    "state": "",
+    "help": "",
+    "h": "",
+    "init": _START,  # runc's own: it executes itself, not what the engine calls
+    "mounts": "mounts",  # crun 1.28; 1.21 has none
+    # youki
+    "checkpointt": "",
+    "completion": "",
+    "info": "",
+    # runsc
+    "bwrap": _START,
+    "do": _START,
+    "sandboxexec": _START,
+    "boot": _START,  # this and the next two are runsc's own
+    "gofer": "mounts",
+    "umount": "mounts",
+    "write-control": "device rules",
+    "install": "the engine's configuration",
+    "uninstall": "the engine's configuration",
+    "mitigate": "the node",
+    "nvproxy": "",
+    "cpu-features": "",
+    "debug": "",
+    "export-metrics": "",
+    "flags": "",
+    "fscheckpoint": "",
+    "metric-metadata": "",
+    "metric-server": "",
+    "port-forward": "",
+    "read": "",
+    "read-control": "",
+    "statefile": "",
+    "symbolize": "",
+    "tar": "",
+    "trace": "",
+    "usage": "",
+    "wait": "",
+}
+"""Every verb of these runtimes, and what it can change of what a policy reserves; "": nothing.
+
+The real runtime gets a verb that changes nothing. EDITING_VERBS are decided. All others are refused, and so is a word
+that is not in this table. front and the dispatcher are made from it (hook.node.artifacts)."""
+
+
+class Option:
+    """An option of a command line. `begin` and `end`: the range of its arguments, `end` excluded.
+
+    `known`: whether it is certain that the next argument is not its value.
+    """
+
+    def __init__(self, name: str, value: str, begin: int, end: int, known: bool) -> None:
+        self.name = name
+        self.value = value
+        self.begin = begin
+        self.end = end
+        self.known = known
+
+
+class Invocation:
+    """A parsed command line.
+
+    `verb`: "" if it is missing. `globals`: the options before the verb. `options`: those of the verb, in order.
+    `container_id`: "" if it is missing. `operands`: the index of the first argument that is not an option of the verb.
+    """
+
+    def __init__(self, arguments: "list[str]") -> None:
+        self.arguments = arguments
+        self.globals, at = _options(arguments, 0, GLOBAL_VALUES, GLOBAL_FLAGS)
+        self.verb = arguments[at] if at < len(arguments) else ""
+        self.options: list[Option] = []
+        self.operands = at + 1
+        if self.verb in EDITING_VERBS:
+            values, flags = _names(self.verb)
+            self.options, self.operands = _options(arguments, at + 1, values, flags)
+            at = self.operands
+            while self.verb != "exec" and at < len(arguments) and arguments[at - 1] != "--":
+                more, at = _options(arguments, at + 1, values, flags)
+                self.options += more
+        self.container_id = arguments[self.operands] if self.operands < len(arguments) else ""
+
+    def doubt(self) -> str:
+        """Why it is not certain what the command does, or ""."""
+        for option in self.globals:
+            if not option.known:
+                name = named(self.arguments[option.begin])
+                rest = self.arguments[option.begin + 1 :]
+                if self.verb in rest:
+                    rest.remove(self.verb)
+                verb = next((word for word in rest if word in EDITING_VERBS), "")
+                if verb or self.verb not in VERBS:
+                    return f"{named(verb or self.verb)} may be the verb or a value of the unknown option {name}"
+        if self.verb and self.verb not in VERBS:
+            return f"{named(self.verb)} is not a known verb of an OCI runtime"
+        for option in self.options:
+            after = self.arguments[option.end : option.end + 1]
+            if not option.known and after and (self.verb in ("exec", "update") or after[0].startswith("-")):
+                return f"{named(after[0])} may be a value of the unknown option {named(self.arguments[option.begin])}"
+        return ""
+
+    def starts_nothing(self) -> bool:
+        """Whether the command changes nothing: by its verb, a help or version option, or a missing container id.
+
+        Only without `doubt`.
+        """
+        if not VERBS.get(self.verb):
+            return True
+        if self.verb not in EDITING_VERBS or False in [option.known for option in self.globals + self.options]:
+            return False
+        if not self.container_id:
+            return True
+        asked = [o for o in self.globals if o.name in _GLOBAL_HELP] + [o for o in self.options if o.name in _HELP]
+        return any("=" not in self.arguments[option.begin] for option in asked)
+
+    def last(self, name: str) -> "Option | None":
+        """An option of the verb; the last one of this name."""
+        for option in reversed(self.options):
+            if option.name == name:
+                return option
+        return None
+
+    def value(self, name: str) -> "str | None":
+        """The value of an option of the verb; the last one counts."""
+        option = self.last(name)
+        return option.value if option else None
+
+    def global_value(self, name: str) -> "str | None":
+        """The value of a global option; the last one counts. runc 1.5 takes them behind the verb too (urfave/cli 3)."""
+        return next((option.value for option in reversed(self.globals + self.options) if option.name == name), None)
+
+
+def _names(verb: str) -> "tuple[tuple[str, ...], tuple[str, ...]]":
+    """The names of a verb's options: of those with a value, and of those without."""
+    if verb == "exec":
+        from hook.entry.exec import FLAGS, VALUES
+    elif verb == "update":
+        from hook.entry.update import FLAGS, VALUES
+    elif verb == "restore":
+        from hook.entry.short_options import FLAGS, VALUES
+    else:
+        return CREATE_VALUES, CREATE_FLAGS
+    return VALUES, FLAGS
+
+
+def _options(
+    arguments: "list[str]", at: int, values: "tuple[str, ...]", flags: "tuple[str, ...]"
+) -> "tuple[list[Option], int]":
+    """The options from index `at` on, and the index of the first argument after them. Unknown options take no value."""
+    options: list[Option] = []
+    while at < len(arguments):
+        argument = arguments[at]
+        if argument == "--":
+            return options, at + 1
+        if argument == "-" or not argument.startswith("-"):
+            break
+        name, equals, value = argument.lstrip("-").partition("=")
+        known, takes = True, name in values
+        if not takes and name not in flags:
+            from hook.entry.short_options import spelled_out  # engines write long names
+
+            name, equals, value, takes, known = spelled_out(argument, values, flags)
+        begin, at = at, at + 1
+        if takes and not equals and at < len(arguments):
+            value, at = arguments[at], at + 1
+            known = name != BOTH_WAYS or value in ("auto", "true", "false")
+        options.append(Option(name, value, begin, at, known))
+    return options, at

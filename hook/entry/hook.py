@@ -1,0 +1,262 @@
+"""The OCI hook. Part of the start path: builtins only, except hook.core.linux, which is loaded when needed.
+
+A hook runs after the runtime has read config.json, so it cannot change env (runtime-spec, lifecycle step 2). It
+verifies env and refuses a container whose env is wrong. It can restore mounts: it enters the container's mount
+namespace before pivot_root. podman's own stage `precreate` runs before the runtime and corrects both env and mounts.
+"""
+
+import posix
+
+from hook.core.base.errors import Refused, Undecided, Usage, named
+from hook.core.base.jsontext import Malformed, bounded, decode, parse
+from hook.core.base.system import read_fd, read_file
+from hook.core.container.identity import Identity, identify
+from hook.core.container.spec import ENTRIES, LIMIT, Spec
+from hook.core.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
+from hook.core.plan import ALL, Plan
+from hook.core.reserve import Edit, Reason, devices, mounts
+from hook.core.reserve.env import SetEnv
+from hook.core.reserve.mounts import PlaceMount
+from hook.entry import decision
+from hook.entry.caller import Caller, Options
+from hook.entry.precreate import precreate
+from hook.entry.write_spec import FLAG as HANDED_ON
+
+ADAPTER = "hook"
+PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP = "prestart", "createRuntime", "createContainer", "poststop"
+PRECREATE = "precreate"
+STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
+
+_ANOTHER_ROOT = (
+    "a createContainer hook runs inside the container's user namespace, where reassert cannot tell which of the node's "
+    "files belong to root; configure the hook for the stage createRuntime instead"
+)
+
+_AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
+
+STATE = "the OCI state on stdin"
+
+
+class HookCaller(Caller):
+    """The runtime whose hook is answered."""
+
+    def state(self) -> bytes:
+        """Returns the OCI state that the runtime gives a hook on stdin. Raises TooLarge, OSError."""
+        return read_fd(0, LIMIT, STATE)
+
+    def parents_arguments(self) -> "list[str]":
+        """Returns the arguments of the caller's parent process, without its name. Raises TooLarge, OSError."""
+        command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
+        return command.split("\0")[1:-1]
+
+    def is_restore(self) -> bool:
+        """Returns whether the runtime restores a checkpoint. Only its command line says so."""
+        try:
+            return restores(self.parents_arguments())
+        except OSError:  # the runtime is in another pid namespace
+            return False
+
+    def before_mounting(self) -> None:
+        """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
+
+
+def main(arguments: "list[str]") -> int:
+    """Run the adapter; returns its exit status. Raises Usage."""
+    options = options_of(arguments)
+    return run(options, HookCaller({}, options.cold))
+
+
+def options_of(arguments: "list[str]") -> Options:
+    """The command line of a hook; its stage is the only operand. Raises Usage."""
+    options = Options(arguments, ("bundle", "config"), ("inject-env", "mount-ca", HANDED_ON))
+    if len(options.operands) != 1 or options.operands[0] not in STAGES:
+        raise Usage(f"give one stage of {', '.join(STAGES)}")
+    return options
+
+
+def run(options: Options, caller: HookCaller) -> int:
+    """Do the work of one stage, in `/`; returns the exit status."""
+    stage = options.operands[0]
+    bundle = _working_directory() if stage == PRECREATE else "/"
+    posix.chdir("/")
+    kinds = ALL
+    if options.flags == {"inject-env"}:
+        kinds = ALL - {mounts.KIND}
+    elif options.flags == {"mount-ca"}:
+        kinds = frozenset({mounts.KIND})
+    try:
+        if stage == PRECREATE:
+            precreate(options, kinds, caller, bundle)
+        elif stage != POSTSTOP:
+            _at_stage(options, stage, kinds, caller)
+    except Refused as error:
+        caller.say(str(error).replace("\n", " "), is_hook=True)
+        return 1
+    return 0
+
+
+def _working_directory() -> str:
+    """Where the hook was started; "/" if that directory is gone."""
+    try:
+        return posix.getcwd()
+    except OSError:
+        return "/"
+
+
+class State:
+    """The OCI state that a hook gets on stdin (runtime-spec, State)."""
+
+    __slots__ = ("bundle", "container_id", "pid")
+
+    def __init__(self, data: bytes) -> None:
+        """Raises Undecided."""
+        try:
+            state = parse(decode(bounded(data, ENTRIES, STATE)))
+        except Malformed as error:
+            raise Undecided(f"{STATE}: {error}") from None
+        fields = state if isinstance(state, dict) else {}
+        bundle, pid = fields.get("bundle"), fields.get("pid", 0)
+        if not isinstance(bundle, str) or not bundle.startswith("/") or not isinstance(pid, int):
+            raise Undecided(f"{STATE} has no absolute bundle and pid; this must be run as an OCI hook")
+        self.container_id = str(fields.get("id", ""))
+        self.bundle = bundle
+        self.pid = pid
+
+
+def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: HookCaller) -> None:
+    """Verify env, verify the mounts in the container and restore missing ones. Raises Refused."""
+    states: list[State] = []
+
+    def read() -> "tuple[Identity, Spec]":
+        state = State(caller.state())
+        states.append(state)
+        case.container_id = state.container_id
+        if stage == CREATE_CONTAINER and posix.lstat("/").st_uid != 0:
+            raise Undecided(_ANOTHER_ROOT)
+        if options.bundle:
+            state.bundle = options.bundle
+        elif state.bundle == "/":
+            state.bundle = _bundle_of_crun(state, caller)
+        case.where = options.config or state.bundle.rstrip("/") + "/config.json"
+        spec = Spec(caller.config(case.where), case.where)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        if HANDED_ON not in options.flags and caller.is_restore():
+            return Done(NOWHERE, decision.not_restored(decided, case), [])
+        created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
+        late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
+        if decided.audit_only():
+            return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
+        draft = created.draft if created else None
+        if case.trial and HANDED_ON not in options.flags:
+            wrong = [e for e in case.trial.edits if not _can_mount(e) and not _takes_effect(e)]
+            case.trial.would_refuse([_too_late(edit) for edit in wrong])
+        if late or not decided.is_seen_in_the_container():
+            return Done(CONFIG, late, [], draft=draft)
+        return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
+
+    case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
+    case.where = "stdin"
+    caller.report(options, case.settle(read, act, kinds))
+
+
+def restores(arguments: "list[str]") -> bool:
+    """Whether a runtime that has these arguments restores a checkpoint, as far as runc calls hooks for that."""
+    if "restore" not in arguments:
+        return False
+    from hook.entry.cmdline import Invocation
+
+    return Invocation(arguments).verb == "restore"
+
+
+def _bundle_of_crun(state: State, caller: HookCaller) -> str:
+    """The bundle on the command line of the runtime, which is the hook's parent process.
+
+    The state of crun (1.8.1, 1.21, 1.28) has the bundle "/" if a container has a user namespace and a device. crun's
+    working directory is "/" by then, so it does not tell the bundle either.
+    """
+    from hook.entry.cmdline import Invocation  # only such a start needs it
+
+    invocation = Invocation(caller.parents_arguments())
+    bundle = invocation.value("bundle") or ""
+    return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
+
+
+def _late(decided: Plan, spec: Spec, created: "decision.Decision | None") -> "list[Reason]":
+    """Why the container must not start: edits that the policy in force wants and a hook cannot make.
+
+    `created`: what create decided, by a policy that was changed since. The container must be as decided then. The
+    policy in force now is held against it in all else: only env names that create decided about keep the value that
+    they got there, as they do in every container that is older than the change.
+    """
+    late = [edit for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
+    if created is None:
+        return [_too_late(edit) for edit in late]
+    wrong = [edit for edit in created.env.differences(spec.env) if not _takes_effect(edit)]
+    late = [edit for edit in late if not (isinstance(edit, SetEnv) and created.env.owner(edit.name))]
+    reasons = [_too_late(edit, _AFTER_A_CHANGE) for edit in wrong + late]
+    for path in created.mounts:
+        if path not in [edit.name for edit in decided.mounts]:
+            message = f"mount {named(str(path))} was reserved at create, and the policy in force has no such mount"
+            reasons.append(Reason("", mounts.KIND, f"{message}; {_AFTER_A_CHANGE}"))
+    return reasons
+
+
+def _too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or the NRI plugin can") -> Reason:
+    """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
+    what = "env" if edit.kind == "env" else f"{edit.kind}s"
+    wrong = f"{edit.kind} {named(edit.name)} is not what the policy wants"
+    if edit.kind == devices.KIND and edit.before_and_after()[1] is None:
+        wrong = edit.conflict()  # one that must not be there; its name alone does not say why
+    return Reason(edit.rule, edit.kind, f"{wrong}, and a hook cannot set {what}; {then}")
+
+
+def _takes_effect(edit: Edit) -> bool:
+    """Whether the edit only removes duplicates."""
+    return isinstance(edit, SetEnv) and edit.takes_effect()
+
+
+def _can_mount(edit: Edit) -> bool:
+    """Whether a hook can make the edit: it can add a reserved mount, but it cannot remove a mount."""
+    return isinstance(edit, PlaceMount) and edit.mount is not None
+
+
+def _pid(stage: str, state: State) -> int:
+    """A process in the container's mount namespace, 0 if the hook itself runs in it. Raises Undecided."""
+    if stage == CREATE_CONTAINER:
+        return 0
+    if state.pid <= 0:
+        raise Undecided(f"{STATE} has no pid of a container's process")
+    return state.pid
+
+
+def _look(
+    decided: Plan, pid: int, bundle: str, spec: Spec, draft: "dict[str, object] | None", caller: HookCaller
+) -> Done:
+    """Verify devices, verify and restore mounts, in the mount namespace of `pid`; 0: this process's own.
+
+    Raises Undecided, OSError.
+    """
+    from hook.core.linux.look import look  # ctypes: only a start with reserved mounts needs it
+
+    path = spec.root.get("path")
+    if not isinstance(path, str):
+        raise Undecided("config.json has no root.path")
+    rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
+    if decided.closed is not None:
+        from hook.core.linux.lookdevices import look_at_devices
+
+        astray = look_at_devices(pid, rootfs, decided.closed)
+        if astray:
+            return Done(CONTAINER, astray, [], draft=draft)
+    if not decided.mounts:
+        return Done(CONTAINER, [], [], draft=draft)
+    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
+    done = Done(CONTAINER, denials, placed, draft=draft)
+    if not denials and spec.can_remount():
+        from hook.core.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
+
+        done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)
+    return done

@@ -1,0 +1,145 @@
+"""The OCI runtime wrapper, which an engine calls instead of runc or crun. Part of the start path: builtins only.
+
+For `create` and `run` it corrects config.json. `exec` gets the env, and `update` the device rules, that were decided
+when the container was created. `restore` is refused where the policy reserves anything for the container, and so is
+each verb that hook.entry.cmdline does not know. Then it executes the real runtime (execve), with the engine's
+arguments, descriptors, cwd and environment.
+"""
+
+import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
+import posix
+
+from hook.core.base.errors import Refused, Unacceptable, Undecided, Usage, describe
+from hook.core.container.identity import Identity, identify
+from hook.core.container.spec import Spec
+from hook.core.decide import Case, Done
+from hook.core.plan import Plan
+from hook.entry.caller import Caller, Options
+from hook.entry.cmdline import VERBS, Invocation
+from hook.entry.write_spec import correct
+
+ADAPTER = "runtime"
+
+
+def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
+    """Run the adapter. Returns an exit status only if the real runtime is not executed. Raises Usage."""
+    options = Options(arguments, ("real", "hook"))
+    if not options.real:
+        raise Usage("--real is missing")
+    if options.rest is None:
+        raise Usage("'--' is missing before the real runtime's arguments")
+    invocation = Invocation(options.rest)
+    caller = Caller(environment, options.cold)
+    try:
+        return _execute(options.real, passed_on(options, invocation, caller), environment)
+    except Refused as error:
+        from hook.entry.report_refusal import refuse
+
+        return refuse(invocation, str(error), caller)
+
+
+def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct what the real runtime would start. Returns the arguments for the real runtime. Raises Refused."""
+    doubt = invocation.doubt()
+    if not doubt:
+        if invocation.starts_nothing():
+            return invocation.arguments
+        handle = _HANDLERS.get(invocation.verb)
+        if handle is not None:
+            return handle(options, invocation, caller)
+        doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, and reassert cannot correct what it does"
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+    caller.report(options, case.failed(Unacceptable(doubt)))
+    return invocation.arguments  # in Audit mode
+
+
+def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
+    """Execute the real runtime in this process. Raises Refused.
+
+    SIGPIPE and SIGXFSZ, which Python ignores, get their default action again: an ignored signal would stay ignored in
+    the container. Engines in Go start their children with the default actions too.
+    """
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+    try:
+        posix.execve(real, [real, *arguments], environment)
+    except OSError as error:
+        raise Refused(f"cannot run the real runtime {real}: {describe(error)}") from None
+
+
+def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct config.json; the arguments stay as they are. Raises Refused.
+
+    `restore` is refused if any rule applies: env and mounts are the checkpoint's, whatever config.json says, and crun
+    calls no hook.
+    """
+    config = config_path(invocation)
+    caller.remove_temporary(config)
+    try:
+        posix.stat(config)
+    except (FileNotFoundError, NotADirectoryError):
+        return invocation.arguments  # the real runtime reports the missing file
+    except OSError:
+        pass  # `read` raises it again
+
+    def read() -> "tuple[Identity, Spec]":
+        spec = Spec(caller.config(config), config)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        if invocation.verb == "restore":
+            from hook.entry.decision import not_restored  # not loaded by a create
+
+            refusals = not_restored(decided, case)
+            if refusals:
+                return Done(denials=refusals, edits=[])
+        bundle = absolute(invocation.value("bundle") or "")
+        done = correct(case, caller, options, decided, spec, bundle, absolute(config))
+        if done.denials:
+            return done
+        if spec.changed():
+            data = spec.render()
+            caller.replace(config, data)
+            there = caller.config(config)
+            if there != data or (done.verified and decided.env.differences(spec.env_in(there))):
+                raise Undecided(f"{config} does not contain what was written to it")
+        return done
+
+    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.still_waits = caller.still_waits
+    case.where = config
+    caller.report(options, case.settle(read, act))
+    return invocation.arguments
+
+
+def config_path(invocation: Invocation) -> str:
+    """The path of config.json that the runtime uses: in --bundle or the cwd, or --config of crun.
+
+    crun looks for exactly `--config config.json` in the bundle, for any other path from its cwd (crun's create.c).
+    """
+    given = invocation.value("config")
+    bundle = invocation.value("bundle") or posix.getcwd()
+    return given if given and given != "config.json" else bundle.rstrip("/") + "/config.json"
+
+
+def absolute(path: str) -> str:
+    """The path from `/`, without a slash at its end. A relative one counts from the cwd."""
+    return (path if path.startswith("/") else f"{posix.getcwd().rstrip('/')}/{path}").rstrip("/") or "/"
+
+
+def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct the exec: the process file, or the arguments. Raises Refused."""
+    from hook.entry.exec import correct_or_report  # not loaded by a create
+
+    return correct_or_report(options, invocation, caller)
+
+
+def _update(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct the resources of an update. Raises Refused."""
+    from hook.entry.update import correct_or_report  # not loaded by a create
+
+    return correct_or_report(options, invocation, caller)
+
+
+_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _update}
+"""The function for each of EDITING_VERBS. Another verb that can change something is refused."""

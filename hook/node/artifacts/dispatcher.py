@@ -1,0 +1,140 @@
+"""The dispatcher: the sh script `reassert-runc`, which an engine runs as its OCI runtime.
+
+It runs the real runtime for the verbs that change nothing, and `reassert runtime` for all other command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from hook.core.base.errors import ReassertError
+from hook.entry.cmdline import BOTH_WAYS, EDITING_VERBS, GLOBAL_FLAGS, GLOBAL_VALUES, VERBS
+
+MARK = "# written by reassert"
+
+HEAD = 512
+"""Bytes at the start of a file in which MARK is looked for. Linux reads a first line of at most 255 (execve(2))."""
+
+PASSED = tuple(verb for verb, change in VERBS.items() if not change)
+"""Verbs for which the real runtime is executed at once, if only options of VALUES and FLAGS are before them."""
+
+VALUES = tuple(f"--{name}" for name in GLOBAL_VALUES if name != BOTH_WAYS)
+FLAGS = tuple(f"--{name}" for name in GLOBAL_FLAGS if name not in ("help", "version"))
+"""Global options as engines write them, with the value in the next argument and without one. All runtimes agree."""
+
+PRINTING = ("--help", "--version", "-h", "-v")
+"""Global options with which every runtime prints something, or complains, and exits."""
+
+_SCRIPT = """#!/bin/sh
+{mark}: runs the real runtime for verbs that change nothing, reassert for others
+{front}reassert_next=passed
+[ $# = 0 ] || reassert_next=option
+for argument; do
+  case $reassert_next:$argument in
+  {decided}) reassert_next=; break ;;
+  value:*) reassert_next=option ;;
+  {values}) reassert_next=value ;;
+  {flags} | option:--*=*) ;;
+  {passed}) reassert_next=passed ;;
+  passed:*) ;;
+  *) reassert_next=; break ;;
+  esac
+done
+{passes} || {{
+{launch}
+exec "$reassert" runtime{cold} --real {real}{extra} -- "$@"
+}}
+exec {real} "$@"
+"""
+"""The last line takes reassert out (docs/break-glass.md)."""
+
+COLD = "case $1 in --cold=*) reassert_cold=$1; shift ;; *) reassert_cold=--cold=unknown ;; esac"
+"""Line of sh that takes away the argument that front puts before the engine's: why the start is cold."""
+
+START = "start"
+"""Name of a file beside the installed link `reassert`: the `start_text` of the installed version. One rename of this
+file switches dispatchers to another version (hook.node.change.tree)."""
+
+NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
+"""Condition in sh: whether uid 0 is another user of the node (user_namespaces(7)), as with rootless podman."""
+
+
+def dispatcher(
+    real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False, front: bool = False
+) -> str:
+    """The dispatcher script, in POSIX sh, for a real runtime. `extra`: more options for `reassert runtime`.
+
+    `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
+    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.node.artifacts.front.
+
+    A command line that the script does not know costs time, no more: `reassert runtime` parses it. Raises ReassertError
+    if `real` is not an executable file or is a dispatcher.
+    """
+    if not os.access(real, os.X_OK) or os.path.isdir(real):
+        raise ReassertError(
+            f"{real} is not an executable file; --real takes the path of the OCI runtime, for example /usr/sbin/runc"
+        )
+    with open(real, "rb") as file:
+        if MARK.encode() in file.read(HEAD):
+            raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
+    passed = '[ "$reassert_next" = passed ]'
+    return _SCRIPT.format(
+        mark=MARK,
+        front=f"{COLD}\n" if front else "",
+        cold=' "$reassert_cold"' if front else "",
+        passes=f"{{ {passed} || {{ {NOT_ROOTS}; }}; }}" if rootless else passed,
+        decided=_alternatives("*", EDITING_VERBS),
+        values=_alternatives("option", VALUES),
+        flags=_alternatives("option", FLAGS),
+        passed=_alternatives("option", PRINTING + PASSED),
+        launch=launch_lines(reassert, installed),
+        real=shlex.quote(real),
+        extra="".join(f" {shlex.quote(part)}" for part in extra),
+    )
+
+
+def _alternatives(state: str, words: tuple[str, ...]) -> str:
+    return " | ".join(f"{state}:{word}" for word in words)
+
+
+def launch_lines(program: str, installed: bool = False) -> str:
+    """Lines of sh that a script needs before `exec "$reassert"`: they set this variable and the program's environment.
+
+    `program`: the path of reassert. If a file `start` is beside it, the script sources that file. `installed`: the file
+    will be there.
+    """
+    start = os.path.dirname(program) + "/" + START
+    if installed or os.path.isfile(start):
+        return f". {shlex.quote(start)}"
+    if hasattr(sys, "_MEIPASS") and program == os.path.realpath(program):  # this program, or a copy of it
+        return _launch_frozen(program)
+    return f"reassert={shlex.quote(program)}"
+
+
+def start_text(program: str) -> str:
+    """The content of the file `start` for a frozen program. `program`: its executable's real path."""
+    head = "# Sourced by dispatchers: the installed version, and the environment that its bootloader would set."
+    return f"{head}\n{_launch_frozen(program)}\n"
+
+
+def _launch_frozen(program: str) -> str:
+    # PyInstaller's bootloader would set these variables and then execute itself again, so that the dynamic linker sees
+    # them (docs/performance.md). A bootloader that does not recognise them still does so. `hook.start` undoes them.
+    library = shlex.quote(os.path.dirname(program) + "/lib")  # contents_directory in packaging/reassert.spec
+    return (
+        f"reassert={shlex.quote(program)}\n"
+        'export _PYI_ARCHIVE_FILE="$reassert" _PYI_PARENT_PROCESS_LEVEL=0\n'
+        f'export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
+    )
+
+
+def stable_path(program: str) -> str:
+    """A path of a program that stays valid over upgrades: the package's symbolic link in the directory above.
+
+    `program`: a real path. Without such a link, the result is `program` itself.
+    """
+    directory, name = os.path.split(program)
+    link = os.path.join(os.path.dirname(directory), name)
+    return link if os.path.islink(link) and os.path.realpath(link) == program else program

@@ -1,1 +1,0 @@
-"""Files that reassert generates and that engines call or read."""

@@ -1,0 +1,160 @@
+"""What a container would start with, from NRI's request in OCI's spelling.
+
+Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these. Equal
+devices and device rules are decoded once (`_decoded_once`), of mounts only the destination until one may matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar, cast, overload
+
+from google.protobuf.message import DecodeError
+
+from hook.core.base.errors import TooLarge, Unacceptable
+from hook.core.container.spec import ENTRIES, shared_processes
+from hook.nri import messages
+
+Object = dict[str, object]
+T = TypeVar("T")
+
+_KEPT, _LARGEST = 128, 512
+"""Objects of each kind that are remembered, and the largest number of bytes of one. A pod's author chooses both."""
+
+_TOO_MANY = f"env, mounts, annotations and devices have more than the limit of {ENTRIES} entries together"
+
+_UNREADABLE = "a mount, a device or a device rule of the request does not decode"
+
+_read_place = messages.get("MountPlace").FromString
+_read_mount = messages.get("Mount").FromString
+_read_device = messages.get("LinuxDevice").FromString
+_read_device_rule = messages.get("LinuxDeviceCgroup").FromString
+
+
+class Mounts(Sequence[Object]):
+    """A container's mounts. All are decoded when one of them is looked at, which few decisions do.
+
+    `destinations`: of each mount, as the container has it.
+    """
+
+    def __init__(self, encoded: list[bytes]) -> None:
+        """Raises Unacceptable."""
+        self.destinations = [_destination(mount) for mount in encoded]
+        self._encoded = encoded
+        self._decoded: list[Object] | None = None
+        if 0 in b"".join(encoded) and nul_in([], [], self, {}):
+            raise Unacceptable(_nul("mounts"))
+
+    def __len__(self) -> int:
+        return len(self.destinations)
+
+    @overload
+    def __getitem__(self, at: int) -> Object: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Object]: ...
+    def __getitem__(self, at: int | slice) -> Object | list[Object]:
+        if self._decoded is None:
+            self._decoded = [_mount(data) for data in self._encoded]
+        return self._decoded[at]
+
+
+def _destination(mount: bytes) -> str:
+    """A mount's first field. A runtime encodes the fields in their order, each once (Go's protobuf does)."""
+    try:
+        if len(mount) > 1 and mount[0] == 0x0A and mount[1] < min(128, len(mount) - 1):  # a length of one byte
+            return mount[2 : 2 + mount[1]].decode()
+        return cast("str", _read_place(mount).destination)
+    except (DecodeError, UnicodeDecodeError):
+        raise Unacceptable(_UNREADABLE) from None
+
+
+def _mount(data: bytes) -> Object:
+    try:
+        mount = _read_mount(data)
+    except DecodeError:
+        raise Unacceptable(_UNREADABLE) from None
+    return {
+        "destination": mount.destination,
+        "type": mount.type,
+        "source": mount.source,
+        "options": mount.options[:],
+    }
+
+
+class Asked:
+    """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
+
+    def __init__(self, pod: Any, container: Any) -> None:
+        notes, linux = container.annotations, container.linux
+        env, args, mounts = container.env[:], container.args[:], container.mounts[:]
+        devices, rules = linux.devices[:], linux.resources.devices[:]
+        if 4 * (len(mounts) + len(devices) + len(rules)) + len(env) + len(args) + len(notes) > ENTRIES:
+            raise TooLarge(_TOO_MANY)
+        self.pod_annotations = pod.annotations  # a protobuf map: few policies need it
+        self.env: list[str] = env
+        self.mounts = cast("list[Object]", Mounts(mounts))  # a decision only reads it
+        self.annotations: dict[str, str] = {key: notes[key] for key in notes}
+        self.devices = _devices(devices) if devices else []
+        self.device_rules = _device_rules(rules) if rules else []
+        self._namespaces = linux.namespaces
+        self.check(args)
+
+    @property
+    def shared_processes(self) -> str | None:
+        """See hook.core.plan.Container. A runtime that tells namespaces tells at least the mount namespace."""
+        listed = [{"type": one.type, "path": one.path} for one in self._namespaces]
+        return shared_processes(listed) if listed else None
+
+    def check(self, args: list[str], mounts: Sequence[Object] = ()) -> None:
+        """Look for a NUL in any string but those of `Mounts`. Raises Unacceptable."""
+        notes = self.annotations
+        if mounts or "\0" in "".join([*self.env, *args, *notes, *notes.values()]):
+            part = nul_in(self.env, args, mounts, notes)
+            if part:
+                raise Unacceptable(_nul(part))
+
+
+def _decoded_once(decode: Callable[[bytes], T]) -> Callable[[list[bytes]], list[T]]:
+    """Remember what the latest different objects decode to. No caller changes such an object: containers share it."""
+    known = lru_cache(_KEPT)(decode)
+
+    def each(objects: list[bytes]) -> list[T]:
+        try:
+            return list(map(known if max(map(len, objects), default=0) <= _LARGEST else decode, objects))
+        except DecodeError:
+            raise Unacceptable(_UNREADABLE) from None
+
+    return each
+
+
+@_decoded_once
+def _devices(data: bytes) -> Object:
+    device = _read_device(data)
+    return {"path": device.path, "type": device.type, "major": device.major, "minor": device.minor}
+
+
+@_decoded_once
+def _device_rules(data: bytes) -> Object:
+    rule = _read_device_rule(data)
+    entry: Object = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
+    for key in ("major", "minor"):
+        if rule.HasField(key):
+            entry[key] = getattr(rule, key).value
+    return entry
+
+
+def _nul(part: str) -> str:
+    return f"a string in the container's {part} holds a NUL"
+
+
+def nul_in(env: list[str], args: list[str], mounts: Sequence[dict[str, Any]], annotations: dict[str, str]) -> str:
+    """The first of env, args, annotations and mounts that holds a NUL, or "". For requests without a spec's text."""
+    in_mounts: list[str] = []
+    for mount in mounts:
+        in_mounts += (mount["destination"], mount["type"], mount["source"], *mount["options"])
+    of_annotations = [*annotations, *annotations.values()]
+    for part, strings in (("env", env), ("args", args), ("annotations", of_annotations), ("mounts", in_mounts)):
+        if "\0" in "".join(strings):
+            return part
+    return ""

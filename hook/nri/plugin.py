@@ -1,0 +1,393 @@
+"""One connection to a runtime: registration, then its requests, each answered before the runtime's deadline.
+
+A runtime disconnects a plugin that misses the deadline once, and then starts every container without it. A request can
+take long, for example while a file system hangs or a policy is compiled. Then another thread reads the next requests.
+If the deadline comes close, a further thread answers with an error, which refuses only this container; the failure
+policy or Audit mode may let it start.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hook.core.base.errors import describe
+from hook.entry import preload as late
+from hook.nri import messages, ttrpc, validation
+from hook.nri.creation import Reply, removes_mounts, sends_cdi_devices
+from hook.nri.job import Job
+from hook.nri.mux import PLUGIN, RUNTIME, Violation, frames
+from hook.nri.pending import MOST, QUIET
+from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
+
+LOADED = late.LOADED
+"""Loaded before the first request."""
+
+CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
+SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+CREATE_CONTAINER_EVENT = 1 << (4 - 1)
+
+_TIMEVAL = struct.Struct("ll")
+_CreateContainerRequest = messages.get("CreateContainerRequest")
+_ValidateContainerAdjustmentRequest = messages.get("ValidateContainerAdjustmentRequest")
+
+TICK = 0.1
+RELIEF = 0.2
+"""Seconds that a request may take before another thread reads the next requests."""
+
+REGISTRATION = 8.0
+"""Seconds within which a runtime has to configure the plugin; the runtime's own limit is 5."""
+
+DEADLINE = 1.5
+"""Seconds within which the plugin answers; the runtime's default limit is 2."""
+
+THREADS = 64
+"""Requests that may be stuck at once. With more, no thread reads requests, so the runtime's own limit applies."""
+
+LIST_LIMIT = 32 * 1024 * 1024
+"""Bytes of the largest list of running containers that is compared. Its parts are kept until the last one has come."""
+
+_EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
+"""Calls that the plugin does not subscribe to. It answers them with an empty message."""
+
+_LATER = (
+    *("RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox"),
+    *("PostCreateContainer", "StartContainer", "PostStartContainer", "PostUpdateContainer", "RemoveContainer"),
+)
+"""Calls that NRI added after 0.9 (0.12, api.proto). A runtime that gets UNIMPLEMENTED assumes an older plugin."""
+
+NRI_VERSION = "v0.12.0"
+"""The version of NRI whose messages the plugin speaks. Runtimes from 0.12 on log it."""
+
+UNHELD = 30.0
+"""Seconds for which the event about a container waits for ValidateContainerAdjustment: the plugins behind may each take
+the runtime's limit."""
+
+REFUSALS = 2
+"""After so many connections that a runtime ended right after the plugin subscribed, it subscribes to no validation."""
+
+
+class Plugin:
+    """The plugin on one connection. `run` returns when the connection ends, for any reason."""
+
+    def __init__(self, connection: socket.socket, decider: validation.Validator, name: str, index: str) -> None:
+        self._socket = connection
+        self._decider = decider
+        self._report = decider.report
+        self._name = name
+        self._index = index
+        self._streams = ttrpc.Streams()
+        self._waiting: deque[tuple[int, ttrpc.Message]] = deque()
+        self._limited = False
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._reader: threading.Thread | None = None
+        self._job: Job | None = None
+        self._stuck: list[Job] = []
+        self._closed = threading.Event()
+        self._ending = threading.Lock()
+        self._pods: list[Any] = []
+        self._containers: list[Any] = []
+        self._listed = 0
+        self._subscribed = False
+        self._runtime = ""
+        self.configured = threading.Event()
+        self.connected = threading.Event()
+        self._registered = ""  # with which runtime
+        self.on_configure: Any = lambda text: None
+        self.on_connected: Any = lambda: None
+        self.on_tick: Any = lambda healthy: None
+
+    def run(self) -> None:
+        """Register and serve until the connection ends."""
+        started = time.monotonic()
+        try:
+            request = messages.get("RegisterPluginRequest")(
+                plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION
+            )
+            self._send(RUNTIME, ttrpc.call(1, RUNTIME_SERVICE, "RegisterPlugin", request))
+            self._start_reader()
+            while not self._closed.wait(TICK):
+                self._watch_reader()
+                self._decider.tell_held(UNHELD)
+                self.on_tick(len(self._stuck) < THREADS)
+                if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
+                    self._end("the runtime did not configure the plugin in time")
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            self._end(describe(error))
+        finally:
+            self._socket.close()
+            if self._subscribed:  # and no request followed
+                self._decider.unwanted[self._runtime] += 1
+            self._decider.tell_all(1.0)
+            if self.connected.is_set():
+                self._report.metrics.connected(False)
+
+    # -- threads
+
+    def _start_reader(self) -> None:
+        self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
+        self._reader.start()
+
+    def _watch_reader(self) -> None:
+        """Replace a reader that is stuck in a request, and answer requests whose deadline has passed."""
+        now = time.monotonic()
+        with self._lock:
+            job = self._job
+            if job and now - job.started > RELIEF and len(self._stuck) < THREADS:
+                self._stuck.append(job)
+                self._job = None
+                self._start_reader()
+            elif job and now > job.deadline and job not in self._stuck:
+                self._stuck.append(job)
+            late = [job for job in self._stuck if now > job.deadline and not job.answered()]
+        for job in late:
+            threading.Thread(target=self._answer_late, args=(job,), name="late", daemon=True).start()
+
+    def _answer_late(self, job: Job) -> None:
+        """Answer in place of the stuck thread. Runs in its own thread, since the log or the socket may hang too."""
+        try:
+            if job.method in (CREATE, VALIDATE):
+                answered = self._reply(job, self._decider.too_late(job.container))
+            else:
+                answered = self._answer(job, messages.get("Empty"))
+            if answered:
+                self._decider.pending.write()
+                self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
+        except OSError as error:
+            self._end(describe(error))
+
+    def _read(self) -> None:
+        """Read and serve requests until another thread replaces this one as the reader."""
+        this = threading.current_thread()
+        pending = self._decider.pending
+        try:
+            while self._reader is this and not self._closed.is_set():
+                count = pending.count()
+                if count >= MOST or not (self._waiting or self._receive(count > 0)):
+                    self._tell()
+                elif self._waiting:
+                    self._handle(*self._waiting.popleft())
+        except EOFError:
+            self._end("the runtime closed the connection")
+        except Violation as error:
+            self._violated(str(error))
+        except OSError as error:
+            self._end(describe(error))
+        except Exception as error:  # a bug in reassert: close the connection, keep the process
+            self._violated(describe(error))
+        finally:
+            self._decider.pending.write()
+
+    def _tell(self) -> None:
+        """Write events. If this takes long, another thread reads the next requests."""
+        job = self._job = Job(0, "", math.inf)
+        job.claim()
+        try:
+            self._decider.pending.write()
+        finally:
+            self._done(job)
+
+    def _receive(self, events_wait: bool) -> bool:
+        """Wait for bytes and add the messages that they complete to those that wait. Raises EOFError.
+
+        False after QUIET milliseconds without any if events wait. The socket has this limit itself (SO_RCVTIMEO), so a
+        request needs one system call, and not a poll(2) before it.
+        """
+        if events_wait is not self._limited:
+            limit = QUIET if events_wait else 0  # 0: none
+            seconds = _TIMEVAL.pack(limit // 1000, limit % 1000 * 1000)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+            self._limited = events_wait
+        try:
+            data = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            raise EOFError
+        self._waiting += self._streams.feed(data)
+        return True
+
+    def _handle(self, stream: int, message: ttrpc.Message) -> None:
+        if stream == RUNTIME:
+            response = ttrpc.read_response(message)
+            if response.status.code:
+                raise Violation(f"the runtime refused to register the plugin: {response.status.message}")
+            return
+        request = ttrpc.read_request(message)
+        limit = min(DEADLINE, request.timeout_nano / 1e9 * 0.75) if request.timeout_nano > 0 else DEADLINE
+        job = self._job = Job(message.stream, request.method, limit)
+        try:
+            if message.skipped:
+                self._serve_unread(job, message.skipped)
+            else:
+                self._serve(job, request)
+        finally:
+            self._done(job)
+
+    def _done(self, job: Job) -> None:
+        with self._lock:
+            if self._job is job:
+                self._job = None
+            if job in self._stuck:  # with THREADS stuck, a job can be both
+                self._stuck.remove(job)
+
+    def _send(self, stream: int, data: bytes) -> None:
+        with self._sending:
+            self._socket.sendall(frames(stream, data))
+
+    # -- the Plugin service
+
+    def _serve(self, job: Job, request: Any) -> None:
+        if request.service != SERVICE:
+            raise Violation(f"a call of the unknown service {request.service!r}")
+        if self._subscribed and job.method != "Configure":
+            self._subscribed = False  # the runtime accepted the subscription
+            self._decider.unwanted[self._runtime] = 0
+        if job.method == CREATE:
+            argument = ttrpc.parse(_CreateContainerRequest, request.payload)
+            container = argument.container
+            job.container = container.id
+            self._reply(job, self._decider.create(argument.pod, container))
+        elif job.method == VALIDATE:
+            argument = ttrpc.parse(_ValidateContainerAdjustmentRequest, request.payload)
+            job.container = argument.container.id
+            self._reply(job, self._decider.validate(argument))
+        else:
+            self._decider.pending.write()
+            self._serve_other(job, request)
+
+    def _serve_other(self, job: Job, request: Any) -> None:
+        if request.method == "Configure":
+            configure = ttrpc.parse(messages.get("ConfigureRequest"), request.payload)
+            self._answer(job, lambda: self._configure(configure))
+        elif request.method == "Synchronize":
+            synchronize = ttrpc.parse(messages.get("SynchronizeRequest"), request.payload)
+            self._answer(job, lambda: self._synchronize(synchronize))
+        elif request.method in _EMPTY:
+            self._answer(job, messages.get("Empty"))
+        elif request.method in _LATER:
+            self._send(
+                PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert did not subscribe to this call")
+            )
+        else:
+            raise Violation(f"a call of the unknown method {request.method!r}")
+
+    def _serve_unread(self, job: Job, size: int) -> None:
+        """Answer a request that is too large to be read: a container is refused, as containerd 2.x does itself."""
+        why = f"a message of {size} bytes; the limit is {ttrpc.MESSAGE_LIMIT}"
+        if job.method in (CREATE, VALIDATE):
+            self._reply(job, self._decider.unread(why))
+            return
+        self._leave_unread(job.method, why)
+        if job.method == "Synchronize":
+            self._synchronized()
+        self._answer(job, messages.get("Empty"))
+
+    def _leave_unread(self, method: str, why: str) -> None:
+        self._report.metrics.error("decision")
+        self._report.plugin(UNREAD, "warning", f"{method} was answered unread: {why}")
+        self._pods, self._containers, self._listed = [], [], 0
+
+    def _reply(self, job: Job, reply: Reply) -> bool:
+        """Answer for a container, unless another thread has. Its event is written soon afterwards (`PendingEvents`)."""
+        if reply.refusal and job.method == VALIDATE:
+            data = ttrpc.rejection(job.stream, reply.refusal)
+        elif reply.refusal:
+            data = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
+        else:
+            data = ttrpc.answer(job.stream, reply.payload)
+        if not job.claim():
+            return False
+        held = job.method == CREATE and self._decider.validates and not reply.refusal
+        if held:  # before the answer is sent: another thread may read the next request at once
+            self._decider.hold(job.container, reply)
+        try:
+            self._send(PLUGIN, data)
+        except OSError:
+            self._decider.forget(job.container)  # the runtime was asked for nothing
+            raise
+        if not held:
+            self._decider.pending.add(job.container, reply.tell)
+        return True
+
+    def _answer(self, job: Job, make: Callable[[], Any]) -> bool:
+        try:
+            data = ttrpc.answer(job.stream, ttrpc.serialize(make()))
+        except Exception as error:
+            data = ttrpc.refusal(job.stream, ttrpc.UNKNOWN, f"reassert: {describe(error)}")
+        return self._send_once(job, data)
+
+    def _send_once(self, job: Job, data: bytes) -> bool:
+        """Send the answer unless another thread has answered; whether it was sent."""
+        claimed = job.claim()
+        if claimed:
+            self._send(PLUGIN, data)
+        return claimed
+
+    def _configure(self, request: Any) -> Any:
+        self._decider.engine = request.runtime_name
+        self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
+        self._decider.sends_cdi = sends_cdi_devices(request.runtime_name, request.runtime_version)
+        self._runtime = f"{request.runtime_name} {request.runtime_version}"
+        known = validation.is_known_to(request.runtime_name, request.runtime_version, request.NRI_version)
+        self._subscribed = self._decider.validates = known and self._decider.unwanted[self._runtime] < REFUSALS
+        self.on_configure(request.config)
+        checks = "the changes of all plugins are checked" if self._subscribed else "later plugins are not checked"
+        self._registered = f"registered with {self._runtime} as {self._index}-{self._name}; {checks}"
+        self.configured.set()
+        wanted = CREATE_CONTAINER_EVENT | (validation.EVENT if self._subscribed else 0)
+        return messages.get("ConfigureResponse")(events=wanted)
+
+    def _synchronized(self) -> None:
+        """Say that the runtime asks for each container from now on: it creates none until it has this answer."""
+        if not self.connected.is_set():
+            self._report.plugin(CONNECTED, "info", self._registered)
+            self._report.metrics.connected(True)
+            self.connected.set()
+            self.on_connected()
+
+    def _synchronize(self, request: Any) -> Any:
+        """Answer at once, and compare the containers afterwards. A long list comes in several requests."""
+        if not request.more:
+            self._synchronized()
+        self._listed += request.ByteSize()
+        if self._listed <= LIST_LIMIT:
+            self._pods += request.pods
+            self._containers += request.containers
+        elif request.more:
+            self._pods, self._containers = [], []
+        else:
+            self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {LIST_LIMIT}")
+            return messages.get("SynchronizeResponse")()
+        if not request.more:
+            running = (self._pods, self._containers)
+            self._pods, self._containers, self._listed = [], [], 0
+            threading.Thread(target=self._decider.look_at_running, args=running, name="drift", daemon=True).start()
+        return messages.get("SynchronizeResponse")(more=request.more)
+
+    # -- the end
+
+    def _violated(self, message: str) -> None:
+        self._report.metrics.error("violation")
+        self._report.plugin(VIOLATION, "error", message)
+        self._end("", logged=True)
+
+    def _end(self, message: str, logged: bool = False) -> None:
+        """End the connection and write one event. Only the first call has an effect."""
+        if not self._ending.acquire(blocking=False):
+            return
+        if not logged:
+            self._report.plugin(DISCONNECTED, "warning", message)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # before `run` closes it: wakes the reading thread
+        except OSError:
+            pass
+        self._closed.set()

@@ -1,0 +1,97 @@
+"""Where the plugin reports: events as JSON lines to standard output and to the node's event log, and metrics."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import structlog
+
+from hook.core.base.logfile import try_to_append
+from hook.core.base.system import timestamp
+from hook.core.events import SETTINGS, line
+from hook.ops.metrics.prometheus import NoMetrics
+
+ADAPTER = "nri"
+CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
+RELIEVED, UNREAD = "nri.slow", "nri.unread"
+POLICY = "policy.loaded"
+
+ADJUSTMENT = "adjustment"
+"""`verified` of an event about a container for which the plugin saw the adjustment of all plugins."""
+
+DRIFTED = "container.drifted"
+"""A running container differs from the policy. Only the plugin checks running containers; it changes none."""
+
+_BACKLOG = 1000
+"""Lines kept for a standard output that is not read. Further lines are dropped there, but never in the event log."""
+
+_PAUSE = 0.05
+"""Seconds between two writes to standard output."""
+
+
+class Report:
+    """Writes events and holds the metrics. `events`: path of the node's event log."""
+
+    def __init__(self, events: str, metrics: NoMetrics) -> None:
+        self.events = events
+        self.metrics = metrics
+        self._lines: deque[str] = deque()
+        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: line(record))
+        self._log = structlog.wrap_logger(_Lines(self), processors=[renderer])
+        self._closed = False
+        self._printer = threading.Thread(target=self._print, name="log", daemon=True)
+        self._printer.start()
+
+    def container(self, event: dict[str, Any]) -> None:
+        """Write an event about a container (hook.core.events)."""
+        self.line(line(event))  # without structlog, which is slower
+
+    def plugin(self, event: str, level: str, message: str, **more: object) -> None:
+        """Write an event about the plugin itself."""
+        now = timestamp(time.time_ns())
+        self._log.info(event, timestamp=now, adapter=ADAPTER, level=level, message=message, **more)
+
+    def line(self, text: str) -> None:
+        """Write one line to the event log and, in the background, to standard output."""
+        try_to_append(self.events, text, *SETTINGS)
+        if len(self._lines) < _BACKLOG:
+            self._lines.append(text + "\n")
+        else:
+            self.metrics.error("log")
+
+    def _print(self) -> None:
+        """Write lines to standard output, in a thread of its own: a full pipe must not delay a container.
+
+        The thread polls. If it were woken for each line, it would compete with the deciding thread for the interpreter.
+        """
+        while True:
+            time.sleep(_PAUSE)
+            lines = self._lines.copy()
+            if not lines:
+                if self._closed:
+                    return
+                continue
+            try:
+                if sys.stdout:  # None if descriptor 1 was closed when the plugin started
+                    sys.stdout.write("".join(lines))
+                    sys.stdout.flush()
+            except (OSError, ValueError):
+                self.metrics.error("log")
+            for _ in lines:
+                self._lines.popleft()
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Wait up to `seconds` until standard output has taken all lines. No line may come after this call."""
+        self._closed = True
+        self._printer.join(seconds)
+
+
+class _Lines:
+    """The logger that structlog writes to."""
+
+    def __init__(self, report: Report) -> None:
+        self.info = report.line

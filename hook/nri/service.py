@@ -1,0 +1,227 @@
+"""`reassert nri`: stays connected to the runtime's NRI socket, or serves the socket that a runtime started it with."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import os
+import signal
+import socket
+import stat
+import sys
+import time
+from typing import Any
+
+from hook.core.base.errors import Usage, describe
+from hook.core.base.files import make_directory
+from hook.core.base.notifier import Notifier
+from hook.core.base.system import replace_file
+from hook.core.policy.resident import Resident
+from hook.nri.plugin import Plugin
+from hook.nri.report import DISCONNECTED, POLICY, Report
+from hook.nri.validation import Validator
+from hook.ops.metrics.prometheus import NoMetrics
+
+NAME = "reassert"
+INDEX = "10"
+
+FIRST_PAUSE, ABSENT_PAUSE, LONGEST_PAUSE = 0.05, 0.2, 1.0
+"""Seconds between two attempts to connect; at most ABSENT_PAUSE while no runtime listens: such an attempt is cheap.
+
+Pauses are short, since a node on which the plugin is required refuses containers until the plugin is connected again.
+"""
+
+STABLE_AFTER = 1.0
+"""Seconds after which a connection counts as good: when it ends, the pauses start at FIRST_PAUSE again."""
+
+COMPILE_PATIENCE = 25.0
+
+SILENCE = 5.0 + COMPILE_PATIENCE
+"""Seconds without a sign of life after which the plugin is taken for dead, in another program's watchdog."""
+
+_SUN_PATH = 107
+"""The longest path of a socket, in bytes (unix(7))."""
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError."""
+    for name in ("socket", "policy", "store", "events"):
+        if not getattr(chosen, name).startswith("/"):
+            raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
+    index = _checked(chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX), "socket", chosen.socket)
+    given = os.environ.get("NRI_PLUGIN_SOCKET", "")
+    descriptor = _descriptor(given) if given else -1
+    os.chdir("/")
+    sys.setswitchinterval(0.0005)  # the printing thread yields sooner; Python's default is 5 ms
+    metrics: NoMetrics = NoMetrics()
+    if chosen.metrics or chosen.textfile:
+        from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
+
+        metrics = start(chosen, has_plugin=True, unchanged=None)
+    service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, service.stop)
+    gc.freeze()  # what is loaded now, stays: a collection in the middle of a request takes 0.1 ms, and not 40
+    if given:
+        return service.launched(descriptor)
+    return service.connect_for_ever()
+
+
+def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
+    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
+    index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
+    options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
+    service = Service(options, index, Report(chosen.events, metrics), None)
+    atexit.register(service.finish)
+    return service
+
+
+def _checked(index: str, option: str, path: str) -> str:
+    if not (len(index) == 2 and index.isascii() and index.isdigit()):
+        raise Usage(f"--plugin-index takes two digits, not {index!r}")
+    if len(os.fsencode(path)) > _SUN_PATH or not path.startswith("/"):
+        raise Usage(f"--{option} takes an absolute path of at most {_SUN_PATH} bytes, not {path!r}")
+    return index
+
+
+def _descriptor(given: str) -> int:
+    """The socket that a runtime opened for the plugin. Raises Usage."""
+    try:
+        if stat.S_ISSOCK(os.fstat(int(given)).st_mode):
+            return int(given)
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise Usage(
+        f"NRI_PLUGIN_SOCKET={given!r} is not an open socket; a runtime that starts reassert sets this variable to 3"
+    )
+
+
+class Service:
+    """The plugin's process: it manages connections, the policy's source and notifications to systemd."""
+
+    def __init__(self, chosen: argparse.Namespace, index: str, report: Report, notifier: Notifier | None) -> None:
+        """`notifier`: None where the plugin is a part of another program."""
+        self._chosen = chosen
+        self._index = index
+        self._report = report
+        self._decider = Validator(Resident(chosen.policy, chosen.store), report)
+        self._notifier = notifier
+        self._plugin: Plugin | None = None
+        self._seen = time.monotonic()
+
+    def connected(self) -> bool:
+        """Returns whether a runtime asks the plugin about each container."""
+        plugin = self._plugin
+        return plugin is not None and plugin.connected.is_set()
+
+    def healthy(self) -> bool:
+        """Returns whether the plugin can read requests, or tries to connect."""
+        return time.monotonic() - self._seen < SILENCE
+
+    def _tick(self, healthy: Any) -> None:
+        if healthy:
+            self._seen = time.monotonic()
+        resident = self._decider.resident
+        policy = resident.get(0)  # compiles an edit in the background, so that no container has to wait
+        self._report.metrics.policy(policy, resident.loaded_at)
+        if self._notifier:
+            self._notifier.tick(healthy)
+
+    def stop(self, *_: object) -> None:
+        """Ends the process, as the handler of a signal."""
+        if self._notifier:
+            self._notifier.say("STOPPING=1")
+        self.finish()
+        os._exit(0)
+
+    def finish(self) -> None:
+        """Write the events that were not written yet. Waits for that at most two seconds."""
+        self._decider.tell_all(1.0)
+        self._report.close()
+
+    def launched(self, descriptor: int) -> int:
+        """Serve the socket that the runtime opened for the plugin, until the runtime closes it."""
+        name = os.environ.get("NRI_PLUGIN_NAME", NAME)
+        os.set_inheritable(descriptor, False)
+        with socket.socket(fileno=descriptor) as connection:
+            self._serve(connection, name)
+        self._report.close()
+        return 0
+
+    def connect_for_ever(self) -> int:
+        """Connect and serve; connect again whenever the connection ends."""
+        self._load_policy()
+        pause, silent = FIRST_PAUSE, ""
+        while True:
+            connection = None
+            try:
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.connect(self._chosen.socket)
+            except OSError as error:
+                if connection:
+                    connection.close()
+                if describe(error) != silent:  # one event, not one for each attempt
+                    silent = describe(error)
+                    self._report.metrics.error("connection")
+                    self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
+                self._tick(True)
+                pause = min(pause, ABSENT_PAUSE)
+                time.sleep(pause)
+                pause *= 2
+                continue
+            began = time.monotonic()
+            if self._serve(connection, NAME):
+                silent = ""
+                if time.monotonic() - began > STABLE_AFTER:
+                    pause = FIRST_PAUSE
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _serve(self, connection: socket.socket, name: str) -> bool:
+        """Serve one connection; returns whether the runtime configured the plugin."""
+        self._plugin = plugin = Plugin(connection, self._decider, name, self._index)
+        plugin.on_configure = self._configured
+        plugin.on_connected = self._ready
+        plugin.on_tick = self._tick
+        plugin.run()
+        self._plugin = None
+        return plugin.configured.is_set()
+
+    def _configured(self, text: str) -> None:
+        """Apply the runtime's configuration. `text`: a policy from its configuration directory, or ""."""
+        if text.strip():
+            path = f"{self._chosen.store}/nri-{self._index}.yaml"
+            self._keep(path, text.encode())
+            if self._decider.resident.source != path:
+                self._decider.resident = Resident(path, self._chosen.store)
+        elif self._decider.resident.source != self._chosen.policy:
+            self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
+        self._load_policy(1.0)
+
+    def _ready(self) -> None:
+        if self._notifier:
+            self._notifier.ready()
+
+    def _keep(self, path: str, text: bytes) -> None:
+        """Write the runtime's policy to a file in the store: it is checked, compiled and held back like any other."""
+        make_directory(self._chosen.store, 0o700)
+        try:
+            with open(path, "rb") as file:
+                if file.read() == text:
+                    return
+        except OSError:
+            pass
+        replace_file(path, text)
+
+    def _load_policy(self, patience: float = COMPILE_PATIENCE) -> None:
+        resident = self._decider.resident
+        policy = resident.get(patience)
+        self._report.metrics.policy(policy, resident.loaded_at)
+        problem = policy.missing or policy.warning
+        self._report.plugin(
+            POLICY,
+            "error" if policy.missing else "warning" if problem else "info",
+            problem or "the policy is in force",
+            policy={"path": policy.path, "sha256": policy.fingerprint},
+        )

@@ -1,0 +1,210 @@
+"""ttrpc, containerd's gRPC without HTTP/2: messages on a byte stream. No I/O here.
+
+A message is its length, its stream id (u32 each, big-endian), its type and flags (u8 each), then a protobuf message
+(containerd/ttrpc, PROTOCOL.md). Only unary calls are implemented: NRI uses no others.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from hook.core.base.text import message
+from hook.nri import messages
+from hook.nri.mux import PLUGIN, RUNTIME, Demux, Violation
+
+REQUEST, RESPONSE = 1, 2
+UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
+"""gRPC status codes."""
+
+MESSAGE_LIMIT = 4 * 1024 * 1024
+"""Bytes of the largest message that is read whole (ttrpc, messageLengthMax)."""
+
+SKIP_LIMIT = 64 * 1024 * 1024
+"""Bytes of the largest message of which the plugin reads only the head. containerd 1.7 sends more than ttrpc allows
+for a container with much env and for many containers. Disconnecting there would let a pod author switch enforcement
+off."""
+
+_HEAD = 1024
+"""Bytes of the head: a request's service and method come first and fit into it."""
+
+ANSWER_LIMIT = 512 * 1024
+"""Bytes of the largest answer: a runtime queues 256 frames of a connection and closes it if there are more."""
+
+_HEADER = struct.Struct(">IIBB")
+_WHOLE = struct.Struct(">IIIIBB")
+"""The header of a frame, and of a message at its start."""
+
+_Request: Any = messages.get("Request")
+_Response: Any = messages.get("Response")
+_PAYLOAD: int = _Response.DESCRIPTOR.fields_by_name["payload"].number
+
+
+class Message(NamedTuple):
+    """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type.
+
+    `skipped`: 0, or the size of a message beyond MESSAGE_LIMIT; `payload` holds only its head then.
+    """
+
+    stream: int
+    kind: int
+    payload: bytes
+    skipped: int = 0
+
+
+class Assembler:
+    """Joins a stream's payloads, which may end anywhere in a message, into whole messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._skipping: Message | None = None
+        self._left = 0
+
+    def is_cut(self) -> bool:
+        """Whether the bytes so far end inside a message."""
+        return bool(self._rest or self._skipping)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that these bytes complete. Raises Violation."""
+        rest = self._rest
+        rest += data
+        complete = []
+        at = 0
+        while True:
+            if self._skipping:
+                step = min(self._left, len(rest) - at)
+                at += step
+                self._left -= step
+                if self._left:
+                    break
+                complete.append(self._skipping)
+                self._skipping = None
+            if len(rest) - at < _HEADER.size:
+                break
+            size, stream, kind, _ = _HEADER.unpack_from(rest, at)
+            if size > SKIP_LIMIT:
+                raise Violation(f"a message of {size} bytes; the limit is {SKIP_LIMIT}")
+            if kind not in (REQUEST, RESPONSE):
+                raise Violation(f"a message of type {kind}")
+            wanted = size if size <= MESSAGE_LIMIT else _HEAD
+            end = at + _HEADER.size + wanted
+            if end > len(rest):
+                break
+            message = Message(stream, kind, bytes(rest[at + _HEADER.size : end]))
+            at = end
+            if wanted == size:
+                complete.append(message)
+            else:
+                self._skipping, self._left = message._replace(skipped=size), size - wanted
+        del rest[:at]
+        return complete
+
+
+class Streams:
+    """The messages in the bytes that come from a socket, of the streams that the plugin knows."""
+
+    def __init__(self) -> None:
+        self._demux = Demux()
+        self._assemblers = {PLUGIN: Assembler(), RUNTIME: Assembler()}
+        self._cut = False
+
+    def feed(self, data: bytes) -> list[tuple[int, Message]]:
+        """The messages that these bytes complete, each with its stream. Raises Violation."""
+        if not self._cut and len(data) >= _WHOLE.size:  # as almost always, one message in one frame
+            stream, length, size, number, kind, _ = _WHOLE.unpack_from(data)
+            fits = length - _HEADER.size == size == len(data) - _WHOLE.size and size <= MESSAGE_LIMIT
+            if fits and stream == PLUGIN and kind == REQUEST:
+                return [(stream, Message(number, kind, data[_WHOLE.size :]))]
+        complete = []
+        for stream, payload in self._demux.feed(data):
+            assembler = self._assemblers.get(stream)
+            if assembler is not None:  # frames of other streams are ignored, as the runtime does
+                complete += [(stream, message) for message in assembler.feed(payload)]
+        self._cut = self._demux.is_cut() or any(assembler.is_cut() for assembler in self._assemblers.values())
+        return complete
+
+
+def parse(kind: Any, data: bytes) -> Any:
+    """A protobuf message of the class `kind`. Raises Violation if the bytes do not decode."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Violation(f"{len(data)} bytes do not decode as {kind.DESCRIPTOR.name}") from None
+
+
+def read_request(message: Message) -> Any:
+    """Returns the Request in a message; for a skipped message, only its service and method. Raises Violation."""
+    if message.kind != REQUEST or message.stream % 2 == 0:
+        raise Violation(f"a message of type {message.kind} on stream {message.stream}; expected a request")
+    return parse(_Request, _head(message.payload) if message.skipped else message.payload)
+
+
+def _head(payload: bytes) -> bytes:
+    """The encoded service and method of a Request, each shorter than 128 bytes. Raises Violation."""
+    at = 0
+    for tag in (0x0A, 0x12):
+        if payload[at] != tag or payload[at + 1] > 127:
+            raise Violation(f"a message above {MESSAGE_LIMIT} bytes is not a request")
+        at += 2 + payload[at + 1]
+    return payload[:at]
+
+
+def read_response(message: Message) -> Any:
+    """The Response in a message. Raises Violation."""
+    if message.kind != RESPONSE:
+        raise Violation(f"a message of type {message.kind}; expected a response")
+    return parse(_Response, message.payload)
+
+
+def _encode(stream: int, kind: int, payload: bytes) -> bytes:
+    return _HEADER.pack(len(payload), stream, kind, 0) + payload
+
+
+def call(stream: int, service: str, method: str, argument: Any) -> bytes:
+    """An encoded request."""
+    request = _Request(service=service, method=method, payload=argument.SerializeToString())
+    return _encode(stream, REQUEST, request.SerializeToString())
+
+
+def serialize(result: Any) -> bytes:
+    """Returns the bytes of a result, for `answer`. Raises Violation above ANSWER_LIMIT."""
+    return bounded(result.SerializeToString())
+
+
+def bounded(payload: bytes) -> bytes:
+    """The bytes of a result, if a runtime accepts so many. Raises Violation above ANSWER_LIMIT."""
+    if len(payload) > ANSWER_LIMIT:
+        raise Violation(f"an answer of {len(payload)} bytes; the limit is {ANSWER_LIMIT}")
+    return payload
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A field of a protobuf message that holds bytes or an encoded message: its tag, its length, the data."""
+    tag, size = number << 3 | 2, len(data)
+    if size < 1 << 14:
+        return bytes((tag, size) if size < 1 << 7 else (tag, size & 127 | 128, size >> 7)) + data
+    head = bytearray((tag,))
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes((*head, size)) + data
+
+
+def answer(stream: int, payload: bytes) -> bytes:
+    """The encoded response to a request, with the serialized result."""
+    return _encode(stream, RESPONSE, field(_PAYLOAD, payload) if payload else b"")
+
+
+def refusal(stream: int, code: int, text: str) -> bytes:
+    """The encoded response to a request that failed. Users of the runtime may read the text in a terminal."""
+    status = messages.get("Status")(code=code, message=message(text))
+    return _encode(stream, RESPONSE, _Response(status=status).SerializeToString())
+
+
+def rejection(stream: int, text: str) -> bytes:
+    """The encoded response that rejects an adjustment. Users of the runtime may read the text in a terminal."""
+    return answer(
+        stream, serialize(messages.get("ValidateContainerAdjustmentResponse")(reject=True, reason=message(text)))
+    )

@@ -1,0 +1,352 @@
+"""The check of what all NRI plugins together ask for (ValidateContainerAdjustment, NRI 0.10 and later).
+
+The runtime shows the container as it was before all plugins, and the merged adjustment with the plugin that owns each
+part. The result of that adjustment is computed here and compared with the policy like any container. The rules are
+those of `hook.nri.adjust`; the steps come in the runtime's order (containerd/nri,
+pkg/runtime-tools/generate): annotations, env, CDI devices, devices, mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from hook.core.base.compare import clean
+from hook.core.base.errors import Undecided, named
+from hook.core.container.cdi import DIRECTORIES, edits_of_devices, items
+from hook.core.container.identity import Identity
+from hook.core.decide import NOWHERE, Done
+from hook.core.plan import Container, Plan
+from hook.core.policy.resident import Resident
+from hook.core.reserve import Edit, Reason
+from hook.core.reserve.env import SetEnv
+from hook.core.reserve.exclusive import Drop, DropMount
+from hook.core.reserve.mounts import PlaceMount
+from hook.nri.adjust import in_order, mount_leftovers, own_parts
+from hook.nri.asked import Asked
+from hook.nri.creation import Decider, Reply, version_at_least
+from hook.nri.report import Report
+
+EVENT = 1 << (14 - 1)
+"""VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""
+
+_ANNOTATIONS, _MOUNTS, _DEVICES, _CDI_DEVICES, _ENV = 1, 2, 4, 5, 6
+"""Numbers of the fields that plugins own (NRI's enum Field)."""
+
+_FIELDS = {"annotation": _ANNOTATIONS, "mount": _MOUNTS, "device": _DEVICES, "env": _ENV}
+
+
+def is_known_to(engine: str, version: str, nri_version: str) -> bool:
+    """Whether a runtime asks plugins to validate: NRI 0.10 is in containerd 2.2 and CRI-O 1.34.
+
+    `nri_version`: the version of NRI that the runtime says it has, which it does from 0.12 on; else "".
+    """
+    if nri_version:
+        return True
+    return version_at_least(engine, version, {"containerd": (2, 2), "cri-o": (1, 34)})
+
+
+class Held(NamedTuple):
+    """A reply that was sent, and whose event waits for the runtime's question about all plugins. `since`: monotonic."""
+
+    reply: Reply
+    since: float
+
+
+class Validator(Decider):
+    """Decides for one runtime, and again about the adjustment of all plugins where the runtime asks for that.
+
+    `validates`: whether it does. The event about a container is then written after that question. `unwanted`: how many
+    connections in a row a runtime ended right after the plugin subscribed to that question.
+    """
+
+    def __init__(self, resident: Resident, report: Report) -> None:
+        super().__init__(resident, report)
+        self.validates = False
+        self.unwanted: Counter[str] = Counter()
+        self._held: dict[str, Held] = {}
+
+    def validate(self, request: Any) -> Reply:
+        """The decision about what all plugins together ask for. It refuses what leaves the reserved state.
+
+        The event that is held stays until there is a decision: where that takes too long, `too_late` writes it.
+        """
+        held = self._held.get(request.container.id)
+        first = held.reply.verdict if held else None
+        if held and first and first.plan is None:  # `failurePolicy` let it start undecided
+            self.forget(request.container.id)
+            return Reply(b"", "", held.reply.tell)
+        case = self._case(request.container.id)
+        case.tries = False  # the first event has it
+        known = {(edit.kind, edit.name) for edit in first.plan.edits} if first and first.plan else set()
+        is_new = False
+
+        def read() -> tuple[Identity, Asked]:
+            case.who = self.identify(request.pod, request.container)
+            case.reads_node = bool(request.adjust.CDI_devices)
+            merged = Merged(request)
+            case.reads_node = False
+            return case.who, merged
+
+        def act(decided: Plan, merged: Merged) -> Done:
+            nonlocal is_new
+            if merged.problem and any(match.applies for match in decided.matches):
+                raise Undecided(merged.problem)
+            wrong = edits_left(decided, case.container)
+            audit = decided.audit_only()  # then nothing was corrected, and the first event names it
+            said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
+            reasons = {str(each) for each in first.reasons} if first else set()
+            is_new = bool(said) or any(str(each) not in reasons for each in decided.reasons())
+            denials = [_reason(edit, case.container, merged.owners) for edit in said]
+            return Done(NOWHERE, denials, wrong)
+
+        verdict = self._settle(case, read, act)
+        again = self._reply(case, verdict)
+        held = self._held.pop(request.container.id, None)
+        if again.refusal or is_new:
+            return again
+        if held:
+            return again._replace(tell=lambda: self._tell_both(held.reply, again))
+        return again if verdict.plan is None else again._replace(tell=_say_nothing)
+
+    @staticmethod
+    def _tell_both(first: Reply, again: Reply) -> None:
+        """Write the event that was held; and the error, if the runtime's question could not be answered."""
+        decided = again.verdict is not None and again.verdict.plan is not None
+        first.tell(checked=decided)
+        if not decided:
+            again.tell()
+
+    def hold(self, container_id: str, reply: Reply) -> None:
+        """Keep the event about a container until `validate`, and write those that wait for another container.
+
+        The runtime asks about one container at a time, and not again if another plugin refused the container.
+        """
+        self._release()
+        self._held[container_id] = Held(reply, time.monotonic())
+        self.pending.add(container_id, reply.event)
+
+    def forget(self, container_id: str) -> None:
+        """Drop the event about a container that is held."""
+        self._held.pop(container_id, None)
+
+    def _release(self, age: float = 0.0) -> bool:
+        """Let the events that were held for `age` seconds be written; whether there are any."""
+        now, released = time.monotonic(), False
+        for container_id, held in list(self._held.items()):
+            if now - held.since >= age and self._held.pop(container_id, None) is not None:
+                self.pending.add(container_id, held.reply.tell)
+                released = True
+        return released
+
+    def tell_held(self, age: float) -> None:
+        """Write the events that were held for `age` seconds, in a thread of its own."""
+        if self._release(age):
+            threading.Thread(target=self.pending.write, name="held", daemon=True).start()
+
+    def tell_all(self, wait: float) -> None:
+        """The same for every event. `wait`: for how many seconds at most to wait for it."""
+        self._release(0.0)
+        with suppress(RuntimeError):  # no thread can be started: the one that reads requests writes them
+            threading.Thread(target=self.pending.write, name="held", daemon=True).start()
+        self.pending.wait(wait)
+
+    def too_late(self, container_id: str) -> Reply:
+        """As for a container that is being created. An event that was held is written too if the container starts."""
+        reply = super().too_late(container_id)
+        held = self._held.pop(container_id, None)
+        if held and not reply.refusal:
+            return reply._replace(tell=lambda: self._tell_both(held.reply, reply))
+        return reply
+
+
+def _say_nothing() -> None:
+    """There is no event about a container that is as the policy wants it."""
+
+
+class _Keyed:
+    """A list of objects, of which the first one with a key can be removed without a search in all of them."""
+
+    def __init__(self, objects: list[dict[str, object]], key: str) -> None:
+        self._objects: list[dict[str, object] | None] = []
+        self._places: dict[str, deque[int]] = {}
+        for each in objects:
+            self.add(str(each[key]), each)
+
+    def add(self, key: str, each: dict[str, object]) -> None:
+        """Append an object."""
+        self._places.setdefault(key, deque()).append(len(self._objects))
+        self._objects.append(each)
+
+    def remove(self, key: str) -> None:
+        """Remove the first object with a key, and no other."""
+        places = self._places.get(key)
+        if places:
+            self._objects[places.popleft()] = None
+
+    def objects(self) -> list[dict[str, object]]:
+        """The objects that are left."""
+        return [each for each in self._objects if each is not None]
+
+
+class Merged(Asked):
+    """What a container would start with after the merged adjustment. Raises Unacceptable, TooLarge.
+
+    `owners`: by kind and name, the plugin that asked for it. `problem`: why the result is not known, or "".
+    """
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request.pod, request.container)
+        adjust = request.adjust
+        self.mounts = list(self.mounts)
+        self.owners: dict[tuple[str, str], str] = {}
+        self._owned = {
+            field.key: field.value.owners
+            for container in request.owners.owners
+            if container.key == request.container.id
+            for field in container.value.compound
+        }
+        for kind, number in _FIELDS.items():
+            for name, owner in self._owned.get(number, {}).items():
+                self.owners[kind, _path(name) if kind in ("mount", "device") else name] = _plugin(owner)
+        self._devices, self._mounts = _Keyed(self.devices, "path"), _Keyed(self.mounts, "destination")
+        self._annotate({key: adjust.annotations[key] for key in adjust.annotations})
+        self.env = _env(self.env, {entry.key: entry.value for entry in adjust.env})
+        self.problem = ""
+        if adjust.CDI_devices:
+            try:
+                self._inject([device.name for device in adjust.CDI_devices])
+            except Undecided as error:
+                self.problem = str(error)
+        for device in adjust.linux.devices:
+            self._place(device.path, device.type, device.major, device.minor, "rwm" if device.type == "b" else "rw")
+        for mount in adjust.mounts:
+            destination = mount.destination.removeprefix("-")
+            self._mounts.remove(destination)
+            if destination == mount.destination:
+                self._mounts.add(
+                    destination,
+                    {
+                        "destination": destination,
+                        "type": mount.type,
+                        "source": mount.source,
+                        "options": mount.options[:],
+                    },
+                )
+        self.devices, self.mounts = self._devices.objects(), self._mounts.objects()
+        if adjust.mounts:
+            self.mounts = in_order(self.mounts)
+        self.check(adjust.args[:], self.mounts)
+
+    def _annotate(self, asked: dict[str, str]) -> None:
+        """Removals first: of a key that is removed and set, the runtime may make either, in no fixed order."""
+        for key in asked:
+            if key.startswith("-"):
+                self.annotations.pop(key[1:], None)
+        self.annotations.update((key, value) for key, value in asked.items() if not key.startswith("-"))
+
+    def _place(self, path: str, kind: str, major: int, minor: int, access: str) -> None:
+        path, removed = path.removeprefix("-"), path.startswith("-")
+        self._devices.remove(path)
+        if not removed:
+            node: dict[str, object] = {"type": kind, "major": major, "minor": minor}
+            self._devices.add(path, {"path": path, **node})
+            self.device_rules.append({"allow": True, **node, "access": access})
+
+    def _inject(self, names: list[str]) -> None:
+        """Make the edits of the CDI devices that plugins asked for. Raises Undecided.
+
+        Env is appended. Versions of CDI that replace a value in place give the container one of the same values.
+        """
+        asked = self._owned.get(_CDI_DEVICES, {})
+        found = edits_of_devices(names)
+        unknown = [name for name in names if name not in [of for of, _ in found]]
+        if unknown:
+            where = " or ".join(DIRECTORIES)
+            raise Undecided(f"CDI device {named(unknown[0])}, which an NRI plugin injects, is in no spec in {where}")
+        for name, edits in found:
+            owner = f"CDI device {name}, which {_plugin(asked.get(name, ''))} injected"
+            for entry in items(edits, "env", str):
+                self.env.append(entry)
+                self.owners["env", entry.partition("=")[0]] = owner
+            for node in items(edits, "deviceNodes", dict):
+                self._inject_node(node, owner)
+            for mount in items(edits, "mounts", dict):
+                destination, options = str(mount.get("containerPath")), mount.get("options")
+                self._mounts.remove(destination)
+                self._mounts.add(
+                    destination,
+                    {
+                        "destination": destination,
+                        "type": str(mount.get("type") or ""),
+                        "source": str(mount.get("hostPath")),
+                        "options": [str(option) for option in options] if isinstance(options, list) else [],
+                    },
+                )
+                self.owners["mount", _path(destination)] = owner
+
+    def _inject_node(self, node: dict[str, Any], owner: str) -> None:
+        path = str(node.get("path"))
+        kind, major, minor = node.get("type"), node.get("major"), node.get("minor")
+        if not kind or not major:  # the runtime looks at the node's own
+            try:
+                status = os.stat(str(node.get("hostPath") or path))
+            except OSError:
+                return  # the runtime refuses the container
+            kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
+            major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+        self._place(path, str(kind), int(major or 0), int(minor or 0), str(node.get("permissions") or "rwm"))
+        self.owners["device", _path(path)] = owner
+
+
+def edits_left(plan: Plan, container: Container) -> list[Edit]:
+    """The edits of a plan for the merged result that NRI's order and spelling do not explain."""
+    return [edit for edit in plan.edits if not _holds(edit, container)]
+
+
+def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]) -> Reason:
+    """Why the container is refused: what is wrong after all plugins, and which of them asked for it."""
+    names = {edit.name}
+    if isinstance(edit, PlaceMount):
+        names.update(map(clean, mount_leftovers(edit, container.mounts, own_parts(edit, container))))
+    kind = "mount" if isinstance(edit, DropMount) else edit.kind
+    found = sorted({named(owners[kind, name], 256) for name in names if (kind, name) in owners})
+    by = f", because of {' and '.join(found)}" if found else ""
+    wrong = edit.conflict() if isinstance(edit, Drop) else f"{edit.kind} {named(edit.name)} is not as reserved"
+    return Reason(edit.rule, edit.kind, f"{wrong} after the changes of all NRI plugins{by}")
+
+
+def _holds(edit: Edit, container: Container) -> bool:
+    if isinstance(edit, PlaceMount):
+        return not mount_leftovers(edit, container.mounts, own_parts(edit, container))
+    return isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}
+
+
+def _env(env: list[str], asked: dict[str, str]) -> list[str]:
+    """process.env after the adjustment: the first entry of a name is replaced, then the last entry of each name counts.
+
+    Without any adjustment of env it stays as it is, with entries that occur twice or have no `=`.
+    """
+    if not asked:
+        return env
+    final: dict[str, str] = {}
+    for entry in env:
+        name, equals, value = entry.partition("=")
+        if equals and name:
+            final[name] = asked.pop(name, value)
+    final.update((name, value) for name, value in asked.items() if not name.startswith("-"))
+    return [f"{name}={value}" for name, value in final.items()]
+
+
+def _path(text: str) -> str:
+    return clean(text) if text.startswith("/") else text
+
+
+def _plugin(owner: str) -> str:
+    """A plugin, in words; NRI marks one that removed what it owns by a leading `-`."""
+    return f"plugin {owner.removeprefix('-') or 'unknown'}"

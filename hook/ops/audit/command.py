@@ -1,0 +1,116 @@
+"""`reassert audit`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from hook.core.base.errors import ReassertError, Usage
+from hook.core.base.terminal import table
+from hook.core.base.text import printable
+from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, Finding, audit
+from hook.ops.audit.inventory import chosen, running
+from hook.ops.audit.why import look
+from hook.ops.policy.command import add_policy_options
+
+_WIDTH = 30
+_SECONDS = 10.0
+_SHOWN = 3
+"""Differences of a container that the table shows where no container was named: with `trust`, one can have 30."""
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `reassert audit` to the parser."""
+    parser.add_argument("container", nargs="*", metavar="CONTAINER", help="only these: an id, its beginning, or a name")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=_SECONDS,
+        metavar="SECONDS",
+        help=f"repeat, so many seconds after the last round (default: {_SECONDS:.0f}), until it is interrupted",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="with --watch, json is one line a round"
+    )
+    add_policy_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Audit once or again and again. Returns the exit status of the last round."""
+    if options.watch is not None and options.watch < 0:
+        raise Usage("--watch takes a number of seconds from 0 on")
+    while True:
+        try:
+            there = running()
+            if options.container:
+                there = [chosen(word, there) for word in dict.fromkeys(options.container)]
+        except ReassertError as error:
+            print(printable(f"reassert: {error}"), file=sys.stderr)
+            return NOT_ALL_SEEN  # 1 would mean that a container differs
+        found = audit(look(os.path.abspath(options.policy), options.store), there, progress())
+        if options.output == "json":
+            print(json.dumps(found.as_dict(), indent=None if options.watch is not None else 2), flush=True)
+        else:
+            if options.watch is not None and sys.stdout.isatty():
+                print("\x1b[H\x1b[2J", end="")
+            print(as_table(found, None if options.container else _SHOWN), flush=True)
+        if options.watch is None:
+            return found.exit_status()
+        time.sleep(options.watch)
+
+
+def progress() -> Callable[[int, int], None]:
+    """A function that draws a progress bar on standard error; on a terminal only, from half a second on."""
+    if not sys.stderr.isatty():
+        return lambda done, count: None
+    started, drawn = time.monotonic(), 0.0
+
+    def draw(done: int, count: int) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if done == count and drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        elif now - started > 0.5 and now - drawn > 0.05:
+            drawn = now
+            bar = "#" * (_WIDTH * done // count)
+            print(f"\r[{bar:.<{_WIDTH}}] {done} of {count} containers", end="", file=sys.stderr, flush=True)
+
+    return draw
+
+
+def as_table(found: Audit, limit: int | None = None) -> str:
+    """One line for each difference and for each container that is exempt or could not be seen; then the numbers.
+
+    `limit`: of the differences of one container; all if it is None.
+    """
+    rows = [row for finding in found.findings for row in _some(_rows(finding), finding, limit)]
+    counts = found.counts()
+    numbers = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    policy = found.round.policy
+    remarks = [f"{len(found.findings)} containers: {numbers or 'none'}. Policy {policy.path} ({policy.mode})"]
+    if policy.warning or policy.missing:
+        remarks.insert(0, f"! {policy.warning or 'no policy: ' + policy.missing}")
+    lines = [table(rows, ["STATE", "CONTAINER", "ID", "ENGINE", "WHAT", "WHY"]), ""] if rows else []
+    return "\n".join([*lines, *map(printable, remarks)])
+
+
+def _rows(finding: Finding) -> list[list[str]]:
+    about = [finding.state, finding.title, finding.id[:12], finding.engine or "-"]
+    if finding.state in (EXEMPT, UNKNOWN):
+        return [[*about, finding.because, finding.line]]
+    if finding.state == IN_POLICY:
+        return []
+    return [[*about, f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why] for d in finding.differences]
+
+
+def _some(rows: list[list[str]], finding: Finding, limit: int | None) -> list[list[str]]:
+    if limit is None or len(rows) <= limit + 1:
+        return rows
+    more = f"and {len(rows) - limit} more: reassert audit {finding.id[:12]}"
+    return [*rows[:limit], [*rows[0][:4], more, ""]]

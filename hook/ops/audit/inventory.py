@@ -1,0 +1,297 @@
+"""The containers that run on this node, found without asking any engine.
+
+| source | containers of |
+|---|---|
+| state directories of runc, crun and youki | containerd, CRI-O, docker, podman, k3s, RKE2, runtimes called by hand |
+| bundles of containerd's shims, with `init.pid` | the same with another `--root`; without that file unknown (kata) |
+| first processes in /proc whose cgroup is a container's | others; nothing but the id is known of them |
+
+Not found: containers that a container starts itself (docker in docker), which are that container's own. Rootless
+containers of users are not looked for: a user owns their records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from glob import glob
+from typing import Any
+
+from hook.core.base.errors import ReassertError, describe
+from hook.core.base.system import read_file
+from hook.core.container.identity import Identity, identify
+from hook.core.container.runtime_records import record_in
+from hook.core.container.spec import LIMIT, Spec
+from hook.ops.audit.names import names_of
+from hook.ops.audit.process import Gone, Process, when
+
+STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
+"""Directories with a directory for each container of a runtime."""
+
+BUNDLES = (
+    "/run/containerd/io.containerd.runtime.v2.task/*/*",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/*/*",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*",
+)
+"""Bundles of containerd's shims. `init.pid` in one has the number of the container's first process."""
+
+_CREATING = 30.0
+"""Seconds after which a bundle without a process is that of a container that runs elsewhere, and not a new one."""
+
+_CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+"""The part of a cgroup's path that engines make of a container's id."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A container that runs. `pid`, `started`: of its first process; `started` in clock ticks since the boot.
+
+    `bundle`: "" if it is not known. `state`: the runtime's directory for it, "" if unknown. `created`: seconds since
+    the epoch. `config`: the path of its config.json, `identity`: what that says; "" and None if it cannot be read, and
+    then `problem` says why.
+    """
+
+    id: str
+    pid: int
+    started: int
+    bundle: str
+    state: str
+    created: float
+    name: str = ""
+    config: str = ""
+    identity: Identity | None = field(default=None, compare=False)
+    problem: str = ""
+
+    def spec(self) -> Spec:
+        """Its config.json. It is read again each time: a pod can make it large. Raises ReassertError, OSError."""
+        return Spec(read_file(self.config, LIMIT), self.config)
+
+    @property
+    def engine(self) -> str:
+        """The engine, "" if nothing shows it."""
+        engine = self.identity.engine if self.identity else ""
+        return engine if engine not in ("", "ambiguous") else "docker" if f"/moby/{self.id}" in self.bundle else ""
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace, "" if it is none of a pod or unknown."""
+        return (self.identity.namespace if self.identity else "") or ""
+
+    @property
+    def pod(self) -> str:
+        """The pod's name, "" if it is none of a pod or unknown."""
+        return (self.identity.pod if self.identity else "") or ""
+
+    @property
+    def title(self) -> str:
+        """Its name in Kubernetes' form, else the engine's name for it, else its id."""
+        who = self.identity
+        if who and who.kubernetes and (who.namespace or who.pod or who.container):
+            return str(who)
+        return self.name or self.id
+
+
+def running(ids: Iterable[str] | None = None) -> list[Running]:
+    """Every container that runs, in the order of their ids; only those with one of `ids`, if given.
+
+    Needs root: raises ReassertError without.
+    """
+    if os.geteuid() != 0:
+        raise ReassertError("only root can look into containers: run this with sudo")
+    wanted = None if ids is None else set(ids)
+    found: dict[tuple[str, int], Running] = {}
+    names = names_of() if wanted is None else {}
+    recorded: set[str] = set()
+    for directory in _states(wanted):
+        recorded.add(directory.rpartition("/")[2])
+        container = from_state(directory, names)
+        if container:
+            found[container.id, container.pid] = container
+    for container in _of_bundles(wanted, recorded, names):
+        found[container.id, container.pid] = container
+        recorded.add(container.id)
+    if wanted is None:
+        pids = {container.pid for container in found.values()}
+        found.update({(container.id, container.pid): container for container in _of_processes(pids, recorded, names)})
+    return sorted(
+        found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
+    )
+
+
+def _states(wanted: set[str] | None) -> Iterator[str]:
+    for pattern in STATES:
+        for root in sorted(glob(pattern)):
+            try:
+                inside = os.listdir(root)
+            except OSError:
+                continue
+            yield from (f"{root}/{name}" for name in inside if wanted is None or name in wanted)
+
+
+def from_state(directory: str, names: dict[str, str] | None = None) -> Running | None:
+    """The container of a runtime's state directory; None if it does not run, or is not started yet."""
+    container_id = directory.rpartition("/")[2]
+    try:
+        record, bundle = record_in(directory)
+        pid, started = _process(record)
+        if pid <= 0 or os.path.lexists(f"{directory}/exec.fifo"):  # stopped, or created and not started
+            return None
+        with Process(pid, started) as process:
+            created = _time(record.get("created")) or when(process.started)
+            return _described(container_id, process, bundle, directory, created, names or {})
+    except Gone:
+        return None
+    except (ReassertError, OSError) as error:
+        return Running(container_id, 0, 0, "", directory, 0.0, problem=f"{directory}: {describe(error)}")
+
+
+def _described(
+    container_id: str, process: Process, bundle: str, state: str, created: float, names: dict[str, str]
+) -> Running:
+    """The container with what its config.json says."""
+    identity = None
+    path, problem = f"{bundle.rstrip('/')}/config.json", ""
+    try:
+        identity = identify(Spec(read_file(path, LIMIT), path))
+    except (ReassertError, OSError) as error:
+        path, problem = "", describe(error)
+    about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
+    return Running(*about, path, identity, problem)
+
+
+def _process(record: dict[str, Any]) -> tuple[int, int]:
+    """The first process and its start time, 0 if unknown, of runc's state.json or crun's status."""
+    pid = record.get("init_process_pid", record.get("pid"))
+    started = record.get("init_process_start", record.get("process-start-time"))
+    return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
+
+
+def _time(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
+    """Containers of containerd that no known state directory has. `recorded`: ids that one has, also of no process."""
+    for pattern in BUNDLES:
+        for bundle in sorted(glob(pattern)):
+            container_id = bundle.rpartition("/")[2]
+            if container_id in recorded or (wanted is not None and container_id not in wanted):
+                continue
+            try:
+                with Process(int(read_file(f"{bundle}/init.pid", 64))) as process:
+                    if any(container_id in group for group in process.cgroups()):
+                        yield _described(container_id, process, bundle, "", when(process.started), names)
+            except FileNotFoundError:
+                if _age(f"{bundle}/config.json") > _CREATING:
+                    problem = "its runtime keeps no record that shows a process (kata?)"
+                    yield Running(container_id, 0, 0, bundle, "", 0.0, names.get(container_id, ""), problem=problem)
+            except (ReassertError, OSError, ValueError):
+                continue
+
+
+def _age(path: str) -> float:
+    """Seconds since a file was changed; -1 if there is none."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return -1.0
+
+
+def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
+    """First processes in /proc whose cgroup has a container's id, and that belong to no known container.
+
+    A process whose parent is in the same mount namespace is not the first one. The cgroup's first such part counts:
+    a container can make cgroups below its own and name them as it likes, and what it starts there is its own.
+    """
+    namespaces, containers = _of_known(known)
+    containers |= recorded
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if pid in known:
+            continue
+        try:
+            with Process(pid) as process:
+                namespace = process.mount_namespace()
+                if namespace in namespaces:
+                    continue
+                container_id = _id_in(process.cgroups())
+                if not container_id or container_id in containers or not _is_first(process, namespace, container_id):
+                    continue
+                containers.add(container_id)
+                where = "no state directory of a runtime has it"
+                yield Running(
+                    *(container_id, process.pid, process.started, "", "", when(process.started)),
+                    names.get(container_id, ""),
+                    problem=where,
+                )
+        except (Gone, OSError, ValueError):
+            continue
+
+
+def _is_first(process: Process, namespace: str, container_id: str) -> bool:
+    """Whether its parent is outside of the container, or of what this process may see."""
+    try:
+        with Process(process.parent()) as parent:
+            return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
+    except (Gone, OSError):
+        return True
+
+
+def _of_known(pids: set[int]) -> tuple[set[str], set[str]]:
+    """The mount namespaces of the node and of known containers, and the ids of these."""
+    namespaces, ids = {os.readlink("/proc/self/ns/mnt")}, set()
+    for pid in pids:
+        try:
+            with Process(pid) as process:
+                namespaces.add(process.mount_namespace())
+                ids.add(_id_in(process.cgroups()))
+        except (Gone, OSError):
+            continue
+    return namespaces, ids
+
+
+def _id_in(cgroups: list[str]) -> str:
+    """The outermost container's id in cgroup paths, "" without one; not in a user's cgroup."""
+    for path in cgroups:
+        match = None if path.startswith("/user.slice/") else _CGROUP.search(path)
+        if match:
+            return match[1]
+    return ""
+
+
+def chosen(word: str, containers: list[Running]) -> Running:
+    """The container that a user means: by id, else by the beginning of an id, else by a name.
+
+    A name is only ever a name: one that equals another container's id does not hide that one. Raises ReassertError if
+    it is none, or more than one.
+    """
+    exact = [container for container in containers if container.id == word]
+    if exact:
+        return _only(word, exact)
+    found = [container for container in containers if len(word) >= 4 and container.id.startswith(word)]
+    found += [container for container in containers if container not in found and word in _names(container)]
+    return _only(word, found)
+
+
+def _only(word: str, found: list[Running]) -> Running:
+    if not found:
+        raise ReassertError(f"no running container has the id or name {word}; `reassert audit` lists them")
+    if len(found) > 1:
+        listed = ", ".join(f"{container.id} ({container.title})" for container in found[:8])
+        raise ReassertError(f"{len(found)} running containers have the id or name {word}: {listed}; give the id")
+    return found[0]
+
+
+def _names(container: Running) -> set[str]:
+    who = container.identity
+    names = {container.name, container.title}
+    if who and who.pod:
+        names |= {who.pod, f"{who.namespace}/{who.pod}"}
+        names |= {who.container, f"{who.pod}/{who.container}"} if who.container else set()
+    return names - {"", None}

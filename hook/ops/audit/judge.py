@@ -1,0 +1,144 @@
+"""Judge one running container: what plan() wants of it, against what its process and mount namespace really have."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hook.core.base.errors import Undecided, named
+from hook.core.container.spec import Spec
+from hook.core.linux import running as real
+from hook.core.linux.walk import NotSo
+from hook.core.plan import Plan
+from hook.core.reserve import Edit, Reason
+from hook.core.reserve.devices import KIND as DEVICE
+from hook.core.reserve.env import SetEnv
+from hook.core.reserve.mounts import PlaceMount
+from hook.entry import decision
+from hook.ops.audit.inventory import Running
+from hook.ops.audit.process import Process
+
+STALE = "stale file"
+"""`kind` of a difference: a mount of a file or directory that the node has replaced since."""
+
+INSIDE = "changed from inside: its config.json has what the policy wants"
+"""Why a container differs that started as the policy wants it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that a container has not as the policy wants it. `message` never has an env value."""
+
+    rule: str
+    kind: str
+    name: str
+    message: str
+    why: str
+
+
+class Knowledge(Protocol):
+    """What is known of the node, for the reasons of a difference (hook.ops.audit.why)."""
+
+    def why(self, container: Running, created: decision.Decision | None) -> str:
+        """Why a container differs."""
+
+
+class Actual:
+    """What a running container has, for plan(): env of its process, the rest of its config.json."""
+
+    def __init__(self, spec: Spec, env: list[str]) -> None:
+        self.env = env
+        self.mounts = spec.mounts
+        self.annotations = spec.annotations
+        self.devices = spec.devices
+        self.device_rules = spec.device_rules
+        self.shared_processes = spec.shared_processes
+        self.pod_annotations: dict[str, str] = {}
+
+
+@dataclass
+class Judge:
+    """Compares containers with a plan. `node`: its mounts."""
+
+    known: Knowledge
+    node: real.Node = field(default_factory=real.Node)
+
+    def differences(self, container: Running, spec: Spec, decided: Plan, process: Process) -> list[Difference]:
+        """How a container differs from a plan made of its process's env. Raises Gone, ReassertError, OSError."""
+        created = _created(spec)
+        wrong_in_config = {edit.name for edit in decided.env.differences(spec.env) if not edit.takes_effect()}
+        found: list[Difference] = []
+        for edit in decided.edits:
+            if isinstance(edit, SetEnv):
+                if not edit.takes_effect():
+                    right = edit.name not in wrong_in_config
+                    message = edit.conflict() or f"env {named(edit.name)} is missing"
+                    found.append(self._difference(edit, message, container, created, right))
+            elif not isinstance(edit, PlaceMount):  # mounts are looked at below
+                found.append(
+                    self._difference(
+                        edit, edit.conflict() or f"{edit.kind} {named(edit.name)} differs", container, created, False
+                    )
+                )
+        if not decided.is_seen_in_the_container():
+            return found
+        rootfs = _rootfs(container, spec)
+        mounts, devices = real.look(process.mounts(), decided, spec, self.node, rootfs)
+        process.check()
+        found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
+        why = self.known.why(container, created)
+        if not any(edit.kind == DEVICE for edit in decided.edits):
+            why = INSIDE
+        found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
+        return found
+
+    def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
+        created = _created(spec)
+        there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
+        if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):
+            message = f"{named(edit.name)} is what {edit.source()} was before it was replaced on the node"
+            why = (
+                "a bind mount keeps the old one: restart the container. A file in a mounted directory has no such limit"
+            )
+            return Difference(edit.rule, STALE, edit.name, message, why)
+        right = there or edit not in decided.edits or bool(created and edit.name in created.mounts)
+        if right and problem.row:
+            why = "changed from inside, or replaced on the node: its config.json has what the policy wants"
+            return Difference(edit.rule, edit.kind, edit.name, str(problem), why)
+        return self._difference(edit, str(problem), container, created, right)
+
+    def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
+        """What the policy refuses a new container for, beyond its edits."""
+        created = _created(spec)
+        said = {edit.conflict() for edit in decided.edits}
+        reasons: list[Reason] = [reason for reason in decided.denials if reason.message not in said]
+        return [Difference(r.rule, r.kind, "", r.message, self.known.why(container, created)) for r in reasons]
+
+    def _difference(
+        self, edit: Edit, message: str, container: Running, created: decision.Decision | None, right: bool
+    ) -> Difference:
+        """`right`: config.json has what the policy wants."""
+        why = self.known.why(container, created)
+        return Difference(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
+
+
+def _rootfs(container: Running, spec: Spec) -> str:
+    """The container's root on the node, without symbolic links."""
+    path = spec.root.get("path")
+    if not isinstance(path, str):
+        raise Undecided("config.json has no root.path")
+    return os.path.realpath(os.path.join(container.bundle, path))
+
+
+def has_mount(spec: Spec, destination: str, source: str) -> bool:
+    """Whether config.json has a mount from a hostPath at a path."""
+    return any(mount["destination"] == destination and mount.get("source") == source for mount in spec.mounts)
+
+
+def _created(spec: Spec) -> decision.Decision | None:
+    """What reassert decided at create. None where it did not, and for an annotation that it did not write."""
+    try:
+        return decision.read(spec.annotations)
+    except Undecided:
+        return None

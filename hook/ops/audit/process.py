@@ -1,0 +1,157 @@
+"""One process of /proc, held by its directory: a number that is given to another process is never taken for it."""
+
+from __future__ import annotations
+
+import os
+import posix
+from functools import cache
+from types import TracebackType
+from typing import Self
+
+from hook.core.base.errors import ReassertError
+from hook.core.base.system import read_fd
+from hook.core.linux.running import Taken
+
+ENVIRON_LIMIT = 8 << 20
+"""Bytes of env that are read. Linux starts no process with more than 6 MiB (execve(2)), but a process can move the
+limits of what /proc shows (prctl(2), PR_SET_MM)."""
+
+_SMALL = 1 << 16
+
+
+class Gone(ReassertError):
+    """The process ended, or its number is another process's now."""
+
+
+class Process:
+    """A process. `started`: when it started, in clock ticks since the boot; 0: as it is now.
+
+    Raises Gone if there is no such process, or if it is a zombie.
+    """
+
+    def __init__(self, pid: int, started: int = 0) -> None:
+        self.pid = pid
+        self._opened: dict[str, int] = {}
+        self._mounts: Taken | Exception | None = None
+        try:
+            self._directory = posix.open(f"/proc/{pid}", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        except OSError:
+            raise Gone(f"process {pid} is gone") from None
+        try:
+            self.started = started or self._stat()[1]
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in (self._directory, *self._opened.values()):
+            posix.close(fd)
+        self._opened.clear()
+        if isinstance(self._mounts, Taken):
+            self._mounts.close()
+
+    def hold(self) -> None:
+        """Open what needs rights to be opened, so that it can be read later without them. Raises Gone, OSError."""
+        for name in ("stat", "environ"):
+            self._opened[name] = self._open(name)
+        if not posix.pread(self._opened["environ"], 1, 0):  # empty during execve(2): that of the program before
+            posix.close(self._opened.pop("environ"))
+            self._opened["environ"] = self._open("environ")
+        try:
+            self._mounts = Taken(self.pid, self.check)
+        except Gone:
+            raise
+        except (ReassertError, OSError) as error:
+            self._mounts = error
+        self.check()
+
+    def mounts(self) -> Taken:
+        """Its mount namespace's root and mounts. Raises Gone, Undecided, OSError."""
+        if self._mounts is None:
+            self._mounts = Taken(self.pid, self.check)
+        if isinstance(self._mounts, Exception):
+            raise self._mounts
+        return self._mounts
+
+    def check(self) -> None:
+        """Raises Gone unless the process is still there: it is no zombie, and it is the one that was meant."""
+        state, started = self._stat()
+        if state in "ZXx" or started != self.started:
+            raise Gone(f"process {self.pid} is gone")
+
+    def environ(self) -> list[str]:
+        """The env that its last execve(2) was given, as the kernel finds it in the process's memory.
+
+        The process can overwrite that memory. Raises Gone, TooLarge, OSError.
+        """
+        try:
+            data = self._read("environ", ENVIRON_LIMIT) or self._read(
+                "environ", ENVIRON_LIMIT
+            )  # empty during execve(2)
+        finally:
+            self.check()  # only root of the node may read that of a zombie, or of a process that is ending
+        return data.decode("utf-8", "surrogateescape").rstrip("\0").split("\0") if data else []
+
+    def cgroups(self) -> list[str]:
+        """The paths of its cgroups, as this process sees them. Raises Gone, OSError."""
+        lines = self._read("cgroup", _SMALL).decode("utf-8", "surrogateescape").split("\n")
+        return [line.split(":", 2)[2] for line in lines if line.count(":") >= 2]
+
+    def mount_namespace(self) -> str:
+        """Its mount namespace, as the kernel names it. Raises Gone, OSError."""
+        return self._link("ns/mnt")
+
+    def parent(self) -> int:
+        """The number of its parent process. Raises Gone."""
+        return int(self._fields()[1])
+
+    def _stat(self) -> tuple[str, int]:
+        fields = self._fields()
+        return fields[0], int(fields[19])
+
+    def _fields(self) -> list[str]:
+        """Its state and what follows in stat (proc(5)). The name before it can hold anything, brackets too."""
+        return self._read("stat", _SMALL).rpartition(b")")[2].decode().split()
+
+    def _link(self, name: str) -> str:
+        try:
+            return posix.readlink(name, dir_fd=self._directory)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone(f"process {self.pid} is gone") from None
+
+    def _open(self, name: str) -> int:
+        try:
+            return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self._directory)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone(f"process {self.pid} is gone") from None
+
+    def _read(self, name: str, limit: int) -> bytes:
+        held = self._opened.get(name, -1)
+        fd = held if held >= 0 else self._open(name)
+        try:
+            posix.lseek(fd, 0, os.SEEK_SET)
+            return read_fd(fd, limit, f"/proc/{self.pid}/{name}")
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone(f"process {self.pid} is gone") from None
+        finally:
+            if fd != held:
+                posix.close(fd)
+
+
+@cache
+def _booted() -> float:
+    with open("/proc/stat", "rb") as file:
+        return float(next(line.split()[1] for line in file if line.startswith(b"btime ")))
+
+
+def when(ticks: int) -> float:
+    """A number of clock ticks since the boot, as seconds since the epoch."""
+    return _booted() + ticks / os.sysconf("SC_CLK_TCK")

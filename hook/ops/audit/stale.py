@@ -1,0 +1,76 @@
+"""Containers that still have the old file of a hostPath: a bind mount keeps it when the node replaces it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+
+from hook.core.base.errors import ReassertError
+from hook.core.linux.running import Node
+from hook.core.linux.walk import Row, mount_table
+from hook.core.policy.model import Policy
+from hook.ops.audit.inventory import Running, running
+from hook.ops.audit.judge import has_mount
+from hook.ops.audit.process import Gone, Process
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A container, and the hostPath that it has an old file of."""
+
+    container: Running
+    source: str
+
+    def __str__(self) -> str:
+        name = f"{self.container.title} ({self.container.id[:12]})"
+        return f"container {name} still has what {self.source} was before it was replaced: restart it"
+
+
+def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale]:
+    """The containers that have an old file or directory of a policy's hostPath, by their mountinfo.
+
+    Nothing else is looked at. Empty at once for a policy without mounts. Raises ReassertError, OSError.
+    """
+    mounts = [] if policy.missing else [m for rule in policy.candidates(None) for m in rule.mounts if m.source]
+    wanted = sorted({(mount.source, mount.destination) for mount in mounts})
+    if not wanted:
+        return []
+    node = Node()
+    found: list[Stale] = []
+    for container in running() if containers is None else containers:
+        rows = _rows(container, {destination for _, destination in wanted})
+        for source, destination in wanted:
+            here = [row for row in rows if row.point == destination]
+            made = partial(_has_mount, container, destination, source)
+            if len(here) == 1 and node.is_stale(here[0], source, made):
+                found.append(Stale(container, source))
+    return found
+
+
+def _has_mount(container: Running, destination: str, source: str) -> bool:
+    try:
+        return has_mount(container.spec(), destination, source)
+    except (ReassertError, OSError):
+        return False
+
+
+def _rows(container: Running, points: set[str]) -> list[Row]:
+    """The container's mounts at these paths; none if it has ended."""
+    try:
+        with Process(container.pid, container.started) as process:
+            rows = [row for row in mount_table(container.pid).values() if row.point in points]
+            process.check()
+            return rows
+    except (Gone, OSError):
+        return []
+
+
+def hints(policy: Policy) -> list[str]:
+    """The same as lines for `node status`, which needs root; none without."""
+    if os.geteuid() != 0:
+        return []
+    try:
+        return [str(each) for each in stale(policy)]
+    except (ReassertError, OSError) as error:
+        return [f"containers with old files cannot be looked for: {error}"]

@@ -1,0 +1,258 @@
+"""Cases beside a policy: a pod or a config.json, facts of the node, and what the container must start with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hook.core.base.compare import clean
+from hook.core.base.errors import ReassertError, describe
+from hook.core.base.system import read_file
+from hook.core.container.allocation import Allocation
+from hook.core.container.identity import Identity, identify
+from hook.core.container.spec import LIMIT, Spec
+from hook.core.decide import Case
+from hook.core.plan import Container, Facts, Plan
+from hook.core.policy.compiler import compile_bytes, read_source
+from hook.core.policy.model import ENFORCE, Match, Policy
+from hook.ops.cases.pods import Given, Pod, Start, documents
+from hook.ops.policy.command import FILE
+
+KIND = "PolicyTest"
+
+_TEST = ("apiVersion", "kind", "metadata", "policy", "cases")
+_CASE = (
+    *("name", "pod", "config", "container", "adapter", "namespace", "labels", "image", "configMaps", "secrets"),
+    *("node", "expect"),
+)
+_NODE = ("allocations", "files", "missing", "directories")
+_ALLOCATION = ("resource", "deviceIDs", "env", "mounts", "devices", "annotations", "cdiDevices")
+_EXPECT = ("refusal", "env", "mounts", "annotations", "edits")
+_ADAPTERS = ("nri", "runtime")
+
+
+class CaseProblem(ReassertError):
+    """A file of cases that cannot be used."""
+
+
+@dataclass
+class Result:
+    """The outcome of one case for one container. `failures`: how it differs from what is expected; empty: it passed."""
+
+    file: str
+    case: str
+    container: str
+    failures: list[str] = field(default_factory=list)
+    rules: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Case and container, as reports name it."""
+        return f"{self.case}: {self.container}" if self.container else self.case
+
+
+@dataclass
+class Outcome:
+    """All results of one file of cases. `untried`: rules of the policy that no case's container matched."""
+
+    file: str
+    policy: str
+    results: list[Result] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+
+
+def files(places: list[str]) -> list[Path]:
+    """The files of cases in these directories, and these files. Raises CaseProblem."""
+    found: list[Path] = []
+    for place in map(Path, places):
+        below = sorted(place.rglob(FILE)) if place.is_dir() else [place]
+        if not below:
+            raise CaseProblem(f"{place}: no {FILE} in this directory or below")
+        found += below
+    return found
+
+
+def run(path: Path, policy_file: str | None) -> Outcome:
+    """Run the cases of a file. Raises CaseProblem, PolicyInvalid, ReassertError, OSError."""
+    found = documents(path)
+    if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("kind") != KIND:
+        raise CaseProblem(f"{path}: it takes one document of kind {KIND}")
+    test = _known(found[0], _TEST, str(path))
+    source = policy_file or str(path.parent / str(test.get("policy") or "policy.yaml"))
+    policy = enforced(source)
+    outcome = Outcome(str(path), source)
+    for number, case in enumerate(_list(test.get("cases"), f"{path}: cases")):
+        where = (
+            f"{path}: case {case.get('name', number + 1)}" if isinstance(case, dict) else f"{path}: case {number + 1}"
+        )
+        outcome.results += _run(path, _known(case, _CASE, where), where, policy)
+    tried = {rule for result in outcome.results for rule in result.rules}
+    outcome.untried = [rule.name for rule in policy.candidates(None) if rule.name not in tried]
+    return outcome
+
+
+def enforced(path: str) -> Policy:
+    """A policy file, with every rule enforced: what is tested is what it does, not whether it is switched on."""
+    content, _ = read_source(path)
+    policy = compile_bytes(path, content).policy()
+    policy.mode = ENFORCE
+    for rule in policy.candidates(None):
+        rule.tried = False
+    return policy
+
+
+class Tested(Case):
+    """One container of a case. Nothing of this machine is read: the case says what the node has."""
+
+    def __init__(self, policy: Policy, node: dict[str, Any], where: str) -> None:
+        super().__init__("test", "", lambda: policy)
+        self._node = node
+        self._where = where
+
+    def contain(self, policy: Policy, who: Identity, target: Any, matches: list[Match]) -> Container:
+        """See Case. hostPaths exist, but for those that the case calls missing; files have what the case gives them."""
+        facts = Facts()
+        facts.allocations = [_allocation(a, self._where) for a in _list(self._node.get("allocations"), self._where)]
+        facts.files = {path: str(value) for path, value in (self._node.get("files") or {}).items()}
+        facts.absent_sources = {clean(str(path)) for path in self._node.get("missing") or []}
+        facts.directories = {clean(str(path)) for path in self._node.get("directories") or []}
+        for match in matches:
+            for env in match.rule.env if match.applies else []:
+                if env.source == "file" and env.text not in facts.files:
+                    facts.unreadable[str(env.text)] = f"the case does not say what {env.text} has (node.files)"
+        of_spec = target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
+        container = Container(who, *of_spec)
+        container.pod_annotations = getattr(target, "pod_annotations", {})
+        container.shared_processes = target.shared_processes
+        return container
+
+
+def _run(path: Path, case: dict[str, Any], where: str, policy: Policy) -> Iterator[Result]:
+    if ("pod" in case) == ("config" in case):
+        raise CaseProblem(f"{where}: it takes a pod or a config")
+    if "expect" not in case:
+        raise CaseProblem(f"{where}: expect is missing")
+    expected = _known(case["expect"], _EXPECT, f"{where}: expect")
+    node = _known(case.get("node") or {}, _NODE, f"{where}: node")
+    for name, who, target in _containers(path, case, where, node):
+        result = Result(str(path), str(case.get("name") or where), name)
+        tested = Tested(policy, node, where)
+        try:
+            decided: Plan | None = tested.decide(who, target)
+            refusal = decided.refusal() if decided else ""
+        except ReassertError as error:
+            refusal, decided = describe(error), None
+        if decided is not None:
+            result.rules = [match.rule.name for match in decided.matches if match.applies]
+        if decided is not None and not refusal:
+            decided.apply(target)
+        wanted = expected.get("refusal", False)
+        if refusal or wanted:
+            result.failures = _of_refusal(wanted, refusal)
+        else:
+            result.failures = list(_failures(expected, decided, target))
+        yield result
+
+
+def _containers(
+    path: Path, case: dict[str, Any], where: str, node: dict[str, Any]
+) -> Iterator[tuple[str, Identity, Any]]:
+    if "config" in case:
+        config = str(path.parent / str(case["config"]))
+        spec = Spec(read_file(config, LIMIT), config)
+        yield "", identify(spec, copied=True), spec
+        return
+    file = path.parent / str(case["pod"])
+    pod = Pod(documents(file), str(file))
+    if "namespace" in case:
+        pod.metadata["namespace"] = case["namespace"]
+    if "labels" in case:
+        pod.metadata["labels"] = {**(pod.metadata.get("labels") or {}), **case["labels"]}
+    adapter = case.get("adapter", "nri")
+    if adapter not in _ADAPTERS:
+        raise CaseProblem(f"{where}: adapter: {adapter!r} is not one of {', '.join(_ADAPTERS)}")
+    given = Given(
+        [str(entry) for entry in (case.get("image") or {}).get("env") or []],
+        {name: str(value) for a in node.get("allocations") or [] for name, value in (a.get("env") or {}).items()},
+        {name: {k: str(v) for k, v in data.items()} for name, data in (case.get("configMaps") or {}).items()},
+        {name: {k: str(v) for k, v in data.items()} for name, data in (case.get("secrets") or {}).items()},
+    )
+    wanted = case.get("container")
+    found = [each for each in pod.containers() if wanted in (None, each[1].get("name"))]
+    if not found:
+        raise CaseProblem(f"{where}: the pod has no container {wanted}")
+    for kind, container in found:
+        start = pod.start(kind, container, given, sees_labels=adapter == "nri")
+        yield str(container.get("name")), start.identity, start
+
+
+def _of_refusal(wanted: object, refusal: str) -> list[str]:
+    """How a refusal, "" for none, differs from the expected one: true, or a text that it has."""
+    if not refusal:
+        return ["not refused"]
+    if not wanted:
+        return [f"refused: {refusal}"]
+    return [] if not isinstance(wanted, str) or wanted in refusal else [f"refused with another text: {refusal}"]
+
+
+def _failures(expected: dict[str, Any], decided: Plan | None, target: Start | Spec) -> Iterator[str]:
+    """How a container that starts differs from what is expected."""
+    values = {name: value for name, equals, value in (entry.partition("=") for entry in target.env) if equals}
+    yield from _differences("env", expected.get("env"), values)  # of a name that occurs twice, the last value counts
+    wanted = {clean(str(path)): source for path, source in (expected.get("mounts") or {}).items()}
+    sources = {clean(str(mount["destination"])): str(mount.get("source")) for mount in target.mounts}
+    yield from _differences("mount", wanted, sources)
+    yield from _differences("annotation", expected.get("annotations"), target.annotations)
+    if "edits" in expected and decided is not None:
+        edits = sorted(f"{edit.kind} {edit.name}" for edit in decided.edits)
+        named = sorted(map(str, expected["edits"] or []))
+        if edits != named:
+            yield f"edits: {', '.join(edits) or 'none'}; expected {', '.join(named) or 'none'}"
+
+
+def _differences(kind: str, expected: dict[str, Any] | None, there: dict[str, str]) -> Iterator[str]:
+    for name, value in (expected or {}).items():
+        if there.get(name) != (None if value is None else str(value)):
+            yield f"{kind} {name}: {_shown(there.get(name))}, expected {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else repr(str(value))
+
+
+def _allocation(given: Any, where: str) -> Allocation:
+    known = _known(given, _ALLOCATION, f"{where}: allocations")
+    made = Allocation(str(known.get("resource", "")), [str(each) for each in known.get("deviceIDs") or []], b"")
+    made.env = {name: str(value) for name, value in (known.get("env") or {}).items()}
+    made.annotations = {name: str(value) for name, value in (known.get("annotations") or {}).items()}
+    made.mounts = [
+        (str(m.get("hostPath")), str(m.get("containerPath")), bool(m.get("readOnly")))
+        for m in known.get("mounts") or []
+    ]
+    made.devices = [
+        (str(d.get("hostPath")), str(d.get("containerPath")), str(d.get("permissions") or "rw"))
+        for d in known.get("devices") or []
+    ]
+    made.cdi = [str(name) for name in known.get("cdiDevices") or []]
+    return made
+
+
+def _known(value: Any, fields: tuple[str, ...], where: str) -> dict[str, Any]:
+    """A mapping with these fields and no other. Raises CaseProblem."""
+    if not isinstance(value, dict):
+        raise CaseProblem(f"{where}: not a mapping")
+    for name in value:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), fields, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(fields)}"
+            raise CaseProblem(f"{where}: unknown field {name!r}; {hint}")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if value is not None and not isinstance(value, list):
+        raise CaseProblem(f"{where}: not a list")
+    return value or []

@@ -1,0 +1,215 @@
+"""`reassert policy diff`: what a change of a policy means, not which lines of the file it touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hook.core.base.errors import ReassertError, describe
+from hook.core.base.terminal import counted, table
+from hook.core.base.text import joined
+from hook.core.decide import Case
+from hook.core.policy.compiler import compile_bytes, read_source
+from hook.core.policy.model import AUDIT, Policy
+from hook.core.reserve.words import words
+from hook.ops.policy.show import effective
+
+if TYPE_CHECKING:
+    from hook.core.container.identity import Identity
+    from hook.core.plan import Plan
+    from hook.core.reserve.target import Target
+    from hook.ops.audit.inventory import Running
+
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference. `rule`: "" for the policy itself. `what`: a field or an entry. `old`, `new`: or ABSENT."""
+
+    rule: str
+    what: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Affected:
+    """A running container about which the policies decide differently. `entries`: on what; `problem`: why not known."""
+
+    id: str
+    container: str
+    engine: str
+    entries: tuple[str, ...]
+    problem: str = ""
+
+
+def diff(old: str, new: str, output: str, on_node: bool = False) -> int:
+    """Print the changes between two policy files; `on_node`: and the running containers that they affect.
+
+    Returns 1 if there is a change. Raises ReassertError.
+    """
+    before, after = _read(old), _read(new)
+    found = list(changes(before, after))
+    there: list[Affected] | None = None
+    count = 0
+    if on_node:
+        from hook.ops.audit.inventory import running
+
+        containers = running()
+        count, there = len(containers), list(affected(before, after, containers))
+    if output == "json":
+        told: dict[str, Any] = {"changes": [asdict(change) for change in found]}
+        if there is not None:
+            told["running"] = {"count": count, "affected": [asdict(container) for container in there]}
+        print(json.dumps(told, indent=2))
+        return 1 if found else 0
+    if found:
+        rows = [[change.rule or "(policy)", change.what, change.old, change.new] for change in found]
+        print(table(rows, ["RULE", "WHAT", "OLD", "NEW"]))
+    else:
+        print("no change of meaning")
+    if there is not None:
+        print()
+        if there:
+            lines = [[each.container, each.id[:12], each.engine or ABSENT, _told(each)] for each in there]
+            print(table(lines, ["CONTAINER", "ID", "ENGINE", "DECIDED DIFFERENTLY"]))
+        print(_sum(there, count))
+    return 1 if found else 0
+
+
+def affected(old: Policy, new: Policy, containers: Iterable[Running]) -> Iterator[Affected]:
+    """The running containers that would start differently, and those about which that is not known."""
+    for each in containers:
+        about = each.id, each.title, each.engine
+        if each.identity is None:
+            yield Affected(*about, (), each.problem)
+            continue
+        try:
+            for _, entries in touched(old, new, [(each.identity, each.spec())]):
+                yield Affected(*about, tuple(entries))
+        except (ReassertError, OSError) as error:
+            yield Affected(*about, (), describe(error))
+
+
+def _sum(there: list[Affected], count: int) -> str:
+    unknown = sum(not each.entries for each in there)
+    text = f"{len(there) - unknown} of {counted(count, 'running container')} would start differently"
+    return text + (f"; of {unknown} it is not known" if unknown else "")
+
+
+def _told(container: Affected) -> str:
+    return ", ".join(container.entries) or f"not known: {container.problem}"
+
+
+def changes(old: Policy, new: Policy) -> Iterator[Change]:
+    """What the new policy changes: of the policy itself, then of each rule. The order of rules has no meaning.
+
+    A rule with another name and the same content is renamed.
+    """
+    before, after = _flat(effective(old)["spec"]), _flat(effective(new)["spec"])
+    yield from _compared("", before, after)
+    rules_before, rules_after = _rules(old), _rules(new)
+    gone = {name: rule for name, rule in rules_before.items() if name not in rules_after}
+    added = {name: rule for name, rule in rules_after.items() if name not in rules_before}
+    for name, rule in list(gone.items()):
+        to = next((other for other, fields in added.items() if fields == rule), None)
+        if to is not None:
+            yield Change(name, "name", name, to)
+            del gone[name], added[to]
+    for name in [*rules_before, *added]:
+        if name in gone:
+            yield Change(name, "rule", "present", ABSENT)
+            yield from _compared(name, rules_before[name], {})
+        elif name in added:
+            yield Change(name, "rule", ABSENT, "present")
+            yield from _compared(name, {}, rules_after[name])
+        elif name in rules_after:
+            yield from _compared(name, rules_before[name], rules_after[name])
+
+
+def touched(
+    old: Policy, new: Policy, containers: Iterable[tuple[Identity, Target]]
+) -> Iterator[tuple[Identity, list[str]]]:
+    """The containers about which the two policies decide differently, and the entries that differ.
+
+    It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
+    nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
+    """
+    tried = old.mode == new.mode == AUDIT
+    for who, target in containers:
+        decisions = [Case("diff", "", lambda policy=policy: policy).decide(who, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
+        one, other = (_wanted(decided) if tried or not decided.audit_only() else {} for decided in decisions)
+        wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
+        if wrong:
+            yield who, wrong
+
+
+def _wanted(decided: Plan) -> dict[str, object]:
+    """What a decision would make of the container, by the name of each entry."""
+    reasons = decided.reasons()
+    return {
+        **{f"env {name}": value for name, value in decided.env.values.items()},
+        **{f"env {pattern}": None for pattern in decided.env.absent},
+        **{f"mount {edit.name}": edit.source() for edit in decided.mounts},
+        **{f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits if edit.kind not in _OWN},
+        **({"refusal": joined(reasons)} if reasons else {}),
+    }
+
+
+_OWN = ("env", "mount")
+
+
+def _read(path: str) -> Policy:
+    return compile_bytes(path, read_source(path)[0]).policy()
+
+
+def _compared(rule: str, old: dict[str, str], new: dict[str, str]) -> Iterator[Change]:
+    for what in {**old, **new}:
+        before, after = old.get(what, ABSENT), new.get(what, ABSENT)
+        if before != after:
+            yield Change(rule, what, before, after)
+
+
+def _rules(policy: Policy) -> dict[str, dict[str, str]]:
+    return {
+        rule["name"]: _flat({k: v for k, v in rule.items() if k != "name"})
+        for rule in effective(policy)["spec"]["rules"]
+    }
+
+
+def _flat(value: Any, at: str = "") -> dict[str, str]:
+    """The fields of a mapping by their paths. An entry of a list of mappings is found by its name or path."""
+    found: dict[str, str] = {}
+    for key, item in value.items():
+        path = f"{at}.{key}" if at else key
+        if key == "rules" and not at:
+            continue
+        if isinstance(item, dict):
+            found |= _flat(item, path)
+        elif isinstance(item, list) and item and isinstance(item[0], dict):
+            for entry in item:
+                found[f"{path}: {_key(entry)}"] = _entry(entry)
+        elif isinstance(item, list):
+            found[path] = ", ".join(sorted(map(str, item)))
+        else:
+            found[path] = str(item)
+    return found
+
+
+def _key(entry: dict[str, Any]) -> str:
+    if "operator" in entry:
+        return f"{entry['key']} {entry['operator']}"
+    return str(entry.get("mountPath") or entry.get("name"))
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    """What an entry wants, in one line."""
+    rest = {key: value for key, value in entry.items() if key not in ("name", "mountPath", "key", "operator")}
+    if rest.keys() == {"value"}:
+        return repr(rest["value"])
+    if rest.keys() == {"absent"}:
+        return "absent"
+    return json.dumps(rest, sort_keys=True)

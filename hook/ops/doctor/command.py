@@ -1,0 +1,76 @@
+"""The command `reassert doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from hook.core import events
+from hook.core.base.errors import ReassertError
+from hook.core.base.tail import tail
+from hook.core.base.terminal import table
+from hook.core.base.text import printable
+from hook.node import status
+from hook.node.change.record import Record
+from hook.ops.audit.audit import Audit, audit
+from hook.ops.audit.command import progress
+from hook.ops.audit.inventory import Running, running
+from hook.ops.audit.why import look
+from hook.ops.doctor.checks import BAD, TAIL, Check, Seen, checks
+from hook.ops.policy.command import add_policy_options
+
+_MARK = {"ok": "ok", "warning": "WARNING", "bad": "BAD"}
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `reassert doctor` to the parser."""
+    parser.add_argument(
+        "--bundle",
+        metavar="FILE.tar.gz",
+        help="also write a new file for a bug report; it holds no env value that the policy file does not have",
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    add_policy_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the page, and write the bundle. Returns 1 if a line is bad. Needs root: raises ReassertError without."""
+    if os.geteuid() != 0:
+        raise ReassertError("this needs root: sudo reassert doctor")
+    known = look(os.path.abspath(options.policy), options.store)
+    containers: list[Running] = []
+    found: Audit | None = None
+    try:
+        containers = running()
+        found = audit(known, containers, progress())
+    except (ReassertError, OSError):  # `checks` says so
+        pass
+    seen = Seen(status.look(Record.read(), None), known, found, tail(events.EVENTS, TAIL))
+    lines = checks(seen)
+    page = as_table(lines)
+    data = {"checks": [asdict(line) for line in lines]}
+    print(json.dumps(data, indent=2) if options.output == "json" else page)
+    if options.bundle:
+        from hook.ops.doctor import bundle
+
+        names = bundle.write(options.bundle, page + "\n", data, seen, containers)
+        print(
+            printable(f"{options.bundle}: {len(names)} files; look through it before you pass it on"), file=sys.stderr
+        )
+    return int(any(line.state == BAD for line in lines))
+
+
+def as_table(lines: list[Check]) -> str:
+    """One line for each check; below it the command that fixes it."""
+    rows: list[list[str]] = []
+    part = ""
+    for line in lines:
+        rows.append([line.part if line.part != part else "", _MARK[line.state], line.text])
+        part = line.part
+        if line.remedy:
+            rows.append(["", "", f"  -> {line.remedy}"])
+    return table(rows, ["PART", "STATE", ""])

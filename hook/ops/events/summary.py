@@ -1,0 +1,287 @@
+"""Sums up the event log by workload: what `reassert report` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hook.core import events
+from hook.ops.events import select
+from hook.ops.events.reader import Event
+from hook.ops.events.workload import workload_of
+
+CHANGED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, FAILED = "changed", "refused", "wouldChange", "wouldRefuse", "failed"
+OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_CHANGE, CHANGED, FAILED)
+"""What became of a start, the gravest first. FAILED: reassert itself could not decide."""
+
+_GRAVE = (WOULD_REFUSE, REFUSED)
+_ITEMS = 50
+"""Different entries that are kept of a workload. Pod authors choose names and paths; further ones are only counted."""
+
+_WORKLOADS = 5000
+"""Workloads that are kept; a pod author who invents names fills no memory. Events of further ones are counted."""
+
+_IDS = 200_000
+"""Container ids that are kept of all workloads, to count a container with several events once."""
+
+
+OUTSIDE = "containers outside Kubernetes"
+_SHOWN_IDS = 3
+
+
+@dataclass
+class Item:
+    """One thing that a rule says about a workload. `starts`: containers with it. `request`: for its owner."""
+
+    rule: str
+    what: str
+    request: str
+    refuses: bool
+    starts: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "rule": self.rule,
+            "what": self.what,
+            "refuses": self.refuses,
+            "starts": self.starts,
+            "request": self.request,
+        }
+
+
+@dataclass
+class Workload:
+    """The containers of one workload. `starts`: those with an event. `omitted`: items beyond those that are kept.
+
+    `name`: "" for containers outside Kubernetes of which neither name nor image is known. `ids`: some container ids of
+    containers without a pod.
+    """
+
+    namespace: str
+    name: str
+    first: str
+    last: str
+    starts: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    items: dict[tuple[str, str], Item] = field(default_factory=dict)
+    pods: set[str] = field(default_factory=set)
+    ids: list[str] = field(default_factory=list)
+    omitted: int = 0
+
+    def title(self) -> str:
+        """The name for tables."""
+        return self.name or OUTSIDE
+
+    def owned(self) -> str:
+        """The name for a sentence to the owner."""
+        if self.pods or self.namespace:
+            return f"{self.namespace}/{self.name}" if self.namespace else self.name
+        ids = ", ".join(self.ids) + (", …" if self.starts > len(self.ids) else "")
+        return f"container {self.name}" if self.name else f"the {OUTSIDE} ({ids})" if self.ids else f"the {OUTSIDE}"
+
+    def is_refused(self) -> bool:
+        """Whether a container of it is refused, or would be."""
+        return any(self.outcomes[name] for name in _GRAVE)
+
+    def requests(self) -> list[str]:
+        """What to ask the owner for, each once; what refuses a container comes first."""
+        ordered = sorted(self.items.values(), key=lambda item: not item.refuses)
+        return list(dict.fromkeys(item.request for item in ordered if item.request))
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "namespace": self.namespace,
+            "workload": self.name,
+            "pods": len(self.pods),
+            "containerIds": self.ids,
+            "starts": self.starts,
+            "outcomes": self.outcomes,
+            "firstSeen": self.first,
+            "lastSeen": self.last,
+            "rules": [item.as_json() for item in self.items.values()],
+            "omitted": self.omitted,
+            "requests": self.requests(),
+        }
+
+
+@dataclass
+class Summary:
+    """All workloads. `read`: events of containers. `probes`: events of `node verify`, which count nowhere else.
+
+    `omitted`: events of workloads beyond those that are kept. `modes`: the modes of the policy that events name.
+    """
+
+    workloads: list[Workload] = field(default_factory=list)
+    read: int = 0
+    probes: int = 0
+    omitted: int = 0
+    first: str = ""
+    last: str = ""
+    modes: set[str] = field(default_factory=set)
+
+    def refused(self) -> int:
+        """How many workloads have a container that is refused, or would be."""
+        return sum(workload.is_refused() for workload in self.workloads)
+
+    def is_audited(self) -> bool:
+        """Whether no container was changed or refused: the policy is in Audit mode, or all rules that said anything."""
+        return self.modes == {"Audit"} or not self._has(CHANGED, REFUSED, FAILED)
+
+    def would_refuse_only(self) -> int:
+        """How many workloads have a container that would be refused, and none that was."""
+        return self.refused() - sum(bool(workload.outcomes[REFUSED]) for workload in self.workloads)
+
+    def _has(self, *outcomes: str) -> bool:
+        return any(workload.outcomes[name] for workload in self.workloads for name in outcomes)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "firstEvent": self.first,
+            "lastEvent": self.last,
+            "modes": sorted(self.modes),
+            "events": self.read,
+            "probeEvents": self.probes,
+            "omittedEvents": self.omitted,
+            "workloads": [workload.as_json() for workload in self.workloads],
+        }
+
+
+def summarise(found: Iterable[Event]) -> Summary:
+    """Sum up events, oldest first."""
+    summary = Summary()
+    workloads: dict[tuple[str, str], Workload] = {}
+    seen: set[tuple[str, str]] = set()
+    for event in found:
+        outcome = _outcome(event)
+        if not outcome:
+            continue
+        if event.get("probe") is True:
+            summary.probes += 1
+            continue
+        when = str(event.get("timestamp", ""))
+        summary.read += 1
+        summary.first, summary.last = summary.first or when, max(summary.last, when)
+        summary.modes.add(str(event.get("mode") or "unknown"))
+        key = _names(event)
+        workload = workloads.get(key)
+        if workload is None:
+            if len(workloads) == _WORKLOADS:
+                summary.omitted += 1
+                continue
+            workload = workloads[key] = Workload(*key, when, when)
+        _count(workload, event, outcome, seen)
+    summary.workloads = sorted(
+        workloads.values(), key=lambda each: (not each.is_refused(), -each.starts, each.namespace, each.name)
+    )
+    return summary
+
+
+def _names(event: Event) -> tuple[str, str]:
+    """Namespace and workload. A container outside Kubernetes has no namespace, and the image says what it is."""
+    container = select.container_of(event)
+    if container.get("pod"):
+        return container.get("namespace", ""), workload_of(container["pod"])
+    name = container.get("container") or container.get("image", "")
+    return container.get("namespace", ""), name
+
+
+def _outcome(event: Event) -> str:
+    kind = event["event"]
+    if kind == events.DENIED:
+        return REFUSED
+    if kind == events.WOULD_DENY:
+        return WOULD_REFUSE
+    if kind == events.ERROR:
+        return FAILED
+    if kind == events.EDITED:
+        return WOULD_CHANGE if select.is_audited(event) else CHANGED
+    return ""
+
+
+def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, str]]) -> None:
+    """Count one event. `seen`: container ids, with the outcome or the entry that was counted for them."""
+    workload.first = min(workload.first, str(event.get("timestamp", "")))
+    workload.last = max(workload.last, str(event.get("timestamp", "")))
+    pod = select.container_of(event).get("pod", "")
+    if pod and len(workload.pods) < _ITEMS * 100:
+        workload.pods.add(pod)
+    container_id = str(event.get("id", ""))
+    short = container_id[:12]
+    if short and not pod and short not in workload.ids and len(workload.ids) < _SHOWN_IDS:
+        workload.ids.append(short)
+
+    def is_new(what: str) -> bool:
+        """NRI and the hook behind it each write an event about one container."""
+        key = (container_id, what)
+        if not container_id or key in seen:
+            return not container_id
+        if len(seen) < _IDS:
+            seen.add(key)
+        return True
+
+    if is_new(""):
+        workload.starts += 1
+    if is_new(outcome):
+        workload.outcomes[outcome] += 1
+    for item in _items(event, outcome):
+        key = (item.rule, item.what)
+        kept = workload.items.get(key)
+        if kept is None:
+            if len(workload.items) == _ITEMS:
+                workload.omitted += 1
+                continue
+            kept = workload.items[key] = item
+        if item.refuses:  # the rule was changed meanwhile
+            kept.refuses, kept.request = True, item.request
+        if is_new(f"{item.rule}\n{item.what}"):
+            kept.starts += 1
+
+
+def _items(event: Event, outcome: str) -> list[Item]:
+    who = select.container_of(event).get("container", "")
+    subject = "pod" if select.container_of(event).get("pod") else "container"
+    where = f" of container {who}" if who and subject == "pod" else ""
+    edits = select.entries(event, "edits")
+    refused_names: set[tuple[str, str]] = set()
+    found = []
+    for reason in select.entries(event, "denials"):
+        rule, message = str(reason.get("rule") or ""), str(reason.get("message", ""))
+        refused = {_key(edit) for edit in edits if edit.get("rule") == rule and str(edit.get("name")) in message}
+        makes = "would make" if select.is_tried(reason) else "makes"
+        ask = f"change what {makes} {'rule ' + rule if rule else 'reassert'} refuse the {subject}{where}: {message}"
+        found.append(Item(rule, message, "" if refused else ask, refuses=True))
+        refused_names |= refused
+    for reason in select.entries(event, "errors"):
+        message = str(reason.get("message", ""))
+        found.append(Item(str(reason.get("rule") or ""), message, "", refuses=outcome in _GRAVE))
+    for edit in edits:
+        rule, kind, name = (str(edit.get(key, "")) for key in ("rule", "kind", "name"))
+        if edit.get("before") in (None, []):
+            found.append(Item(rule, f"{kind} {name} is added", "", refuses=False))
+            continue
+        verb, refuses = "remove" if edit.get("after") is None else "replace", _key(edit) in refused_names
+        why = f"rule {rule} " + (f"refuses the {subject} otherwise" if refuses else f"{verb}s it")
+        ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind, subject)}: {why}"
+        found.append(Item(rule, f"{kind} {name} is {verb}d", ask, refuses))
+    return found
+
+
+def _key(edit: Event) -> tuple[str, str]:
+    return str(edit.get("kind")), str(edit.get("name"))
+
+
+def _thing(edit: Event, kind: str, name: str) -> str:
+    """What the container came with."""
+    before = edit.get("before")
+    if kind != "mount" or not isinstance(before, list):
+        return f"{kind} {name}"
+    paths = [str(mount.get("destination", "")) for mount in before if isinstance(mount, dict)]
+    return f"the mount at {' and '.join(dict.fromkeys(filter(None, paths))) or name}"
+
+
+def _place(kind: str, subject: str) -> str:
+    return f" from the {subject} and its image" if kind == "env" else ""

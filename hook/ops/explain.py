@@ -1,0 +1,233 @@
+"""`reassert explain`: print the decision about a container, from its config.json. Nothing is changed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from typing import Any
+
+from hook.core.audited_rules import Trial
+from hook.core.base.errors import ReassertError
+from hook.core.base.system import Untrusted, read_file, trusted
+from hook.core.base.terminal import table
+from hook.core.base.text import printable
+from hook.core.container.identity import Identity, identify
+from hook.core.container.spec import LIMIT, Spec
+from hook.core.decide import Case
+from hook.core.plan import Container, Plan
+from hook.core.policy import store
+from hook.core.policy.compiler import compile_bytes, read_source
+from hook.core.policy.model import Match, Policy
+from hook.core.policy.words import actual, wanted
+from hook.core.reserve import Edit
+from hook.core.reserve.env import Reserved
+from hook.core.reserve.words import words
+from hook.entry.write_spec import ANNOTATION, stamp
+
+
+def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:
+    """Print the decision. Returns 0 also for a container that is refused. Raises ReassertError, OSError.
+
+    `runs`: it is the config.json of a container that runs, in the bundle that its engine made.
+    """
+    policy = policy_of(policy_file, store_directory)
+    spec = Spec(read_file(config, LIMIT), config)
+    case = Case("explain", "", lambda: policy)
+    decided = case.decide(identify(spec, copied=not runs), spec)
+    container = case.container
+    outcome = _outcome_of_running(decided, container) if runs else _outcome(decided, container)
+    if output == "json":
+        print(json.dumps({**as_json(decided, container, config, case.trial), "outcome": outcome}, indent=2))
+    elif output == "diff":
+        sys.stdout.write(_diff(decided, spec, config))
+    else:
+        print(as_table(decided, container, config, case.trial, outcome))
+    return 0
+
+
+def explain_running(word: str, policy_file: str | None, store_directory: str, output: str) -> int:
+    """The same for a container that runs, by its id, the beginning of its id, or its name."""
+    from hook.ops.audit.inventory import chosen, running
+
+    found = chosen(word, running())
+    if not found.config:
+        raise ReassertError(f"{found.id} runs (process {found.pid}), but its config.json is unknown: {found.problem}")
+    return explain(found.config, policy_file, store_directory, output, runs=True)
+
+
+def policy_of(policy_file: str | None, store_directory: str) -> Policy:
+    """The given policy file, compiled but not stored; without one, the policy in force on this node."""
+    if policy_file is None:
+        return store.load(store.SOURCE, store_directory)
+    content, _ = read_source(policy_file)
+    compiled = compile_bytes(policy_file, content)
+    for problem in compiled.warnings:
+        print(problem.at(policy_file), file=sys.stderr)
+    try:
+        trusted(os.path.abspath(policy_file))
+    except Untrusted as error:
+        warning = f"{policy_file}: warning: on a node this file would be refused: {error}"
+        print(printable(warning), file=sys.stderr)
+    return compiled.policy()
+
+
+def as_json(decided: Plan, container: Container, config: str, trial: Trial | None = None) -> dict[str, Any]:
+    """The decision as data."""
+    identity = container.identity
+    return {
+        "config": config,
+        "container": {
+            "engine": identity.engine or None,
+            "kubernetes": identity.kubernetes,
+            **{key: getattr(identity, key) for key in ("namespace", "pod", "uid", "container", "image", "labels")},
+            "types": list(identity.types),
+        },
+        "policy": {
+            "path": decided.policy.path,
+            "sha256": decided.policy.fingerprint,
+            "mode": decided.policy.mode,
+            "heldBack": decided.policy.warning or None,
+        },
+        "excluded": decided.excluded or None,
+        "rules": [
+            {
+                "name": match.rule.name,
+                "applies": match.applies,
+                "tried": match.tried,
+                "because": [
+                    {"condition": c.field, "wanted": wanted(c), "seen": actual(c), "met": c.met}
+                    for c in match.conditions
+                ],
+                "unknown": [condition.field for condition in match.conditions if condition.met is None],
+            }
+            for match in decided.matches
+        ],
+        "allocations": [
+            {"resource": a.resource, "deviceIDs": a.device_ids, "env": a.env, "cdiDevices": a.cdi}
+            for a in container.facts.allocations
+        ],
+        "claims": [{"name": c.name, "cdiDevices": c.cdi} for c in container.facts.claims],
+        "edits": [edit.describe() for edit in decided.edits],
+        "denials": [reason.describe() for reason in decided.denials],
+        "errors": [reason.describe() for reason in decided.errors],
+        "tried": {
+            "edits": [edit.describe() for edit in trial.edits],
+            "denials": [reason.describe() for reason in trial.denials],
+            "errors": [reason.describe() for reason in trial.errors],
+        }
+        if trial is not None
+        else None,
+        "outcome": _outcome(decided, container),
+    }
+
+
+_CORRECTED = "corrected by reassert at create: this config.json is already what the policy wants"
+
+
+def _outcome(decided: Plan, container: Container) -> str:
+    if not decided.edits and not decided.refusal() and ANNOTATION in container.annotations:
+        return _CORRECTED
+    if decided.refusal():
+        return "refused: " + decided.refusal()
+    if decided.excluded:
+        return f"left alone: excluded by {decided.excluded}"
+    if decided.audit_only() and not decided.is_empty():
+        return "started unchanged: mode is Audit"
+    return "started corrected" if decided.edits else "started unchanged"
+
+
+def _outcome_of_running(decided: Plan, container: Container) -> str:
+    if decided.excluded:
+        return f"left alone: excluded by {decided.excluded}"
+    if decided.is_empty():
+        return (
+            _CORRECTED if ANNOTATION in container.annotations else "created as the policy wants it: nothing to correct"
+        )
+    would = "refused" if decided.refusal() else "corrected"
+    if decided.audit_only():
+        return "runs as it was created: mode is Audit"
+    return f"its config.json is not what the policy wants: a new container would be {would}. See `reassert audit`"
+
+
+def as_table(decided: Plan, container: Container, config: str, trial: Trial | None, outcome: str = "") -> str:
+    """The decision as text. `outcome`: the result, where it is not that of a start."""
+    parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
+    if decided.policy.warning:
+        parts.append(_line("WARNING", decided.policy.warning))
+    if decided.matches:
+        rows = [[match.rule.name, _applies(match), _why(match)] for match in decided.matches]
+        parts += ["", table(rows, ["RULE", "APPLIES", "WHY"])]
+    for claim in container.facts.claims:
+        parts += ["", _line("claimed", f"{claim}: {' '.join(claim.cdi)}")]
+    for allocation in container.facts.allocations:
+        what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
+        parts += ["", _line("allocated", f"{allocation}: {what}")]
+    if decided.edits:
+        rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in decided.edits]
+        parts += ["", table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])]
+    for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
+        for reason in reasons:
+            parts += ["", _line(label, str(reason))]
+    parts += ["", _line("result", outcome or _outcome(decided, container))]
+    if trial:
+        parts += ["", "the rules in Audit mode would do, if they were enforced:"]
+        if trial.edits:
+            rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in trial.edits]
+            parts.append(table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"]))
+        parts += [_line("refuse", str(reason)) for reason in [*trial.denials, *trial.errors]]
+    return "\n".join(parts)
+
+
+def _applies(match: Match) -> str:
+    return "tried" if match.tried else "yes" if match.applies else "no"
+
+
+def _line(label: str, text: str) -> str:
+    """One line of the table. Newlines and control characters of a pod's text are escaped."""
+    return f"{label:10} {printable(text)}"
+
+
+def _identity(identity: Identity, config: str) -> list[str]:
+    if identity.kubernetes is False:
+        kind = f"of no pod ({identity.engine})" if identity.engine else "of no pod"
+    elif identity.kubernetes is None:
+        kind = "unknown: annotations claim a pod, and nothing proves which engine wrote them"
+    else:
+        kind = f"{identity} ({identity.engine}, {' or '.join(identity.types)})"
+    known = " ".join(f"{key}={value}" for key, value in identity.as_dict().items())
+    lines = [_line("config", config), _line("container", kind)]
+    return [*lines, _line("", known)] if known else lines
+
+
+def _why(match: Match) -> str:
+    if not match.conditions:
+        return "no conditions: every container"
+    counts = match.applies or match.tried or not match.rule.skip_unknown
+    words = []
+    for condition in match.conditions:
+        if condition.met is None:
+            words.append(f"{condition.field} is unknown here, {'counts as met' if counts else 'counts as not met'}")
+        else:
+            verb = "is" if condition.met else "is not"
+            words.append(f"{condition.field} {actual(condition)} {verb} {wanted(condition)}")
+    return "; ".join(words)
+
+
+def _before_and_after(edit: Edit) -> tuple[str, str]:
+    before, after = words(edit)
+    return before, f"{after} from {edit.origin}" if edit.origin else after
+
+
+def _diff(decided: Plan, spec: Spec, config: str) -> str:
+    """Unified diff of config.json and of what the runtime wrapper makes of it, both indented."""
+    before = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
+    if not decided.refusal() and not decided.audit_only():
+        decided.apply(spec)
+        spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint)
+    elif decided.audit_only():
+        spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
+    after = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
+    name = printable(config)  # the lines themselves are JSON in ASCII
+    return "".join(difflib.unified_diff(before, after, name, name + " (corrected)", n=2))

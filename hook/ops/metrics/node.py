@@ -1,0 +1,104 @@
+"""What a scrape reads of the node at that moment: the policy in force, its CA bundles, the last `node verify`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from datetime import datetime
+from typing import NamedTuple
+
+from hook.core.base.errors import ReassertError
+from hook.core.base.filecache import Kept
+from hook.core.base.system import read_file
+from hook.core.policy import store
+from hook.core.policy import trust_layout as layout
+from hook.core.policy.compiler import stored_header
+from hook.core.policy.missing import NoPolicy
+from hook.core.policy.model import Policy
+from hook.node.probe import verified
+from hook.ops.audit.stale import stale
+from hook.ops.metrics.certificates import expiries
+from hook.ops.metrics.prometheus import Metrics
+
+_LARGEST = 16 << 20
+_BUNDLES = 64
+"""How many files are looked at for certificates."""
+
+_EVERY = 300.0
+"""How often the mounts of running containers are looked at: it takes a millisecond for each container."""
+
+
+class _Stored(NamedTuple):
+    """The compiled policy: as it is stored, when it was compiled, what it is, and the files that it mounts."""
+
+    stored: store.Stored | None
+    compiled: float
+    policy: Policy | None
+    bundles: list[str]
+
+
+class NodeState:
+    """Sets the gauges. `has_plugin`: the NRI plugin in this process says which policy it uses."""
+
+    def __init__(self, metrics: Metrics, source: str, directory: str, has_plugin: bool) -> None:
+        self._metrics = metrics
+        self._source = source
+        self._directory = directory
+        self._has_plugin = has_plugin
+        self._stored: Kept[_Stored] = Kept(1)
+        self._bundles: Kept[list[float]] = Kept(_BUNDLES)
+        self._look_at = 0.0
+
+    def refresh(self) -> None:
+        """Read the node. Nothing is compiled for a scrape: an edit counts when a start has compiled it."""
+        problem, key = store.source_key(self._source)
+        known = self._stored.get(store.store_path(self._source, self._directory), self._read)
+        if not self._has_plugin:
+            missing = NoPolicy(self._source, problem or "it was never compiled")
+            policy = known.stored.policy(self._source, key, problem) if known.stored else missing
+            self._metrics.policy(policy, known.compiled)
+        self._metrics.compiled(known.compiled)
+        self._metrics.verified(verified.last(self._directory))
+        self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
+        if known.policy and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _EVERY
+            self._metrics.stale(_old_files(known.policy))
+
+    def _read(self) -> _Stored:
+        stored = store.read_store(self._source, self._directory)
+        header = stored_header(self._source, self._directory)[0] or {}
+        policy = stored.policy(self._source, [], "") if stored else None
+        return _Stored(stored, _seconds(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
+
+    def _expiries(self, path: str) -> list[float]:
+        try:
+            return self._bundles.get(path, lambda: expiries(read_file(path, _LARGEST)))
+        except (OSError, ReassertError):
+            return []
+
+
+def bundle_files(policy: Policy) -> list[str]:
+    """The files that the policy mounts; those that hold certificates are CA bundles.
+
+    Of a directory, the bundle of a trust store or of Debian; other files are not searched.
+    """
+    rules = policy.candidates(None)
+    sources = [mount.source for rule in rules for mount in rule.mounts if mount.source]
+    found = [f"{source}/{layout.BUNDLE}" if os.path.isdir(source) else source for source in sources]
+    return list(dict.fromkeys(found))[:_BUNDLES]
+
+
+def _old_files(policy: Policy) -> Counter[str]:
+    """The number of containers with an old file of a hostPath, by hostPath."""
+    try:
+        return Counter(found.source for found in stale(policy))
+    except (OSError, ReassertError):
+        return Counter()
+
+
+def _seconds(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,1 @@
+"""`reassert policy`: check, show and compile the policy of a node."""

@@ -1,0 +1,132 @@
+"""`reassert policy`: check, show, compile."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+
+from hook.core.policy import store
+from hook.core.policy.compiler import refresh
+
+FILE = "reassert-test.yaml"
+"""The name of a file of cases for `policy test`."""
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Adds the commands of `reassert policy` to the parser."""
+    policy = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    check = policy.add_parser("check", help="list all errors and warnings of a policy file, with line and column")
+    check.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help=f"-: standard input; default: {store.SOURCE}, whose owner and mode are checked too",
+    )
+    check.add_argument(
+        "--node",
+        action="store_true",
+        help="also check that every hostPath and valueFrom.file exists on this node, that only root can change it and "
+        "that containers can read it",
+    )
+    check.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    check.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "github", "sarif"),
+        default="text",
+        help="github: annotations of a workflow; sarif: SARIF 2.1.0 (default: %(default)s)",
+    )
+    check.set_defaults(run=_check)
+    show = policy.add_parser("show", help="print the policy in force, and why a newer policy file is held back")
+    add_policy_options(show)
+    show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
+    show.set_defaults(run=_show)
+    testing = policy.add_parser(
+        "test", help=f"run the cases beside a policy ({FILE} in the directory, or in one below)"
+    )
+    testing.add_argument(
+        "places", nargs="*", metavar="DIR", default=["."], help="directory, or a file of cases (default: .)"
+    )
+    testing.add_argument("--policy", metavar="FILE", help="policy to test in place of the one that the cases name")
+    testing.add_argument("-o", "--output", choices=("table", "junit", "json"), default="table")
+    testing.set_defaults(run=_test)
+    comparing = policy.add_parser(
+        "diff", help="print what a change of a policy means; exit status 1 if it changes anything"
+    )
+    comparing.add_argument("old", metavar="OLD", help="policy file")
+    comparing.add_argument("new", metavar="NEW", help="policy file")
+    comparing.add_argument(
+        "--running",
+        action="store_true",
+        help="also list the running containers of this node about which the two decide differently; needs root",
+    )
+    comparing.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    comparing.set_defaults(run=_diff)
+    schema = policy.add_parser("schema", help="print the JSON Schema of a policy file, for editors")
+    schema.set_defaults(run=_schema)
+    compiling = policy.add_parser(
+        "compile", help="compile the policy file now; otherwise the next container start does it"
+    )
+    add_policy_options(compiling)
+    compiling.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "store"),
+        default="text",
+        help="store: the compiled policy itself, as container starts read it",
+    )
+    compiling.set_defaults(run=_compile)
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --policy and --store to the parser."""
+    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"policy file (default: {store.SOURCE})")
+    parser.add_argument(
+        "--store", metavar="DIR", default=store.STORE, help=f"compiled policies (default: {store.STORE})"
+    )
+
+
+def _check(options: argparse.Namespace) -> int:
+    from hook.ops.policy.checking import check
+
+    return check(options.files, options.node, options.strict, options.output)
+
+
+def _test(options: argparse.Namespace) -> int:
+    from hook.ops.cases.report import test
+
+    return test(options.places, options.policy, options.output)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from hook.ops.cases.diff import diff
+
+    return diff(options.old, options.new, options.output, options.running)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from importlib import resources
+
+    sys.stdout.write(resources.files("hook.core.policy").joinpath("schema.json").read_text("utf-8"))
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from hook.ops.policy.show import show
+
+    return show(os.path.abspath(options.policy), options.store, options.output)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    """Compile, and say what is in force now. A container start reads the store's new text from standard output."""
+    gc.disable()  # this process ends soon: collecting would take as long again
+    source = os.path.abspath(options.policy)
+    text = refresh(source, options.store)
+    if options.output == "store":
+        sys.stdout.write(text)
+        return 0
+    from hook.ops.policy.show import compiled
+
+    return compiled(source, text, options.output)

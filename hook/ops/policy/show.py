@@ -1,0 +1,201 @@
+"""`reassert policy show`: the policy in force, its source, and a newer version of the file that is held back."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from hook.core.base.errors import ReassertError
+from hook.core.base.terminal import counted
+from hook.core.base.text import printable, printable_lines
+from hook.core.policy import store
+from hook.core.policy.compiler import stored_header
+from hook.core.policy.model import AUDIT, Policy, Rule
+from hook.core.reserve.allocated import VOLUMES_ABOVE
+from hook.core.reserve.devices import EXCLUSIVE
+from hook.core.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
+from hook.core.reserve.mounts import Mount
+
+
+class NotPermitted(ReassertError):
+    """Raised if this user may not read the policy file or the store."""
+
+
+def show(source: str, store_directory: str, output: str) -> int:
+    """Print the policy in force. Returns 1 if the policy file is not in force. Raises NotPermitted."""
+    _check_permissions(source, store_directory)
+    policy = store.load(source, store_directory)
+    header, _ = stored_header(source, store_directory)
+    status: dict[str, Any] = {
+        "source": source,
+        "sha256": policy.fingerprint or None,
+        "compiledAt": (header or {}).get("compiledAt") or None,
+        "heldBack": policy.warning or None,
+        "heldSince": (header or {}).get("heldSince") or None if policy.warning or policy.missing else None,
+        "missing": policy.missing or None,
+    }
+    document = effective(policy, (header or {}).get("trust"))
+    if output == "json":
+        print(json.dumps({"status": status, "policy": None if policy.missing else document}, indent=2))
+    else:
+        labels = {
+            "source": "source",
+            "sha256": "fingerprint",
+            "compiledAt": "compiled",
+            "heldBack": "HELD BACK",
+            "heldSince": "held since",
+            "missing": "NO POLICY",
+        }
+        for key, value in status.items():
+            if value:
+                print(printable(f"# {labels[key]}: {value}"))
+        if policy.missing:
+            print("# containers of kube-system start; all others are refused until the policy file is valid")
+        else:
+            sys.stdout.write(_yaml(document))
+    return 1 if policy.warning or policy.missing else 0
+
+
+def compiled(source: str, text: str, output: str) -> int:
+    """Print what is in force after a compilation. Returns 1 if it is not the policy file. `text`: the store's."""
+    problem, key = store.source_key(source)
+    policy = store.Stored(text).policy(source, key, problem)
+    count = len(text.splitlines()) - 1
+    wrong = policy.warning or (f"no policy is in force: {policy.missing}" if policy.missing else "")
+    if output == "json":
+        found = {"source": source, "sha256": policy.fingerprint or None, "mode": policy.mode, "rules": count}
+        print(json.dumps({**found, "heldBack": policy.warning or None, "missing": policy.missing or None}, indent=2))
+    elif wrong:
+        print(printable(f"reassert: {wrong}"), file=sys.stderr)
+    else:
+        print(printable(f"{source}: in force, {counted(count, 'rule')}, {policy.mode}, sha256 {policy.fingerprint}"))
+    return 1 if wrong else 0
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    """The document as YAML, with characters that a terminal could interpret escaped as YAML escapes them."""
+    for readable in (True, False):
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.width = 4096
+        yaml.allow_unicode = readable
+        text = io.StringIO()
+        yaml.dump(document, text)
+        if printable_lines(text.getvalue()) == text.getvalue():
+            break
+    return text.getvalue()
+
+
+def _check_permissions(*paths: str) -> None:
+    """Raises NotPermitted if this user cannot read a path that a container start, as root, can."""
+    for path in paths:
+        try:
+            with os.scandir(path) if os.path.isdir(path) else open(path, "rb"):
+                pass
+        except PermissionError:
+            raise NotPermitted(
+                f"this user may not read {path}, so the policy in force is unknown; run as root: "
+                "sudo reassert policy show"
+            ) from None
+        except OSError:  # a missing file is reported with the policy in force
+            pass
+
+
+def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The policy in force as a policy file, with all defaults. `trust`: the `trust` of rules, by name.
+
+    A rule with `trust` also lists the env and mounts that it stands for, each with a comment. The file means the same.
+    """
+    exclude = {"namespaces": policy.excluded_namespaces, "containerTypes": policy.excluded_types}
+    return {
+        "apiVersion": "reassert/v1",
+        "kind": "NodePolicy",
+        "spec": {
+            "mode": policy.mode,
+            "failurePolicy": policy.failure_policy,
+            "exclude": {key: value for key, value in exclude.items() if value},
+            "kubelet": {"root": policy.kubelet_root},
+            **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
+            **({"allowedAnnotations": policy.allowed_annotations} if policy.allowed_annotations else {}),
+            "rules": [_rule(rule, policy.mode, (trust or {}).get(rule.name)) for rule in policy.candidates(None)],
+        },
+    }
+
+
+def _event_log(settings: list[Any]) -> dict[str, Any]:
+    limit, kept, journal = settings
+    return {"maxSizeMiB": limit >> 20, "keep": kept, "journal": journal}
+
+
+def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.tried else mode}
+    match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
+    if "podSelector" in rule.conditions:
+        wanted: Any = rule.conditions["podSelector"]
+        expressions = [
+            {"key": key, "operator": operator, **({"values": values} if values else {})}
+            for key, operator, values in wanted
+        ]
+        match["podSelector"] = {"matchExpressions": expressions}
+    if match:
+        shown["match"] = {**match, "ifUnknown": "Skip" if rule.skip_unknown else "Enforce"}
+    if trust:
+        shown["trust"] = trust
+    if rule.env:
+        shown["env"] = [_env(env) for env in rule.env]
+    if rule.mounts:
+        shown["mounts"] = [_mount(mount) for mount in rule.mounts]
+    if trust:
+        _say_origin(shown, trust)
+    shown.update({field: entries for field, entries in rule.plain.items() if field != EXCLUSIVE})
+    parts: dict[str, Any] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
+    parts.update({EXCLUSIVE: rule.plain[EXCLUSIVE]} if EXCLUSIVE in rule.plain else {})
+    if parts:
+        shown["deviceAllocations"] = parts
+    shown["onConflict"] = "Deny" if rule.deny else "Override"
+    return shown
+
+
+def _say_origin(shown: dict[str, Any], trust: dict[str, Any]) -> None:
+    """Give each entry of a rule that comes from its `trust` a comment: the stacks or distributions that it is for."""
+    from hook.core.policy.trust import entries
+
+    for (field, key), made in zip((("env", "name"), ("mounts", "mountPath")), entries(trust), strict=True):
+        for index, entry in enumerate(shown.get(field, ())):
+            wanted, ids = made.get(entry[key], ({}, ""))
+            if wanted.items() <= entry.items() and ids:
+                shown[field][index] = said = CommentedMap(entry)
+                said.yaml_add_eol_comment(f"from trust: {ids}", key)
+
+
+def _env(env: Env) -> dict[str, Any]:
+    if env.source == ALLOCATED:
+        default = KEEP if env.keep else env.text
+        shown: dict[str, Any] = {} if default is None else {"default": default}
+        if env.trusted:
+            shown["trusted"] = env.trusted
+        return {"name": env.name, "valueFrom": {"deviceAllocation": shown}}
+    if env.source == FILE:
+        return {"name": env.name, "valueFrom": {"file": env.text}}
+    return {"name": env.name, "absent": True} if env.source == ABSENT else {"name": env.name, "value": env.text}
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    below = {"allowBelow": mount.allow_below} if mount.allow_below else {}
+    if not mount.source:
+        return {"mountPath": mount.destination, "absent": True, **below}
+    return {
+        "hostPath": mount.source,
+        "mountPath": mount.destination,
+        "readOnly": "ro" in mount.options,
+        "options": [option for option in mount.options if option not in ("ro", "rw")],
+        **below,
+        "onMissingSource": "Skip" if mount.skip_missing else "Fail",
+        "volumesAbove": "Allow" if mount.volumes_above else "Refuse",
+    }

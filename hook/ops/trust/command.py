@@ -1,0 +1,82 @@
+"""`reassert trust`: build and check the company's trust store."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from hook.core.base.errors import Usage
+from hook.core.policy import trust_layout as layout
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Adds the commands of `reassert trust` to the parser. Their modules, and `cryptography`, are imported when run."""
+    trust = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    build = trust.add_parser(
+        "build", help="make a trust store of the system's roots and your CAs, in every format that programs read"
+    )
+    build.add_argument(
+        "--add",
+        metavar="PATH",
+        nargs="+",
+        action="extend",
+        help=f"CA certificates in PEM, DER or PKCS#7: files, or directories of them (default: {layout.SOURCES})",
+    )
+    _add_store(build)
+    roots = build.add_mutually_exclusive_group()
+    roots.add_argument(
+        "--system", metavar="PATH", help="the system's roots: a file or directory (default: this node's own)"
+    )
+    roots.add_argument("--no-system", action="store_true", help="only your CAs, no system roots")
+    build.add_argument(
+        "--allow-removal", action="store_true", help="build even if certificates of the last generation would be lost"
+    )
+    build.set_defaults(run=_build)
+    check = trust.add_parser(
+        "check", help="print what a container of each distribution would trust; exit status 1 if something is wrong"
+    )
+    _add_store(check)
+    check.add_argument(
+        "--policy", metavar="FILE", help="check the env and mounts of this policy (default: every directory is mounted)"
+    )
+    check.set_defaults(run=_check)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        default=layout.DEFAULT,
+        help=f"name of the trust store in {layout.STORES} (default: %(default)s)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="directory of the trust store, instead of --name")
+
+
+def _directory(options: argparse.Namespace) -> str:
+    name: str = options.name
+    if not name or name.startswith(".") or "/" in name:
+        raise Usage(f"--name {name}: a name, not a path; a path is for --out")
+    return os.path.abspath(options.out or layout.store(name))
+
+
+def _build(options: argparse.Namespace) -> int:
+    from hook.ops.trust.build import Sources, build
+
+    directory = _directory(options)
+    built = build(directory, Sources(options.add, options.system, options.no_system, options.allow_removal))
+    for warning in built.warnings:
+        print(warning, file=sys.stderr)
+    added, total = len(built.added), len(built.certificates)
+    state = "new" if built.is_new else "unchanged; its live files were repaired" if built.repaired else "unchanged"
+    print(
+        f"{directory}: generation {built.number} ({state}): {total} certificates, "
+        f"{total - added} system roots and {added} added"
+    )
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from hook.ops.trust.check import check
+
+    return check(_directory(options), options.policy)
