@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hook import __version__
 from hook.core import events
@@ -20,6 +21,14 @@ from hook.core.policy import store
 from hook.core.policy.source import PolicyInvalid
 from hook.ops.policy.command import add_policy_options
 from hook.ops.shell.parser import Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hook.core.metrics import NoMetrics
+    from hook.core.plan import Plan
+    from hook.core.policy.model import Policy
+    from hook.entry.unchanged_starts import UnchangedStarts
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -152,6 +161,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
     for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text)
+        group.set_defaults(old_files=_old_files, all_commands=lambda: command_line(GROUPS))
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
@@ -258,9 +268,42 @@ def _dispatcher(options: argparse.Namespace) -> int:
 
 
 def _agent(options: argparse.Namespace) -> int:
+    if options.status:
+        from hook.node.agent_status import show
+
+        return show(_absolute(options.socket), options.output)
+    from hook.agent.service import Plugin
     from hook.agent.service import main as serve
 
-    return serve(options)
+    def start_plugin(metrics: NoMetrics) -> Plugin:
+        from hook.nri.service import beside  # protobuf: 8 MB, only with --nri
+
+        service = beside(options, metrics, _compare)
+        return Plugin(service.connected, service.healthy, service.connect_for_ever)
+
+    return serve(options, lambda starts: _metrics(options, options.nri, starts), start_plugin if options.nri else None)
+
+
+def _metrics(options: argparse.Namespace, has_plugin: bool, starts: UnchangedStarts | None) -> NoMetrics:
+    from hook.core.metrics import NoMetrics
+
+    if not options.metrics and not options.textfile:
+        return NoMetrics()
+    from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
+
+    return start(options, has_plugin, starts)
+
+
+def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
+    from hook.ops.audit.drift import really_wrong
+
+    return really_wrong(container_id, decide)
+
+
+def _old_files(policy: Policy) -> list[str]:
+    from hook.ops.audit.stale import hints
+
+    return hints(policy)
 
 
 def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
@@ -305,4 +348,4 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
 def _nri(options: argparse.Namespace) -> int:
     from hook.nri.service import main as serve
 
-    return serve(options)
+    return serve(options, lambda: _metrics(options, True, None), _compare)

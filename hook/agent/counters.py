@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from hook.ops.metrics.prometheus import NoMetrics
+from hook.core.metrics import NoMetrics
 
 GO, CHANGED, REFUSED, COLD = "go", "changed", "refused", "cold"
 

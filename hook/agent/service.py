@@ -29,10 +29,10 @@ from hook.core.base.errors import Usage, describe
 from hook.core.base.notifier import Notifier
 from hook.core.base.system import timestamp
 from hook.core.linux.mountns import few_arenas, own_directories, own_root, trim_memory
+from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.entry import protocol
 from hook.entry.unchanged_starts import UnchangedStarts
-from hook.ops.metrics.prometheus import NoMetrics
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
@@ -61,15 +61,38 @@ class _Stop(BaseException):
     """SIGTERM or SIGINT was received."""
 
 
-def main(chosen: argparse.Namespace) -> int:
-    """Serves requests until SIGTERM or SIGINT. Raises Usage, ReassertError, OSError."""
+class Plugin:
+    """The NRI plugin, in a thread of this process.
+
+    `connected`: whether a runtime asks it about containers. `healthy`: whether it is alive. `serve`: never returns.
+    """
+
+    def __init__(self, connected: Callable[[], bool], healthy: Callable[[], bool], serve: Callable[[], object]) -> None:
+        self.connected = connected
+        self.healthy = healthy
+        self._serve = serve
+        threading.Thread(target=self._run, name="nri", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # systemd starts the agent again; until then starts are cold
+            print(f"reassert: the NRI plugin ended: {describe(error)}", file=sys.stderr)
+        os._exit(1)
+
+
+def main(
+    chosen: argparse.Namespace,
+    metrics_of: Callable[[UnchangedStarts], NoMetrics],
+    start_plugin: Callable[[NoMetrics], Plugin] | None,
+) -> int:
+    """Serves requests until SIGTERM or SIGINT. Raises Usage, ReassertError, OSError.
+
+    `metrics_of`: what counts; it counts starts without an event too. `start_plugin`: starts the NRI plugin.
+    """
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
-    if chosen.status:
-        from hook.node.agent_status import show
-
-        return show(chosen.socket, chosen.output)
     notifier = Notifier()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -84,10 +107,10 @@ def main(chosen: argparse.Namespace) -> int:
     try:
         listener, own = listener_at(chosen.socket)
         memory = Memory(chosen.policy, chosen.store, chosen.events)
-        metrics = _metrics(chosen, memory.unchanged)
+        metrics = metrics_of(memory.unchanged)
         agent = Agent(listener, memory, notifier, Tally(metrics))
-        if chosen.nri:
-            agent.plugin = _plugin(chosen, metrics)
+        if start_plugin:
+            agent.plugin = start_plugin(metrics)
         gc.freeze()  # what is loaded now, stays
         gc.disable()
         agent.tell_systemd()
@@ -102,40 +125,6 @@ def main(chosen: argparse.Namespace) -> int:
     except _Stop:
         notifier.say("STOPPING=1")
     return 0
-
-
-def _metrics(chosen: argparse.Namespace, unchanged: UnchangedStarts) -> NoMetrics:
-    """What counts for Prometheus. `unchanged`: counts there too. Raises Usage."""
-    if not chosen.metrics and not chosen.textfile:
-        return NoMetrics()
-    from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
-
-    return start(chosen, chosen.nri, unchanged)
-
-
-class Plugin:
-    """The NRI plugin in this process. `connected`: whether a runtime asks it about containers."""
-
-    def __init__(self, connected: Callable[[], bool], healthy: Callable[[], bool]) -> None:
-        self.connected = connected
-        self.healthy = healthy
-
-
-def _plugin(chosen: argparse.Namespace, metrics: NoMetrics) -> Plugin:
-    """Start the NRI plugin in threads of its own. Raises Usage."""
-    from hook.nri.service import beside  # protobuf: 8 MB, only with --nri
-
-    service = beside(chosen, metrics)
-
-    def run() -> None:
-        try:
-            service.connect_for_ever()
-        except BaseException as error:  # systemd starts the agent again; until then starts are cold
-            print(f"reassert: the NRI plugin ended: {describe(error)}", file=sys.stderr)
-        os._exit(1)
-
-    threading.Thread(target=run, name="nri", daemon=True).start()
-    return Plugin(service.connected, service.healthy)
 
 
 def _stop(*_: object) -> None:

@@ -92,9 +92,7 @@ def plan_event(
     reasons = [*plan.reasons(), *done.denials]
     acts = not reasons and not plan.audit_only()
     if done.draft is not None:
-        from hook.entry.decision import complete
-
-        edits = complete(done.draft, event, edits)
+        edits = _complete(done.draft, event, edits)
     kind = ERROR if plan.errors else EDITED if edits else HELD
     if reasons:
         kind = WOULD_DENY if plan.audit_only() else DENIED
@@ -149,3 +147,18 @@ def write(path: str, event: "dict[str, object]") -> None:
     from hook.core.base.logfile import try_to_append  # not for an event that is left to the hook
 
     try_to_append(path, line(event), *SETTINGS)
+
+
+def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":
+    """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
+    earlier = draft.get("edits")
+    drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
+    names = {
+        (edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit
+    }  # see hook.core.audited_rules
+    event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
+    if isinstance(began := draft.get("began"), int):
+        event["timestamp"] = timestamp(began)
+    if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
+        event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
+    return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]

@@ -2,16 +2,12 @@
 
 from hook.core.base.errors import Undecided
 from hook.core.base.jsontext import Malformed, parse
-from hook.core.base.system import timestamp
 from hook.core.reserve import Reason
 from hook.core.reserve.env import Reserved
 from hook.entry.write_spec import ANNOTATION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from hook.core.decide import Case
     from hook.core.plan import Plan
 
@@ -49,21 +45,6 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft, has_devices)
     except (KeyError, TypeError, ValueError) as error:  # Malformed is a ValueError
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
-
-
-def complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":
-    """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
-    earlier = draft.get("edits")
-    drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-    names = {
-        (edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit
-    }  # see hook.core.audited_rules
-    event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
-    if isinstance(began := draft.get("began"), int):
-        event["timestamp"] = timestamp(began)
-    if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
-        event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
-    return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
 
 
 def not_restored(decided: "Plan", case: "Case") -> "list[Reason]":

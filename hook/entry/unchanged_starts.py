@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from hook.core.base.files import make_directory
+from hook.core.metrics import NoMetrics
 from hook.entry.start_counts import EXEC, LIMIT, NAME, NO_REASON, PROBE
-from hook.ops.metrics.prometheus import NoMetrics
 
 ADAPTERS = ("runtime", "hook", "precreate", "nri")
 

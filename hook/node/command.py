@@ -306,7 +306,7 @@ def _engine_or_removed(name: str) -> AnyEngine:
 def _status(options: argparse.Namespace) -> int:
     _root()
     installation.locate(getattr(options, "prefix", None) or "")
-    found = status.look(Record.read(), options.engine)
+    found = status.look(Record.read(), options.engine, options.old_files)
     show = as_json if options.output == "json" else as_table
     print(show(found))
     return found.exit_status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -55,8 +56,11 @@ class Status:
     exit_status: int = NOT_WIRED
 
 
-def look(record: Record, name: str | None) -> Status:
-    """Returns the state of every engine, or of the engine with this name."""
+def look(record: Record, name: str | None, old_files: Callable[[Policy], list[str]]) -> Status:
+    """Returns the state of every engine, or of the engine with this name.
+
+    `old_files`: hints about containers that have an old file of a hostPath.
+    """
     found = Status(record)
     for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
         _look_at_engine(found, each)
@@ -66,7 +70,7 @@ def look(record: Record, name: str | None) -> Status:
         found.hints += signs.others()
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
-        problems, hints = _named_files()
+        problems, hints = _named_files(old_files)
         found.problems += problems + _event_log(EVENTS)
         found.hints += hints
     if interrupted:
@@ -136,14 +140,12 @@ def kubelet_root() -> str:
         return KUBELET_ROOT
 
 
-def _named_files() -> tuple[list[str], list[str]]:
+def _named_files(old_files: Callable[[Policy], list[str]]) -> tuple[list[str], list[str]]:
     """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
-    from hook.ops.audit import stale
-
     try:
         in_force = policy(seeded=False)
         problems, hints = problems_and_hints(in_force)
-        return problems, hints + stale.hints(in_force)
+        return problems, hints + old_files(in_force)
     except ReassertError:  # `out_of_date` reports a missing policy for each engine
         return [], []
 

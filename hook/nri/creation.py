@@ -11,6 +11,7 @@ from hook.core.base.errors import TooLarge, Unacceptable, Undecided
 from hook.core.container.engines import crio_image
 from hook.core.container.identity import APP_TYPES, CRIO, Identity
 from hook.core.decide import NOWHERE, Case, Done, Verdict
+from hook.core.metrics import ASKED, AUDITED, REFUSED
 from hook.core.plan import ALL, Plan
 from hook.core.policy.model import Policy
 from hook.core.policy.resident import Resident
@@ -20,9 +21,6 @@ from hook.nri.adjust import adjust, still_wrong
 from hook.nri.asked import Asked
 from hook.nri.pending import PendingEvents
 from hook.nri.report import ADAPTER, ADJUSTMENT, DRIFTED, Report
-from hook.ops.audit.drift import really_wrong
-from hook.ops.audit.judge import STALE, Actual
-from hook.ops.metrics.prometheus import ASKED, AUDITED, REFUSED
 
 _NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 """Prefixes of labels that kubelet and containerd add to the pod's own."""
@@ -92,6 +90,11 @@ class Reply(NamedTuple):
     event: Callable[[], object] = lambda: None
 
 
+Comparison = Callable[[str, Callable[[Any], Plan]], "set[tuple[str, str]] | None"]
+"""Kinds and names of what a running container really has wrong, None where that cannot be looked at. Its arguments: the
+container's id, and the plan for what the container really has (a Target)."""
+
+
 class Decider:
     """Decides for one runtime. `engine`: the runtime's name.
 
@@ -105,6 +108,7 @@ class Decider:
         self.engine = "containerd"
         self.removes_mounts = False
         self.sends_cdi = False
+        self.compare: Comparison = lambda *_: None
         self._deciding: dict[str, Case] = {}
         self._shown: Policy | None = None
 
@@ -259,7 +263,7 @@ class Decider:
                 asked = Asked(by_id[container.pod_sandbox_id], container)
                 decided = case.decide(who, asked)
                 wrong = still_wrong(decided, case.container)
-                wrong = _really(wrong, case, who, asked) if wrong else wrong
+                wrong = self._really(wrong, case, who, asked) if wrong else wrong
                 event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
             except Exception as error:  # one unreadable container must not hide the others
                 self.report.metrics.error("decision")
@@ -275,22 +279,18 @@ class Decider:
         self.report.metrics.drifted(drifted)
         return drifted
 
+    def _really(self, wrong: list[Edit], case: Case, who: Identity, asked: Asked) -> list[Edit]:
+        """Those edits that the running container needs in fact: the wrapper may have made some after the record.
 
-def _really(wrong: list[Edit], case: Case, who: Identity, asked: Asked) -> list[Edit]:
-    """Those edits that the running container needs in fact: the runtime wrapper may have made some after the record.
+        All of them if this process cannot look at the container.
+        """
 
-    All of them if this process cannot look at the container.
-    """
+        def decide(actual: Any) -> Plan:
+            actual.pod_annotations = asked.pod_annotations
+            return case.decide(who, actual)
 
-    def decide(actual: Actual) -> Plan:
-        actual.pod_annotations = asked.pod_annotations
-        return case.decide(who, actual)
-
-    differences = really_wrong(case.container_id, decide)
-    if differences is None:
-        return wrong
-    found = {("mount" if different.kind == STALE else different.kind, different.name) for different in differences}
-    return [edit for edit in wrong if (edit.kind, edit.name) in found]
+        found = self.compare(case.container_id, decide)
+        return wrong if found is None else [edit for edit in wrong if (edit.kind, edit.name) in found]
 
 
 def removes_mounts(engine: str, version: str) -> bool:

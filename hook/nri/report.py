@@ -13,7 +13,7 @@ import structlog
 from hook.core.base.logfile import try_to_append
 from hook.core.base.system import timestamp
 from hook.core.events import SETTINGS, line
-from hook.ops.metrics.prometheus import NoMetrics
+from hook.core.metrics import NoMetrics
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"

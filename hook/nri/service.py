@@ -11,17 +11,19 @@ import socket
 import stat
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hook.core.base.errors import Usage, describe
 from hook.core.base.files import make_directory
 from hook.core.base.notifier import Notifier
 from hook.core.base.system import replace_file
+from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
+from hook.nri.creation import Comparison
 from hook.nri.plugin import Plugin
 from hook.nri.report import DISCONNECTED, POLICY, Report
 from hook.nri.validation import Validator
-from hook.ops.metrics.prometheus import NoMetrics
 
 NAME = "reassert"
 INDEX = "10"
@@ -44,8 +46,11 @@ _SUN_PATH = 107
 """The longest path of a socket, in bytes (unix(7))."""
 
 
-def main(chosen: argparse.Namespace) -> int:
-    """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError."""
+def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics], compare: Comparison) -> int:
+    """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError.
+
+    `metrics_of`: makes what counts. `compare`: as in Decider.
+    """
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
             raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
@@ -54,12 +59,7 @@ def main(chosen: argparse.Namespace) -> int:
     descriptor = _descriptor(given) if given else -1
     os.chdir("/")
     sys.setswitchinterval(0.0005)  # the printing thread yields sooner; Python's default is 5 ms
-    metrics: NoMetrics = NoMetrics()
-    if chosen.metrics or chosen.textfile:
-        from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
-
-        metrics = start(chosen, has_plugin=True, unchanged=None)
-    service = Service(chosen, index, Report(chosen.events, metrics), Notifier())
+    service = Service(chosen, index, Report(chosen.events, metrics_of()), Notifier(), compare)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
     gc.freeze()  # what is loaded now, stays: a collection in the middle of a request takes 0.1 ms, and not 40
@@ -68,11 +68,14 @@ def main(chosen: argparse.Namespace) -> int:
     return service.connect_for_ever()
 
 
-def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
-    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
+def beside(chosen: argparse.Namespace, metrics: NoMetrics, compare: Comparison) -> Service:
+    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage.
+
+    `compare`: as in Decider.
+    """
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
-    service = Service(options, index, Report(chosen.events, metrics), None)
+    service = Service(options, index, Report(chosen.events, metrics), None, compare)
     atexit.register(service.finish)
     return service
 
@@ -100,12 +103,20 @@ def _descriptor(given: str) -> int:
 class Service:
     """The plugin's process: it manages connections, the policy's source and notifications to systemd."""
 
-    def __init__(self, chosen: argparse.Namespace, index: str, report: Report, notifier: Notifier | None) -> None:
+    def __init__(
+        self,
+        chosen: argparse.Namespace,
+        index: str,
+        report: Report,
+        notifier: Notifier | None,
+        compare: Comparison = lambda *_: None,
+    ) -> None:
         """`notifier`: None where the plugin is a part of another program."""
         self._chosen = chosen
         self._index = index
         self._report = report
         self._decider = Validator(Resident(chosen.policy, chosen.store), report)
+        self._decider.compare = compare
         self._notifier = notifier
         self._plugin: Plugin | None = None
         self._seen = time.monotonic()

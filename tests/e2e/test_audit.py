@@ -18,6 +18,7 @@ from e2e.cri.client import wait_for
 from e2e.runtimes import NEWER, guarded, real_runtime
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import Machine
+from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.core.policy.store import load
 from hook.nri.creation import Decider
@@ -27,7 +28,6 @@ from hook.ops.audit.inventory import chosen, running
 from hook.ops.audit.judge import STALE
 from hook.ops.audit.stale import stale
 from hook.ops.audit.why import look
-from hook.ops.metrics.prometheus import NoMetrics
 
 FILE = """\
 apiVersion: reassert/v1

@@ -30,6 +30,7 @@ from hook.core.decide import Case
 from hook.core.linux.look import View
 from hook.core.linux.lookdevices import devices_below
 from hook.core.linux.walk import Row, mount_table
+from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
 from hook.core.reserve.mounts import PlaceMount
@@ -41,7 +42,6 @@ from hook.nri import messages
 from hook.nri.report import Report
 from hook.nri.validation import Validator
 from hook.ops.explain import explain
-from hook.ops.metrics.prometheus import NoMetrics
 from unit.adapters.nri.support import VALIDATE, create_request
 from unit.support import CONTAINERD, ROOT, config, document
 

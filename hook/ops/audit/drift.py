@@ -15,7 +15,7 @@ from hook.core.plan import Plan
 from hook.core.reserve.env import SetEnv
 from hook.entry.decision import Decision
 from hook.ops.audit.inventory import Running, running
-from hook.ops.audit.judge import Actual, Difference, Judge
+from hook.ops.audit.judge import STALE, Actual, Difference, Judge
 from hook.ops.audit.process import Process
 
 SECONDS = 5.0
@@ -29,8 +29,8 @@ class _NoReasons:
         return ""
 
 
-def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> list[Difference] | None:
-    """How a running container differs from the policy; None if this process cannot look at it.
+def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> set[tuple[str, str]] | None:
+    """Kind and name of each difference of a running container; None if this process cannot look at it.
 
     That is so in a pod without the node's /proc and /run. `decide`: the plan for what the container really has.
     """
@@ -50,7 +50,9 @@ def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> list[Di
     except RuntimeError:  # no more threads
         return None
     thread.join(SECONDS)
-    return found[0] if found else None
+    if not found:
+        return None
+    return {("mount" if different.kind == STALE else different.kind, different.name) for different in found[0]}
 
 
 def _wrong(container: Running, decide: Callable[[Actual], Plan]) -> list[Difference]:

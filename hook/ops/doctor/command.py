@@ -15,6 +15,7 @@ from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.node import status
 from hook.node.change.record import Record
+from hook.ops.audit import stale
 from hook.ops.audit.audit import Audit, audit
 from hook.ops.audit.command import progress
 from hook.ops.audit.inventory import Running, running
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         found = audit(known, containers, progress())
     except (ReassertError, OSError):  # `checks` says so
         pass
-    seen = Seen(status.look(Record.read(), None), known, found, tail(events.EVENTS, TAIL))
+    seen = Seen(status.look(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
     page = as_table(lines)
     data = {"checks": [asdict(line) for line in lines]}

@@ -9,12 +9,12 @@ from pathlib import Path
 from hook.core import events
 from hook.core.base.files import make_directory
 from hook.core.base.system import replace_file
+from hook.core.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 from hook.core.policy.model import AUDIT
 from hook.entry.unchanged_starts import ADAPTERS, UnchangedStarts
 from hook.nri.report import DRIFTED
 from hook.ops.events import select
 from hook.ops.events.reader import Event, Tail
-from hook.ops.metrics.prometheus import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 
 NAME = "events-position.json"
 """In the directory of compiled policies: where the counting ended. What is logged while no agent runs counts too."""

@@ -7,68 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hook import __version__
+from hook.core.metrics import NRI, NoMetrics
 from hook.core.policy.model import Policy
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
 """Buckets of the histogram of decision times, in seconds. The runtime waits 2 seconds."""
-
-
-NRI = "nri"
-"""The adapter that counts by calls. The others are counted by their events (hook.ops.metrics.log)."""
-
-APPLIED, ASKED, AUDITED, REFUSED = "applied", "asked", "audited", "refused"
-"""What became of an edit: made and verified; asked of the runtime; not made in Audit mode; not made since the container
-was refused. Of a reason to refuse: REFUSED, or AUDITED."""
-
-
-class NoMetrics:
-    """Used without --metrics: counts nothing and does not import prometheus_client."""
-
-    def container(self, outcome: str, seconds: float) -> None:
-        """Count a container that a runtime asked about. `outcome`: adjusted, unchanged, refused, audited or failed."""
-
-    def started(self, adapter: str, outcome: str, start: str, cold: str) -> None:
-        """Count a container of another adapter, by its event. `start`: warm or cold; `cold`: why."""
-
-    def probe(self, outcome: str, adapter: str = NRI) -> None:
-        """Count a container that `node verify` or `node install` started; no other metric counts it."""
-
-    def unchanged(self, adapter: str, probe: bool, start: str, cold: str) -> None:
-        """Count a container of another adapter that needed nothing, and so has no event."""
-        if probe:
-            self.probe("unchanged", adapter)
-        else:
-            self.started(adapter, "unchanged", start, cold)
-
-    def executed(self, start: str, cold: str) -> None:
-        """Count an exec. `start`: warm or cold; `cold`: why."""
-
-    def edit(self, rule: str, kind: str, result: str, adapter: str = NRI) -> None:
-        """Count an edit. `result`: APPLIED, ASKED, AUDITED or REFUSED."""
-
-    def refusal(self, rule: str, result: str, adapter: str = NRI) -> None:
-        """Count a reason to refuse a container: REFUSED or AUDITED. `rule`: "" if no rule caused it."""
-
-    def drift(self, rule: str, kind: str) -> None:
-        """Count a difference between a running container and what a rule wants."""
-
-    def drifted(self, containers: int) -> None:
-        """Set how many running containers differed from the policy when they were last compared."""
-
-    def error(self, kind: str) -> None:
-        """Count a failure of reassert itself. `kind`: decision, deadline, violation, connection, log or metrics."""
-
-    def connected(self, yes: bool) -> None:
-        """Set whether a runtime is connected; counts the connection if it is."""
-
-    def policy(self, policy: Policy, loaded_at: float) -> None:
-        """Set which policy is in force. `loaded_at`: when the plugin loaded it."""
-
-    def answer(self, answer: str, cold: str, seconds: float) -> None:
-        """Count a request that the agent answered. `answer`: go, changed, refused or cold; `cold`: why."""
-
-    def dropped(self) -> None:
-        """Count a connection that the agent dropped."""
 
 
 class Metrics(NoMetrics):

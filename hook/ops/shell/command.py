@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hook.core.base.errors import Usage
 from hook.ops.shell import completion, man
-from hook.ops.shell.tree import Command, tree
+from hook.ops.shell.tree import tree
 
 
 def add_completion(parser: argparse.ArgumentParser) -> None:
@@ -24,20 +24,13 @@ def add_man(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_man)
 
 
-def root() -> Command:
-    """All commands."""
-    from hook.cli import GROUPS, command_line
-
-    return tree(command_line(GROUPS))
-
-
 def _completion(options: argparse.Namespace) -> int:
-    sys.stdout.write(completion.script(options.shell, root()))
+    sys.stdout.write(completion.script(options.shell, tree(options.all_commands())))
     return 0
 
 
 def _man(options: argparse.Namespace) -> int:
-    found = root()
+    found = tree(options.all_commands())
     if bool(options.command) == bool(options.directory):
         raise Usage("give a command, or --directory")
     if options.directory:

@@ -11,13 +11,13 @@ from typing import Any
 
 from e2e.cri.client import wait_for
 from e2e.support import Node
+from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import messages, ttrpc
 from hook.nri.creation import Reply
 from hook.nri.plugin import Plugin
 from hook.nri.report import Report
 from hook.nri.validation import Validator
-from hook.ops.metrics.prometheus import NoMetrics
 
 Adjust = Callable[[Any, Any, Any], None]
 """Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""

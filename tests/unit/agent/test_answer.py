@@ -30,10 +30,10 @@ from hook.agent.memory import Memory
 from hook.agent.work import answer
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.linux.mountns import own_directories
+from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.entry import hook as hooks
 from hook.entry import protocol
-from hook.ops.metrics.prometheus import NoMetrics
 from unit.linux.test_look import Node
 from unit.support import CONTAINERD, ROOT, config, document
 

@@ -20,6 +20,7 @@ from pip._vendor.certifi import where
 
 from hook.core.base.errors import Usage
 from hook.core.base.logfile import append
+from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.entry.unchanged_starts import UnchangedStarts
 from hook.node.metrics import check_directory
@@ -28,7 +29,7 @@ from hook.ops.metrics import service
 from hook.ops.metrics.certificates import expiries
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState
-from hook.ops.metrics.prometheus import Metrics, NoMetrics
+from hook.ops.metrics.prometheus import Metrics
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
 from unit.metrics.support import samples
 from unit.support import ROOT, document

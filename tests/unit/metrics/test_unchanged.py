@@ -9,11 +9,12 @@ from pathlib import Path
 
 from startpath import MOUNT, RULE, Start
 
+from hook.core.metrics import NoMetrics
 from hook.entry import protocol
 from hook.entry import start_counts as unchanged
 from hook.entry.unchanged_starts import UnchangedStarts, not_taken
 from hook.ops.metrics.log import LogCounter
-from hook.ops.metrics.prometheus import Metrics, NoMetrics
+from hook.ops.metrics.prometheus import Metrics
 from unit.metrics.support import samples
 from unit.support import reassert
 

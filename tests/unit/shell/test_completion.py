@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hook.ops.shell.command import root
+from hook.cli import GROUPS, command_line
 from hook.ops.shell.completion import SHELLS, script
+from hook.ops.shell.tree import tree
 from unit.support import reassert
 
-ROOT = root()
+ROOT = tree(command_line(GROUPS))
 ALL = [*ROOT.each()]
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hook.ops.shell.command import root
+from hook.cli import GROUPS, command_line
 from hook.ops.shell.man import name, page, pages
+from hook.ops.shell.tree import tree
 from unit.support import ROOT, called, reassert
 
-COMMANDS = root()
+COMMANDS = tree(command_line(GROUPS))
 
 
 @pytest.mark.parametrize("words", [command.words for command in pages(COMMANDS)], ids=" ".join)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from hook.core.metrics import NoMetrics
 from hook.nri import messages, pending
 from hook.nri.pending import LIMIT, MOST, PendingEvents
 from hook.nri.report import Report
-from hook.ops.metrics.prometheus import Metrics, NoMetrics
+from hook.ops.metrics.prometheus import Metrics
 from unit.adapters.nri.support import KNOWN, RESPONSE, create_request, events_of, running, wait_until
 from unit.support import document
 

@@ -18,11 +18,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from hook.core.metrics import NoMetrics
 from hook.core.policy import store
 from hook.nri.report import Report
 from hook.nri.service import ABSENT_PAUSE, FIRST_PAUSE, LONGEST_PAUSE, Service
 from hook.ops.metrics import service
-from hook.ops.metrics.prometheus import NoMetrics
 from unit.adapters.nri.support import RESPONSE, Peer, create_request, wait_until
 from unit.support import ROOT, document, reassert
 

@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hook.core.base.errors import Undecided
+from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import messages, ttrpc
 from hook.nri.creation import removes_mounts
@@ -21,7 +22,6 @@ from hook.nri.mux import PLUGIN
 from hook.nri.plugin import TICK
 from hook.nri.report import Report
 from hook.nri.validation import Merged, Validator
-from hook.ops.metrics.prometheus import NoMetrics
 from unit.adapters.nri.support import (
     KNOWN,
     REQUEST,
