@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hook import __version__
 from hook.core import events
 from hook.core.base.errors import ReassertError, Usage, describe
-from hook.core.base.files import discard_output
+from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import store
 from hook.core.policy.source import PolicyInvalid

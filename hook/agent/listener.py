@@ -7,8 +7,7 @@ import socket
 import stat
 
 from hook.core.base.errors import ReassertError, Usage, describe
-from hook.core.base.files import make_directory
-from hook.core.base.system import trusted
+from hook.core.base.system import make_directory, trusted
 
 _BACKLOG = 4096
 _SUN_PATH = 107

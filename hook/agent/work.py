@@ -31,8 +31,7 @@ from hook.agent.fallback import (
 from hook.agent.memory import Memory
 from hook.core import events
 from hook.core.base.errors import Refused, Usage
-from hook.core.base.files import OWN, hooks_stderr
-from hook.core.base.system import is_file, is_link, read_fd, replace_file, temporary_of
+from hook.core.base.system import OWN, hooks_stderr, is_file, is_link, read_fd, replace_file, temporary_of
 from hook.core.base.text import message
 from hook.core.container.runtime_records import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.core.container.spec import LIMIT
@@ -49,7 +48,7 @@ from hook.entry import update as updates
 from hook.entry.caller import Options
 from hook.entry.cmdline import Invocation
 from hook.entry.protocol import HOOK, Request
-from hook.entry.report_refusal import refuse
+from hook.entry.runtime import refuse
 
 _SECONDS = protocol.SECONDS * 0.9
 """The age of a request from which the agent changes nothing for it: front is about to start cold."""

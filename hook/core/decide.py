@@ -7,10 +7,12 @@ import posix
 import time
 
 from hook.core import events
-from hook.core.base.system import is_directory, read_file
+from hook.core.base.errors import TooLarge, Unacceptable, describe
+from hook.core.base.system import is_directory, is_shortage, read_file
 from hook.core.container.identity import Identity
+from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, WOULD_DENY, container_event
 from hook.core.plan import ALL, Container, Facts, Plan, plan
-from hook.core.policy.model import AUDIT, Policy, select
+from hook.core.policy.model import AUDIT, FAIL, IGNORE, Match, Policy, select
 from hook.core.reserve import Edit, Reason
 from hook.core.reserve.env import FILE
 
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from hook.core.audited_rules import Trial
     from hook.core.policy.model import Match
     from hook.core.reserve.target import Target
 
     T = TypeVar("T", bound=Target)
+    from collections.abc import Iterable
+    from typing import Any
+
+    from hook.core.plan import Container, Plan
+    from hook.core.reserve.target import Target
 
 CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
 """Where an adapter verified the result: in config.json as the runtime reads it, in the container's own mount namespace,
@@ -124,8 +130,6 @@ class Case:
         self.container = self.contain(self.policy, who, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)
         if self.tries and any(match.tried for match in decided.matches):
-            from hook.core.audited_rules import attempt  # few policies try a rule while others are in force
-
             self.trial = attempt(self, decided, target, kinds)
         return decided
 
@@ -143,7 +147,7 @@ class Case:
     def settle(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
-        """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.core.failure).
+        """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.core.decide).
 
         `read`: returns the container's identity and what it would start with. `act`: carries out the plan and verifies
         the result; not called for a container that the plan refuses.
@@ -173,15 +177,11 @@ class Case:
         event = events.draft_event(self) if is_draft else events.container_event(self)
         events.plan_event(event, decided, done, made)
         if self.trial or "tried" in (done.draft or ()):
-            from hook.core.audited_rules import tell
-
             tell(event, decided, self.trial, done.draft, bool(made))
         return event
 
     def failed(self, error: Exception) -> Verdict:
         """The verdict when reassert could not decide or act, by `failurePolicy`."""
-        from hook.core.failure import verdict
-
         return verdict(self, error)
 
     def milliseconds(self) -> float:
@@ -234,3 +234,167 @@ def check_source(facts: Facts, source: str) -> None:
         from hook.core.facts.valuefile import not_there  # few nodes lack one
 
         not_there(facts, source, error)
+
+
+CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
+"""Errors of a decision that a container's own text can cause. Files of the node raise Undecided or OSError."""
+
+
+def verdict(case: Case, error: Exception) -> Verdict:
+    """`failurePolicy` says whether the container starts, but for two kinds of errors. Enforce mode refuses these.
+
+    A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
+    other, a shortage (`is_shortage`). In the agent this function raises `error` for one:
+    the agent then answers "start cold", and that process has descriptors of its own.
+    """
+    short = is_shortage(error)
+    if short and case.start.get("start") == "warm":
+        raise error
+    text = describe(error)
+    if isinstance(error, OSError) and case.where not in text:
+        text = f"{case.where}: {text}"
+    if case.policy is None:  # it failed before the policy was loaded
+        case.policy = case.load()
+    audit = case.policy.mode == AUDIT
+    if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
+        event = denial_event(container_event(case), text, audit)
+        return Verdict("" if audit else case.refused(text), event)
+    ignored = case.policy.failure_policy == IGNORE and not short
+    starts = audit or ignored
+    event = error_event(container_event(case), text, starts, audit and not ignored)
+    return Verdict("" if starts else case.refused(text), event)
+
+
+def error_event(
+    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
+) -> "dict[str, object]":
+    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
+    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
+
+
+def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
+    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
+    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
+
+
+def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
+    event.update(event=name, level="warning" if starts else "error", applied=False)
+    event[key] = [{"rule": "", "message": message}]
+    return event
+
+
+MARK = "tried"
+"""A member of an event: some of its entries have `mode: Audit` and say what a rule in Audit mode would have done."""
+
+
+class Trial:
+    """What the tried rules would have done with one container.
+
+    `edits`, `denials`, `errors`: as in Plan, those that the enforced rules do not cause. `plan` and `container`: the
+    plan with all rules, None if there is none because of an error.
+    """
+
+    def __init__(self) -> None:
+        self.edits: list[Edit] = []
+        self.denials: list[Reason] = []
+        self.errors: list[Reason] = []
+        self.plan: Plan | None = None
+        self.container: Container | None = None
+
+    def would_refuse(self, reasons: "Iterable[Reason]", enforced: "Iterable[Reason]" = ()) -> None:
+        """Add reasons that the adapter found; not those that the enforced rules have too."""
+        known = {str(reason) for reason in enforced}
+        self.denials += [reason for reason in reasons if str(reason) not in known]
+
+    def __bool__(self) -> bool:
+        """Whether the tried rules would have changed anything."""
+        return bool(self.edits or self.denials or self.errors)
+
+
+def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
+    """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises."""
+    case.trying = decided
+    try:
+        return _attempted(case, decided, target, kinds)
+    finally:
+        case.trying = None
+
+
+def _attempted(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
+    trial = Trial()
+    matches = [match for match in decided.matches if match.applies]
+    matches += [_switched_on(match) for match in decided.matches if match.tried]
+    case.reads_node = True
+    try:
+        container = case.contain(decided.policy, case.container.identity, target, matches)
+        whole = plan(decided.policy, container, matches, kinds)
+    except Exception as error:  # whatever a tried rule causes, the container starts as decided
+        reason = [Reason("", "", describe(error))]
+        if isinstance(error, CAUSED_BY_THE_CONTAINER):
+            trial.denials = reason
+        else:
+            trial.errors = reason
+        return trial
+    trial.plan, trial.container = whole, container
+    known = [_wanted(edit) for edit in decided.edits]
+    tried = {match.rule.name for match in decided.matches if match.tried}
+    trial.edits = [edit for edit in whole.edits if edit.rule in tried and _wanted(edit) not in known]
+    trial.would_refuse(whole.denials, decided.denials)
+    errors = {str(error) for error in decided.errors}
+    trial.errors = [error for error in whole.errors if str(error) not in errors]
+    return trial
+
+
+def _switched_on(match: Match) -> Match:
+    switched = Match(match.rule, match.conditions)
+    switched.applies = True
+    return switched
+
+
+def _wanted(edit: Edit) -> "tuple[object, ...]":
+    return edit.kind, edit.name, edit.before_and_after()[1]
+
+
+def tell(
+    event: "dict[str, Any]", decided: "Plan", trial: "Trial | None", draft: "dict[str, Any] | None", made: bool
+) -> None:
+    """Add to an event what the tried rules would have done, each entry with `mode: Audit`.
+
+    `draft`: the event of an earlier adapter, which saw the container before its env and mounts were corrected. `made`:
+    whether this adapter made edits of enforced rules; the event may have no room for them behind those of the draft.
+    """
+    event[MARK] = True
+    for edit in event["edits"]:
+        edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
+    known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
+    cut = (draft or {}).get("omitted") or {}  # of a list that a draft has cut, the rest was counted there
+    own = [e for e in trial.edits if (e.kind, e.name) not in known] if trial and "/edits" not in cut else []
+    _add(event, "edits", [], [{**edit.describe(), "applied": False} for edit in own])
+    for key, reasons in (("denials", trial.denials), ("errors", trial.errors)) if trial else ():
+        _add(event, key, _drafted(draft, key), [reason.describe() for reason in reasons if "/" + key not in cut])
+    enforced = [edit for edit in event["edits"] if edit.get("mode") != AUDIT]
+    if not enforced and not made:
+        event.update(applied=False, verified="")
+        event.pop("asked", None)
+    if event["event"] in (EDITED, HELD):
+        reasons = event["denials"] + (event["errors"] if decided.policy.failure_policy == FAIL else [])
+        if reasons:
+            event.update(event=WOULD_DENY, level="warning")
+        elif event["edits"]:
+            event.update(event=EDITED, level="info")
+
+
+def _drafted(draft: "dict[str, Any] | None", key: str) -> "list[Any]":
+    entries = (draft or {}).get(key)
+    return [e for e in entries if isinstance(e, dict) and e.get("mode") == AUDIT] if isinstance(entries, list) else []
+
+
+def _add(event: "dict[str, Any]", key: str, drafted: "list[Any]", own: "list[dict[str, object]]") -> None:
+    """Add entries to a list of the event: those of a draft first, since its `truncated` points to them by number."""
+    for entry in own:
+        entry["mode"] = AUDIT
+    entries = [*drafted, *event[key], *[entry for entry in own if entry not in drafted]]
+    event[key] = entries[:ENTRIES]
+    if len(entries) > ENTRIES:
+        omitted = event.setdefault("omitted", {})
+        omitted["/" + key] = omitted.get("/" + key, 0) + len(entries) - ENTRIES

@@ -6,8 +6,11 @@ a pod's text in full; `line` limits its length when the event is written.
 
 import posix
 
+from hook.core.base.errors import ReassertError
 from hook.core.base.jsontext import encode
-from hook.core.base.system import timestamp
+from hook.core.base.system import timestamp, trusted
+from hook.core.base.text import head, measure
+from hook.core.container.identity import CONTAINERD, Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +83,6 @@ def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bo
             return False  # as almost always
     except OSError:
         return False
-    from hook.core.probes import is_marked
 
     return is_marked(PROBES, adapter, container_id, identity)
 
@@ -117,14 +119,12 @@ def plan_event(
 
 
 def line(event: "dict[str, Any]") -> str:
-    """The event as printable ASCII, with its newline, at most LINE bytes: hook.core.truncate cuts what is longer."""
+    """The event as printable ASCII, with its newline, at most LINE bytes: `_truncated` cuts what is longer."""
     if "truncated" not in event and "omitted" not in event and _is_short(event):
         text = encode(event)
         if len(text) < LINE:
             return text
-    from hook.core import truncate as excerpt
-
-    return excerpt.line(event)
+    return _truncated(event)
 
 
 def _is_short(value: "dict[str, Any] | list[Any] | tuple[Any, ...]", depth: int = 0) -> bool:
@@ -153,12 +153,151 @@ def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Se
     """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
     earlier = draft.get("edits")
     drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-    names = {
-        (edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit
-    }  # see hook.core.audited_rules
+    names = {(edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit}  # see hook.core.decide
     event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
     if isinstance(began := draft.get("began"), int):
         event["timestamp"] = timestamp(began)
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
+
+
+_NOTES = ("truncated", "omitted")
+"""Members that name what was left out of the other members."""
+
+_DEPTH = 6
+"""Maximum nesting of lists and objects; no event of reassert is nested deeper."""
+
+_WARNING = 1024
+"""Maximum number of bytes of `warning`, which quotes the node's policy file and no text of a pod."""
+
+_SHARES = {"edits": 28 << 10, "denials": 10 << 10, "errors": 10 << 10}
+_OTHERMEMBERS = 12 << 10
+"""Bytes for each of these members, and for all other members together, in an event that does not fit into a line."""
+
+
+def _truncated(event: "dict[str, Any]") -> str:
+    """The event as a line of at most LINE bytes.
+
+    A string of more than STRING bytes is cut there and ends in "…". `truncated` then has a JSON pointer (RFC 6901) to
+    it, with the length and the hash of the whole string. `omitted` has pointers to lists and objects, with the number
+    of items that were left out. An event that was parsed from such a line keeps its `truncated` and `omitted`.
+    """
+    measured = {note["at"]: (note["bytes"], note["sha256"]) for note in event.get("truncated", ())}
+    excerpt = _Excerpt(STRING, measured)
+    small = {key: excerpt.shorten(value, "/" + key) for key, value in event.items() if key not in _NOTES}
+    text = encode(excerpt.with_notes(small, event))
+    return text if len(text) < LINE else _within_shares(event, excerpt.measured)
+
+
+class _Excerpt:
+    """Shortens values, and records what it left out.
+
+    `limit`: bytes that are kept of a string. `measured`: length and hash of cut strings, by their pointers, so that
+    each is hashed once. `truncated`, `omitted`: as in the event.
+    """
+
+    __slots__ = ("limit", "measured", "omitted", "truncated")
+
+    def __init__(self, limit: int, measured: "dict[str, tuple[int, str]]") -> None:
+        self.limit = limit
+        self.measured = measured
+        self.truncated: list[object] = []
+        self.omitted: dict[str, int] = {}
+
+    def shorten(self, value: "Any", at: str) -> "Any":
+        """The value as it is logged. `at`: the JSON pointer to it."""
+        if isinstance(value, str):
+            return value if len(value) * 4 <= self.limit else self._string(value, at)
+        if not isinstance(value, (list, tuple, dict)):
+            return value
+        depth = at.count("/")
+        most = (MEMBERS if isinstance(value, dict) else ENTRIES if depth == 1 else ITEMS) if depth < _DEPTH else 0
+        if len(value) > most:
+            self.omitted[at] = len(value) - most
+        if isinstance(value, dict):
+            return {key: self.shorten(value[key], f"{at}/{key}") for key in list(value)[:most]}
+        return [self.shorten(item, f"{at}/{number}") for number, item in enumerate(value[:most])]
+
+    def _string(self, text: str, at: str) -> str:
+        kept = head(text, _WARNING if at == "/warning" else self.limit)
+        if kept is text:
+            return text
+        if at not in self.measured:
+            self.measured[at] = measure(text)
+        size, digest = self.measured[at]
+        self.truncated.append({"at": at, "bytes": size, "sha256": digest})
+        return kept + "…"
+
+    def fit(self, value: object, at: str, room: int) -> "tuple[object, int]":
+        """The shortened value and its length as JSON. A length above `room` means that it does not fit.
+
+        Strings are cut to 32 bytes where a value does not fit otherwise.
+        """
+        for limit in (STRING, 32):
+            excerpt = _Excerpt(limit, self.measured)
+            small = excerpt.shorten(value, at)
+            size = len(encode([small, excerpt.truncated, excerpt.omitted]))
+            if size <= room:
+                self.truncated += excerpt.truncated
+                self.omitted.update(excerpt.omitted)
+                return small, size
+        return None, room + 1
+
+    def with_notes(self, small: "dict[str, object]", event: "dict[str, Any]") -> "dict[str, object]":
+        """The shortened members, with `truncated` and `omitted`; what the event itself omitted is added up."""
+        omitted = dict(event.get("omitted", {}))
+        for at, count in self.omitted.items():
+            omitted[at] = omitted.get(at, 0) + count
+        if self.truncated:
+            small["truncated"] = self.truncated
+        if omitted:
+            small["omitted"] = omitted
+        return small
+
+
+def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]]") -> str:
+    """The event within the limits of _SHARES: of a list the first entries that fit, and the other members that fit."""
+    excerpt = _Excerpt(STRING, measured)
+    small: dict[str, object] = {}
+    rest = _OTHERMEMBERS
+    for key, value in event.items():
+        if key in _NOTES:
+            continue
+        if key in _SHARES and isinstance(value, list):
+            entries: list[object] = []
+            room = _SHARES[key]
+            for number, item in enumerate(value[:ENTRIES]):
+                entry, size = excerpt.fit(item, f"/{key}/{number}", room)
+                if size > room:
+                    break
+                entries.append(entry)
+                room -= size
+            small[key] = entries
+            if len(value) > len(entries):
+                excerpt.omitted["/" + key] = len(value) - len(entries)
+            continue
+        member, size = excerpt.fit(value, "/" + key, rest)
+        if size > rest:
+            excerpt.omitted["/" + key] = 1
+        else:
+            small[key] = member
+            rest -= size
+    return encode(excerpt.with_notes(small, event))
+
+
+def is_marked(directory: str, adapter: str, container_id: str, identity: "Identity | None") -> bool:
+    """Whether a file of the directory marks the container as a probe.
+
+    No other user can mark a container as a probe: engines choose ids at random, and only root can write to the
+    directory. The pod's UID counts only over NRI and of containerd, for sandboxes. Elsewhere it may be a docker user's
+    annotation.
+    """
+    try:
+        marks = posix.listdir(directory)  # a list to compare with: an id is never used as a path
+        trusted(directory)
+    except (OSError, ReassertError):
+        return False
+    if container_id in marks or identity is None:
+        return container_id in marks
+    return identity.uid in marks and (adapter == "nri" or identity.engine == CONTAINERD)

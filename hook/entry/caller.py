@@ -68,7 +68,7 @@ class Caller:
 
     def say(self, text: str, is_hook: bool = False) -> None:
         """Writes one line to the caller's standard error. `is_hook`: to the runtime's, if the caller has none."""
-        from hook.core.base.files import say
+        from hook.core.base.system import say
 
         say(text, is_hook)
 

@@ -12,7 +12,7 @@ from hook.core.container.runtime_records import bundle_of
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.reserve.env import Reserved
-from hook.entry import decision
+from hook.entry import write_spec as decision
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.runtime import ADAPTER

@@ -3,7 +3,7 @@
 import posix
 
 from hook.core.base.errors import Usage, describe
-from hook.core.base.files import say
+from hook.core.base.system import say
 
 RUNTIME = """\
 usage: reassert runtime --real PATH [--policy FILE] [--store DIR] [--events FILE] [--hook FILE] -- ARGUMENTS…

@@ -17,7 +17,7 @@ from hook.core.plan import ALL, Plan
 from hook.core.reserve import Edit, Reason, devices, mounts
 from hook.core.reserve.env import SetEnv
 from hook.core.reserve.mounts import PlaceMount
-from hook.entry import decision
+from hook.entry import write_spec as decision
 from hook.entry.caller import Caller, Options
 from hook.entry.precreate import precreate
 from hook.entry.write_spec import FLAG as HANDED_ON

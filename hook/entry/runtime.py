@@ -8,8 +8,12 @@ arguments, descriptors, cwd and environment.
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
 import posix
+import time
 
 from hook.core.base.errors import Refused, Unacceptable, Undecided, Usage, describe
+from hook.core.base.jsontext import encode
+from hook.core.base.system import append_line, timestamp
+from hook.core.base.text import message
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case, Done
@@ -33,8 +37,6 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     try:
         return _execute(options.real, passed_on(options, invocation, caller), environment)
     except Refused as error:
-        from hook.entry.report_refusal import refuse
-
         return refuse(invocation, str(error), caller)
 
 
@@ -88,7 +90,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     def act(decided: Plan, spec: Spec) -> Done:
         if invocation.verb == "restore":
-            from hook.entry.decision import not_restored  # not loaded by a create
+            from hook.entry.write_spec import not_restored  # not loaded by a create
 
             refusals = not_restored(decided, case)
             if refusals:
@@ -143,3 +145,34 @@ def _update(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
 _HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _update}
 """The function for each of EDITING_VERBS. Another verb that can change something is refused."""
+
+
+EXEC_REFUSED = 255
+"""Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
+
+
+def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:
+    """Write the refusal to stderr and to the runtime's --log, in its --log-format: engines read the reason there.
+
+    Engines decode the line and print it to the user, so control characters are escaped. Returns the exit status for the
+    engine.
+    """
+    status = EXEC_REFUSED if invocation.verb == "exec" else 1
+    text = message(refusal.replace("\n", " "))
+    caller.say(text)
+    line = "reassert: " + text
+    log = invocation.global_value("log") or ""
+    path = log.removeprefix("file:")
+    if not path or path.startswith(("journald:", "syslog:")):
+        return status
+    now = timestamp(time.time_ns())
+    if invocation.global_value("log-format") == "json":
+        entry = encode({"level": "error", "msg": line, "time": now})
+    else:
+        entry = f"time={encode(now)} level=error msg={encode(line)}"
+    try:
+        caller.still_waits()
+        append_line(path, entry.encode("utf-8", "backslashreplace"), 0o644)
+    except OSError as error:
+        caller.say(f"cannot write {path}: {describe(error)}")
+    return status

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from hook.core.base.files import make_directory
+from hook.core.base.system import make_directory
 from hook.core.metrics import NoMetrics
 from hook.entry.start_counts import EXEC, LIMIT, NAME, NO_REASON, PROBE
 

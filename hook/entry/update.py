@@ -14,7 +14,7 @@ from hook.core.base.system import read_fd
 from hook.core.container import process
 from hook.core.container.spec import ENTRIES, LIMIT, RESOURCES, Spec, apply, check_names, splice, without_nul
 from hook.core.decide import Case
-from hook.entry import decision
+from hook.entry import write_spec as decision
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.exec import ExecCaller, memory_file

@@ -10,7 +10,7 @@ from functools import cache
 from types import FrameType
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.files import discard_output
+from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
 from hook.core.policy.model import Policy

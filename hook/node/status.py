@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from hook.core.base.errors import ReassertError
 from hook.core.events import EVENTS
-from hook.core.policy.missing import KUBELET_ROOT
 from hook.core.policy.model import AUDIT, Policy
+from hook.core.policy.store import KUBELET_ROOT
 from hook.node import systemd
 from hook.node.artifacts import agent_unit
 from hook.node.artifacts.agent_unit import METRICS

@@ -29,15 +29,15 @@ from hook.core.reserve.devices import PlaceDevice
 from hook.core.reserve.env import SetEnv
 from hook.core.reserve.exclusive import Drop, DropMount
 from hook.core.reserve.mounts import PlaceMount
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 
 Mount = dict[str, object]
 
 clean = lru_cache(256)(compare.clean)
 """Cached, since most containers have the same few destinations."""
 
-_ContainerAdjustment = messages.get("ContainerAdjustment")
-_ADJUST = messages.get("CreateContainerResponse").DESCRIPTOR.fields_by_name["adjust"].number
+_ContainerAdjustment = ttrpc.get("ContainerAdjustment")
+_ADJUST = ttrpc.get("CreateContainerResponse").DESCRIPTOR.fields_by_name["adjust"].number
 
 _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 

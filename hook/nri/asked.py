@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from hook.core.base.errors import TooLarge, Unacceptable
 from hook.core.container.spec import ENTRIES, shared_processes
-from hook.nri import messages
+from hook.nri import ttrpc
 
 Object = dict[str, object]
 T = TypeVar("T")
@@ -26,10 +26,10 @@ _TOO_MANY = f"env, mounts, annotations and devices have more than the limit of {
 
 _UNREADABLE = "a mount, a device or a device rule of the request does not decode"
 
-_read_place = messages.get("MountPlace").FromString
-_read_mount = messages.get("Mount").FromString
-_read_device = messages.get("LinuxDevice").FromString
-_read_device_rule = messages.get("LinuxDeviceCgroup").FromString
+_read_place = ttrpc.get("MountPlace").FromString
+_read_mount = ttrpc.get("Mount").FromString
+_read_device = ttrpc.get("LinuxDevice").FromString
+_read_device_rule = ttrpc.get("LinuxDeviceCgroup").FromString
 
 
 class Mounts(Sequence[Object]):

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from hook.core import events
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
-from hook.core.container.engines import crio_image
-from hook.core.container.identity import APP_TYPES, CRIO, Identity
+from hook.core.container.identity import APP_TYPES, CRIO, Identity, crio_image
 from hook.core.decide import NOWHERE, Case, Done, Verdict
 from hook.core.metrics import ASKED, AUDITED, REFUSED
 from hook.core.plan import ALL, Plan

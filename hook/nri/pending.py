@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from hook.core.base.errors import describe
-from hook.core.base.files import say
+from hook.core.base.system import say
 from hook.nri.report import Report
 
 MOST = 8

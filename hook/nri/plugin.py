@@ -19,12 +19,32 @@ from typing import Any
 
 from hook.core.base.errors import describe
 from hook.entry import preload as late
-from hook.nri import messages, ttrpc, validation
+from hook.nri import ttrpc, validation
 from hook.nri.creation import Reply, removes_mounts, sends_cdi_devices
-from hook.nri.job import Job
 from hook.nri.mux import PLUGIN, RUNTIME, Violation, frames
 from hook.nri.pending import MOST, QUIET
 from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
+
+
+class Job:
+    """A request in progress. The first thread that claims it answers it, and no other does."""
+
+    def __init__(self, stream: int, method: str, limit: float) -> None:
+        self.stream = stream
+        self.method = method
+        self.started = time.monotonic()
+        self.deadline = self.started + limit
+        self.container = ""
+        self._answered = threading.Lock()
+
+    def claim(self) -> bool:
+        """Claim the right to answer. False if another thread has it already."""
+        return self._answered.acquire(blocking=False)
+
+    def answered(self) -> bool:
+        """Whether a thread has claimed the answer."""
+        return self._answered.locked()
+
 
 LOADED = late.LOADED
 """Loaded before the first request."""
@@ -35,8 +55,8 @@ RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
 
 _TIMEVAL = struct.Struct("ll")
-_CreateContainerRequest = messages.get("CreateContainerRequest")
-_ValidateContainerAdjustmentRequest = messages.get("ValidateContainerAdjustmentRequest")
+_CreateContainerRequest = ttrpc.get("CreateContainerRequest")
+_ValidateContainerAdjustmentRequest = ttrpc.get("ValidateContainerAdjustmentRequest")
 
 TICK = 0.1
 RELIEF = 0.2
@@ -109,7 +129,7 @@ class Plugin:
         """Register and serve until the connection ends."""
         started = time.monotonic()
         try:
-            request = messages.get("RegisterPluginRequest")(
+            request = ttrpc.get("RegisterPluginRequest")(
                 plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION
             )
             self._send(RUNTIME, ttrpc.call(1, RUNTIME_SERVICE, "RegisterPlugin", request))
@@ -157,7 +177,7 @@ class Plugin:
             if job.method in (CREATE, VALIDATE):
                 answered = self._reply(job, self._decider.too_late(job.container))
             else:
-                answered = self._answer(job, messages.get("Empty"))
+                answered = self._answer(job, ttrpc.get("Empty"))
             if answered:
                 self._decider.pending.write()
                 self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
@@ -266,13 +286,13 @@ class Plugin:
 
     def _serve_other(self, job: Job, request: Any) -> None:
         if request.method == "Configure":
-            configure = ttrpc.parse(messages.get("ConfigureRequest"), request.payload)
+            configure = ttrpc.parse(ttrpc.get("ConfigureRequest"), request.payload)
             self._answer(job, lambda: self._configure(configure))
         elif request.method == "Synchronize":
-            synchronize = ttrpc.parse(messages.get("SynchronizeRequest"), request.payload)
+            synchronize = ttrpc.parse(ttrpc.get("SynchronizeRequest"), request.payload)
             self._answer(job, lambda: self._synchronize(synchronize))
         elif request.method in _EMPTY:
-            self._answer(job, messages.get("Empty"))
+            self._answer(job, ttrpc.get("Empty"))
         elif request.method in _LATER:
             self._send(
                 PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert did not subscribe to this call")
@@ -289,7 +309,7 @@ class Plugin:
         self._leave_unread(job.method, why)
         if job.method == "Synchronize":
             self._synchronized()
-        self._answer(job, messages.get("Empty"))
+        self._answer(job, ttrpc.get("Empty"))
 
     def _leave_unread(self, method: str, why: str) -> None:
         self._report.metrics.error("decision")
@@ -344,7 +364,7 @@ class Plugin:
         self._registered = f"registered with {self._runtime} as {self._index}-{self._name}; {checks}"
         self.configured.set()
         wanted = CREATE_CONTAINER_EVENT | (validation.EVENT if self._subscribed else 0)
-        return messages.get("ConfigureResponse")(events=wanted)
+        return ttrpc.get("ConfigureResponse")(events=wanted)
 
     def _synchronized(self) -> None:
         """Say that the runtime asks for each container from now on: it creates none until it has this answer."""
@@ -366,12 +386,12 @@ class Plugin:
             self._pods, self._containers = [], []
         else:
             self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {LIST_LIMIT}")
-            return messages.get("SynchronizeResponse")()
+            return ttrpc.get("SynchronizeResponse")()
         if not request.more:
             running = (self._pods, self._containers)
             self._pods, self._containers, self._listed = [], [], 0
             threading.Thread(target=self._decider.look_at_running, args=running, name="drift", daemon=True).start()
-        return messages.get("SynchronizeResponse")(more=request.more)
+        return ttrpc.get("SynchronizeResponse")(more=request.more)
 
     # -- the end
 

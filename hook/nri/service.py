@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hook.core.base.errors import Usage, describe
-from hook.core.base.files import make_directory
 from hook.core.base.notifier import Notifier
-from hook.core.base.system import replace_file
+from hook.core.base.system import make_directory, replace_file
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri.creation import Comparison

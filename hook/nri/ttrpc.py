@@ -7,13 +7,22 @@ A message is its length, its stream id (u32 each, big-endian), its type and flag
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from hook.core.base.protobuf import load
 from hook.core.base.text import message
-from hook.nri import messages
 from hook.nri.mux import PLUGIN, RUNTIME, Demux, Violation
+
+_CLASSES = load(Path(__file__).with_name("nri.proto"))
+
+
+def get(name: str) -> Any:
+    """The class of the message with this name."""
+    return _CLASSES[name]
+
 
 REQUEST, RESPONSE = 1, 2
 UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
@@ -37,8 +46,8 @@ _HEADER = struct.Struct(">IIBB")
 _WHOLE = struct.Struct(">IIIIBB")
 """The header of a frame, and of a message at its start."""
 
-_Request: Any = messages.get("Request")
-_Response: Any = messages.get("Response")
+_Request: Any = get("Request")
+_Response: Any = get("Response")
 _PAYLOAD: int = _Response.DESCRIPTOR.fields_by_name["payload"].number
 
 
@@ -199,12 +208,10 @@ def answer(stream: int, payload: bytes) -> bytes:
 
 def refusal(stream: int, code: int, text: str) -> bytes:
     """The encoded response to a request that failed. Users of the runtime may read the text in a terminal."""
-    status = messages.get("Status")(code=code, message=message(text))
+    status = get("Status")(code=code, message=message(text))
     return _encode(stream, RESPONSE, _Response(status=status).SerializeToString())
 
 
 def rejection(stream: int, text: str) -> bytes:
     """The encoded response that rejects an adjustment. Users of the runtime may read the text in a terminal."""
-    return answer(
-        stream, serialize(messages.get("ValidateContainerAdjustmentResponse")(reject=True, reason=message(text)))
-    )
+    return answer(stream, serialize(get("ValidateContainerAdjustmentResponse")(reject=True, reason=message(text))))

@@ -8,14 +8,13 @@ import os
 import sys
 from typing import Any
 
-from hook.core.audited_rules import Trial
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import Untrusted, read_file, trusted
 from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
-from hook.core.decide import Case
+from hook.core.decide import Case, Trial
 from hook.core.plan import Container, Plan
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes, read_source

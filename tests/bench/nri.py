@@ -30,7 +30,7 @@ from typing import Any
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 
-from hook.nri import messages, ttrpc  # noqa: E402  # after the path is set
+from hook.nri import ttrpc  # noqa: E402  # after the path is set
 from hook.nri.mux import PLUGIN, RUNTIME, Demux, frames  # noqa: E402  # likewise
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -78,7 +78,7 @@ def request(number: int) -> bytes:
     env = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(25)]
     env += ["REQUESTS_CA_BUNDLE=" + ("/tmp/evil" if override else CA_BUNDLE)]
     env += ["NVIDIA_VISIBLE_DEVICES=" + ("all" if override else "void")]
-    mount = messages.get("Mount")
+    mount = ttrpc.get("Mount")
     options = ["rbind", "rprivate", "rw"]
     places = [(path, f"/var/lib/kubelet{path}") for path in RUNTIMES]
     places += [(path, f"/var/lib/kubelet/pods/{pod['uid']}{path}") for path in PODS]
@@ -93,7 +93,7 @@ def request(number: int) -> bytes:
         "mounts": mounts,
         "annotations": {"io.kubernetes.cri.image-name": "registry.example/app:1"},
     }
-    return bytes(messages.get("CreateContainerRequest")(pod=pod, container=container).SerializeToString())
+    return bytes(ttrpc.get("CreateContainerRequest")(pod=pod, container=container).SerializeToString())
 
 
 class Runtime:
@@ -112,7 +112,7 @@ class Runtime:
             self._launch(command)
         while not self._registered():
             pass
-        configure = messages.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9")
+        configure = ttrpc.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9")
         self.send("Configure", configure.SerializeToString())
         self.answers(1)
         self.send("Synchronize", b"")
@@ -153,7 +153,7 @@ class Runtime:
 
     def send(self, method: str, payload: bytes) -> int:
         self.stream += 2
-        call: Any = messages.get("Request")(
+        call: Any = ttrpc.get("Request")(
             service="nri.pkg.api.v1alpha1.Plugin", method=method, payload=payload, timeout_nano=2_000_000_000
         )
         body = call.SerializeToString()

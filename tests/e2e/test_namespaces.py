@@ -63,7 +63,7 @@ def plant(bundle: Bundle, places: list[Path]) -> Path:
     """Put code at each module's path of the frozen program into the image. Returns the file that the code makes."""
     lib = REASSERT.resolve().parent / "lib"
     header = MAGIC_NUMBER + b"\1\0\0\0" + bytes(8)
-    assert (lib / "hook/core/base/glob.pyc").read_bytes().startswith(MAGIC_NUMBER), (
+    assert (lib / "hook/core/base/compare.pyc").read_bytes().startswith(MAGIC_NUMBER), (
         "this Python is the frozen program's"
     )
     evil = bundle.directory / "evil.pyc"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core import events
-from hook.core import truncate as excerpt
+from hook.core import events as excerpt
 from hook.core.container.identity import Identity
 from hook.core.decide import Done
 from hook.core.events import ENTRIES, ITEMS, LINE, line

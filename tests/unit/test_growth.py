@@ -38,7 +38,7 @@ from hook.entry import hook as hooks
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
-from hook.nri import messages
+from hook.nri import ttrpc
 from hook.nri.report import Report
 from hook.nri.validation import Validator
 from hook.ops.explain import explain
@@ -285,8 +285,8 @@ class Node:
         """What another plugin asked for is as long as the container itself."""
         asked = self.request()
         container, pod = asked.container, asked.pod
-        mounts = [messages.get("Mount").FromString(data) for data in reversed(container.mounts)]
-        devices = [messages.get("LinuxDevice").FromString(data) for data in reversed(container.linux.devices)]
+        mounts = [ttrpc.get("Mount").FromString(data) for data in reversed(container.mounts)]
+        devices = [ttrpc.get("LinuxDevice").FromString(data) for data in reversed(container.linux.devices)]
         adjust = {
             "annotations": dict(container.annotations.items()),
             "mounts": [

@@ -18,7 +18,7 @@ from hook.node.engines.base import Engine, Handler
 from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
 from hook.node.show import as_json, as_table, shown
 from hook.node.status import Status
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 from unit.support import CONTAINERD, ROOT, bind, called, config, document, policy, reassert
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\b\x7f\x9b31m\u202eesrever\u2066\u2028\u200b\x85"
@@ -230,7 +230,7 @@ def test_refusal_of_the_plugin() -> None:
     for text in (EVIL, "\x1b" * 100_000):
         data = ttrpc.refusal(1, ttrpc.PERMISSION_DENIED, text)
         response = ttrpc._Response.FromString(data[10:])
-        assert messages.get("Status") is type(response.status)
+        assert ttrpc.get("Status") is type(response.status)
         assert_harmless(response.status.message, "")
         assert len(response.status.message) <= 4096
 

@@ -281,7 +281,7 @@ def test_nri_refuses_nothing_because_a_tried_rule_takes_too_long(
     def hangs(*_: object) -> None:
         ended.wait(20)
 
-    monkeypatch.setattr("hook.core.audited_rules.plan", hangs)
+    monkeypatch.setattr("hook.core.decide.plan", hangs)
     with running(root_dir, document(CA, PROXY)) as plugin:
         answer = plugin.create(["CA=/evil"])
         ended.set()

@@ -8,8 +8,7 @@ appends its line without a rotation.
 
 import posix
 
-from hook.core.base.files import open_to_append
-from hook.core.base.system import is_file
+from hook.core.base.system import is_file, open_to_append
 
 LIMIT = 64 << 20
 """Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""

@@ -7,7 +7,7 @@ import posix
 
 from hook.core.base.compare import glob_match, literal_start
 from hook.core.base.errors import Unacceptable
-from hook.core.base.files import is_shortage
+from hook.core.base.system import is_shortage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import posix
 
 from hook.core.base.errors import Unacceptable, Undecided, describe
-from hook.core.base.files import is_shortage
+from hook.core.base.system import is_shortage
 from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.core.container.identity import DOCKER, SANDBOX, Identity
 from hook.core.decide import check_source

@@ -3,9 +3,8 @@
 import posix
 
 from hook.core.base.errors import Undecided, describe
-from hook.core.base.files import is_shortage
 from hook.core.base.jsontext import Malformed, decode
-from hook.core.base.system import Untrusted, is_file, read_fd, trusted
+from hook.core.base.system import Untrusted, is_file, is_shortage, read_fd, trusted
 from hook.core.plan import Facts
 
 VALUE_LIMIT = 128 * 1024

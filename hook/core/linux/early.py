@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from hook.core.base.compare import clean, is_below
 from hook.core.base.errors import Unacceptable, named
-from hook.core.base.files import is_shortage
+from hook.core.base.system import is_shortage
 from hook.core.base.text import REASONS
 from hook.core.container.spec import Spec
 from hook.core.linux.walk import Misled, Node, Place, Steps, Walks, made_at

@@ -13,7 +13,7 @@ import posix
 
 from hook.core.base.compare import is_below
 from hook.core.base.errors import Unacceptable, Undecided, named
-from hook.core.base.files import is_shortage
+from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file

@@ -16,7 +16,7 @@ from hook.core.policy.source import Path, Problem, Source
 from hook.core.policy.trust_layout import LIVE
 from hook.core.reserve.annotations import FIELD, POD
 from hook.core.reserve.env import KEEP
-from hook.core.reserve.places import BUILT_BY_THE_RUNTIME
+from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

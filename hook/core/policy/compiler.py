@@ -13,14 +13,12 @@ from hook import __version__
 from hook.core.base import logfile
 from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, describe
-from hook.core.base.files import make_directory
 from hook.core.base.jsontext import encode
-from hook.core.base.system import replace_file, timestamp, trusted
+from hook.core.base.system import make_directory, replace_file, timestamp, trusted
 from hook.core.plan import SHARED_PROCESSES
-from hook.core.policy.missing import NO_RULES
 from hook.core.policy.model import AUDIT, ENFORCE, Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem, Source, parse
-from hook.core.policy.store import FORMAT, SOURCE_LIMIT, STORE, file_key, store_path
+from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, file_key, store_path
 from hook.core.reserve import devices
 from hook.core.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, VALUE, Env
 from hook.core.reserve.mounts import Mount

@@ -14,8 +14,8 @@ from functools import lru_cache
 from hook.core.base.errors import describe
 from hook.core.events import SETTINGS
 from hook.core.policy import store
-from hook.core.policy.missing import NoPolicy
 from hook.core.policy.model import HELD, Policy
+from hook.core.policy.store import NoPolicy
 
 PATIENCE = 1.0
 """Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""

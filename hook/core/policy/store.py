@@ -7,11 +7,17 @@ policy: the last good one stays in force, and every start logs why (`Policy.warn
 """
 
 import posix
+import time
 
+from hook.core.base.child import output_of
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.jsontext import Malformed, decode, parse
-from hook.core.base.system import Untrusted, is_file, read_file, trusted
-from hook.core.policy.model import HELD, Policy
+from hook.core.base.system import Untrusted, is_file, make_directory, read_file, trusted
+from hook.core.policy.model import ENFORCE, FAIL, HELD, Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
@@ -40,12 +46,8 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
     problem, key = source_key(source)
     stored = read_store(source, store)
     if not problem and (stored is None or not stored.has_compiled(key)):
-        from hook.core.policy.recompile import recompiled  # once for each change of the policy file
-
         stored, problem = recompiled(source, store, key, stored)
     if stored is None:
-        from hook.core.policy.missing import NoPolicy
-
         return NoPolicy(source, problem or f"{source} could not be compiled")
     return stored.policy(source, key, problem)
 
@@ -86,8 +88,6 @@ class Stored:
         if not problem and key == self._header["heldKey"]:
             problem = "; ".join(self._header["heldErrors"])
         if not self._header["sha256"]:
-            from hook.core.policy.missing import NoPolicy
-
             return NoPolicy(source, problem or "it was never compiled")
         warning = f"{HELD}: {problem}" if problem else ""
         return Policy(source, self._header, self._lines, warning)
@@ -101,3 +101,70 @@ def read_store(source: str, store: str) -> "Stored | None":
         return Stored(decode(read_file(path, LIMIT)))
     except (OSError, ReassertError, Malformed):
         return None
+
+
+KUBELET_ROOT = "/var/lib/kubelet"
+
+
+class NoPolicy(Policy):
+    """In force until the policy file is valid for the first time: only containers of kube-system start (`plan`)."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, NO_RULES, [])
+        self.missing = reason
+
+
+NO_RULES: "dict[str, Any]" = {
+    "sha256": "",
+    "mode": ENFORCE,
+    "failurePolicy": FAIL,
+    "excludedNamespaces": ["kube-system"],
+    "excludedTypes": [],
+    "kubeletRoot": KUBELET_ROOT,
+    "eventLog": [],
+    "allowedAnnotations": [],
+    "rules": 0,
+    "trust": {},
+    "index": {},
+    "patterns": {},
+}
+"""Header of NoPolicy: containers of kube-system start, all others are refused."""
+
+
+COMPILE_SECONDS = 20.0
+"""How long a start waits for the compiler, started by itself or another start. CRI's timeout is two minutes."""
+
+
+def recompiled(source: str, store: str, key: "list[int]", old: "Stored | None") -> "tuple[Stored | None, str]":
+    """Run the compiler. Under a lock: other starts wait for the result and use it."""
+    deadline = time.monotonic() + COMPILE_SECONDS
+    lock = _lock(store, deadline)
+    try:
+        stored = read_store(source, store) if lock >= 0 else None
+        if stored is not None and stored.has_compiled(key):
+            return stored, ""
+        command = ["policy", "compile", "--policy", source, "--store", store, "--output", "store"]
+        return Stored(decode(output_of(command, deadline))), ""
+    except (OSError, ReassertError, Malformed) as error:
+        return old, f"{source} could not be compiled: {error}"
+    finally:
+        if lock >= 0:
+            posix.close(lock)
+
+
+def _lock(store: str, deadline: float) -> int:
+    """A descriptor that holds the store's lock; -1 if it cannot be locked, and each start runs the compiler."""
+    try:
+        make_directory(store, 0o700)
+        fd = posix.open(f"{store}/.lock", posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW, 0o600)
+    except OSError:
+        return -1
+    while True:
+        try:
+            posix.lockf(fd, posix.F_TLOCK, 0)
+            return fd
+        except OSError:
+            if time.monotonic() > deadline:
+                posix.close(fd)
+                return -1
+            time.sleep(0.01)

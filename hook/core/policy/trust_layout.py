@@ -66,3 +66,14 @@ def store(name: str = DEFAULT) -> str:
 def live(name: str = DEFAULT) -> str:
     """The directory of a store whose parts containers mount."""
     return f"{STORES}/{name}/{LIVE}"
+
+
+def build_command(source: str) -> str:
+    """The command that makes a hostPath, "" if the path is not a part of a trust store."""
+    store, _, part = source.partition(f"/{LIVE}/")
+    if part not in (ADDED, BUNDLE, CERTS, EXTRACTED, JAVA):
+        return ""
+    above, _, name = store.rpartition("/")
+    if above != STORES:
+        return f"reassert trust build --out {store}"
+    return "reassert trust build" + ("" if name == DEFAULT else f" --name {name}")

@@ -3,8 +3,7 @@
 from hook.core.base.compare import clean, is_below
 from hook.core.container.allocation import Allocation
 from hook.core.reserve.env import ALLOCATED, FILE, KIND, Env, Reserved
-from hook.core.reserve.mounts import Mount
-from hook.core.reserve.places import BUILT_BY_THE_RUNTIME
+from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hook.core.reserve.target import Editable
 
     OciMount = dict[str, object]
+    from hook.core.reserve import Outcome
 
 KIND = "mount"
 PART = "mounts"
@@ -144,8 +145,6 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
             if mount.source not in container.facts.absent_sources:
                 reserved.append((rule, mount, origin))
             else:
-                from hook.core.reserve.places import without_source  # few nodes lack one
-
                 without_source(rule.name, mount, container.facts.unreadable.get(mount.source, ""), outcome)
     if reserved:
         _compare(reserved, denying, container, outcome)
@@ -174,8 +173,6 @@ def _compare(
     ours = [mount for mount in placed.values() if mount]
     companions = frozenset(path for path, mount in placed.items() if mount)
     if True in [bool(mount.allow_below) for mount in rules_mounts]:
-        from hook.core.reserve.places import is_let_through  # few policies have it
-
         companions = companions.union(path for path in paths if is_let_through(path, rules_mounts))
     near = _near(rules_mounts, paths)
     devices = cleaned([str(device.get("path", "")) for device in container.devices]) if container.devices else []
@@ -187,8 +184,6 @@ def _compare(
         above = [n for n, at in near if at in upwards and at not in wanted]
         displaced = [n for n, at in near if edit.displaces(at)]
         if above:
-            from hook.core.reserve.places import deny_above  # few containers have a volume there
-
             deny_above(edit, [(paths[n], there[n]) for n in above], outcome)
         if len(displaced) > EDITS:
             outcome.deny(rule.name, KIND, f"more than {EDITS} mounts of the container are at {path} or below it")
@@ -234,3 +229,76 @@ def apply(outcome: Outcome, target: "Editable") -> None:
     for edit in outcome.mounts:
         stay += [*([edit.mount] if edit.mount else []), *on_top[edit.name]]
     target.mounts = stay
+
+
+BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
+"""Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
+give the container control of the node (CVE-2019-16884, runc)."""
+
+
+_NOTHING_MADE = ("proc", "sysfs", "devpts")
+"""File systems in which no mount point can be made."""
+
+
+def without_source(rule: str, mount: "Mount", problem: str, outcome: "Outcome") -> None:
+    """Add the reason to refuse a container if the node lacks a hostPath; none with `skip_missing`.
+
+    `problem`: why the hostPath cannot be looked at, or "". Whether to skip it is then unknown: `failurePolicy` decides.
+    """
+    what = f"hostPath {mount.source} for mount {mount.destination}"
+    if problem:
+        tell = outcome.cannot_tell if mount.skip_missing else outcome.deny
+        tell(rule, KIND, f"{what} cannot be looked at: {problem}")
+    elif not mount.skip_missing:
+        from hook.core.policy.trust_layout import build_command
+
+        command = build_command(mount.source)
+        missing = f"{what} does not exist on this node"
+        outcome.deny(rule, KIND, f"{missing}; run there: {command}" if command else missing)
+
+
+def deny_above(edit: "PlaceMount", above: "list[tuple[str, OciMount]]", outcome: "Outcome") -> None:
+    """Add the reasons to refuse a container for its mounts above a reserved one, by their cleaned destinations."""
+    if not edit.volumes_above:
+        outcome.deny(edit.rule, edit.kind, volume_above(above[0][0], edit.name))
+    for path, mount in above:
+        if _has(mount, "shared", "rshared"):
+            outcome.deny(edit.rule, edit.kind, _shared_above(path, edit.name))
+        elif edit.volumes_above and mount.get("type") in _NOTHING_MADE and not _has(mount, "bind", "rbind"):
+            outcome.deny(edit.rule, edit.kind, _nothing_made(path, mount, edit.name))
+
+
+def volume_above(volume: str, path: str) -> str:
+    """The reason to refuse a volume above a reserved mount."""
+    return (
+        f"mount {named(volume)} is a volume above the reserved mount {named(path)}; others who "
+        "write to the volume could remove the reserved mount (volumesAbove: Allow permits it)"
+    )
+
+
+def _shared_above(volume: str, path: str) -> str:
+    """The reason to refuse a volume above a reserved mount if mounts in it appear on the node."""
+    return (
+        f"mount {named(volume)} is a volume above the reserved mount {named(path)}, which would appear on the node "
+        "(mountPropagation: Bidirectional)"
+    )
+
+
+def _nothing_made(volume: str, mount: "OciMount", path: str) -> str:
+    return (
+        f"mount {named(volume)} is above the reserved mount {named(path)} and of type {named(str(mount['type']))}: no "
+        "mount point can be made in it"
+    )
+
+
+def _has(mount: "OciMount", *any_of: str) -> bool:
+    options = mount.get("options")
+    return isinstance(options, list) and any(option in options for option in any_of)
+
+
+def is_let_through(path: str, reserved: "list[Mount]") -> bool:
+    """Whether each reserved mount above the path allows it in `allowBelow`; one without `allowBelow` allows nothing."""
+    above = [mount for mount in reserved if is_below(path, mount.destination)]
+    return bool(above) and all(
+        any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above
+    )

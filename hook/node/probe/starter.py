@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hook.core import events
 from hook.core.base.errors import ReassertError
-from hook.core.base.files import make_directory
-from hook.core.base.system import read_fd
+from hook.core.base.system import make_directory, read_fd
 from hook.core.container.identity import Identity
 from hook.core.linux import workers
 from hook.entry.protocol import COLD_PROBE

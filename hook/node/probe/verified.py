@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.files import make_directory
-from hook.core.base.system import replace_file, trusted
+from hook.core.base.system import make_directory, replace_file, trusted
 from hook.core.policy.store import STORE
 
 NAME = "last-verify.json"

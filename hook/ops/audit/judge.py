@@ -15,7 +15,7 @@ from hook.core.reserve import Edit, Reason
 from hook.core.reserve.devices import KIND as DEVICE
 from hook.core.reserve.env import SetEnv
 from hook.core.reserve.mounts import PlaceMount
-from hook.entry import decision
+from hook.entry import write_spec as decision
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
 

@@ -14,7 +14,7 @@ from hook.core.policy import store
 from hook.core.policy.compiler import read_source, stored_header
 from hook.core.policy.model import AUDIT, Policy
 from hook.core.policy.source import Source, parse
-from hook.entry.decision import Decision
+from hook.entry.write_spec import Decision
 from hook.node.change.record import Record
 from hook.ops.audit.inventory import Running
 

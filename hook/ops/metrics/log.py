@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 from hook.core import events
-from hook.core.base.files import make_directory
-from hook.core.base.system import replace_file
+from hook.core.base.system import make_directory, replace_file
 from hook.core.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 from hook.core.policy.model import AUDIT
 from hook.entry.unchanged_starts import ADAPTERS, UnchangedStarts

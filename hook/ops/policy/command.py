@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _test(options: argparse.Namespace) -> int:
-    from hook.ops.cases.report import test
+    from hook.ops.cases.cases import test
 
     return test(options.places, options.policy, options.output)
 

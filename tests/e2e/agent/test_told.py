@@ -18,7 +18,7 @@ from e2e.agent.support import PRINTER, Agent
 from e2e.agent.test_agent import RUNC, WANTED
 from e2e.support import POLICY, REASSERT, Bundle, Running, run
 from hook.agent.fallback import COLD
-from hook.nri import messages
+from hook.nri import ttrpc
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
 
@@ -255,7 +255,7 @@ def test_the_nri_plugin_in_the_agent(start: Start) -> None:
         peer = Peer(runtime.accept()[0])
         peer.take_in()
         response = peer.call("CreateContainer", create_request(["REQUESTS_CA_BUNDLE=x"]))
-        adjusted = messages.get("CreateContainerResponse").FromString(response.payload)
+        adjusted = ttrpc.get("CreateContainerResponse").FromString(response.payload)
         assert WANTED.partition("=")[2] in [entry.value for entry in adjusted.adjust.env]
         assert start.told() == ("warm", "")
         for _ in range(100):

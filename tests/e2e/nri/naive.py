@@ -13,7 +13,7 @@ from e2e.cri.client import wait_for
 from e2e.support import Node
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 from hook.nri.creation import Reply
 from hook.nri.plugin import Plugin
 from hook.nri.report import Report
@@ -33,7 +33,7 @@ class Naive(Validator):
 
     def create(self, pod: Any, container: Any) -> Reply:
         self.asked.set()
-        response = messages.get("CreateContainerResponse")()
+        response = ttrpc.get("CreateContainerResponse")()
         self.adjust(pod, container, response.adjust)
         return Reply(ttrpc.serialize(response), "", lambda: None)
 

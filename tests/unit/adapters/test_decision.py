@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hook.core.base.errors import Undecided
 from hook.core.reserve.env import Reserved
-from hook.entry.decision import read
-from hook.entry.write_spec import ANNOTATION, stamp
+from hook.entry.write_spec import ANNOTATION, read, stamp
 
 NOTHING = Reserved({}, [])
 

@@ -13,8 +13,7 @@ import pytest
 from hook.core.policy.compiler import refresh
 from hook.entry import runtime
 from hook.entry.caller import Caller
-from hook.entry.decision import read
-from hook.entry.write_spec import ANNOTATION
+from hook.entry.write_spec import ANNOTATION, read
 from unit.support import ROOT, config, document
 
 ABSENT = [{"name": "N", "absent": True}, {"name": "N_*", "absent": True}]

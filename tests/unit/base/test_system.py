@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hook.core.base.errors import Undecided
-from hook.core.base.files import append_line, make_directory
-from hook.core.base.system import Untrusted, read_file, replace_file, timestamp, trusted
+from hook.core.base.system import Untrusted, append_line, make_directory, read_file, replace_file, timestamp, trusted
 from unit.support import ROOT
 
 
@@ -73,7 +72,7 @@ def test_readers_see_the_old_bytes_or_the_new_ones(root_dir: Path) -> None:
 def test_lines_of_many_writers_never_mix(root_dir: Path) -> None:
     log = root_dir / "new" / "deep" / "log"
     script = (
-        "import sys; from hook.core.base.files import *; [append_line(sys.argv[1], b'x' * 3000) for _ in range(100)]"
+        "import sys; from hook.core.base.system import *; [append_line(sys.argv[1], b'x' * 3000) for _ in range(100)]"
     )
     command = [sys.executable, "-c", script, str(log)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
@@ -90,7 +89,7 @@ def test_directory_that_nobody_can_make_is_an_os_error() -> None:
 
 def test_directories_made_by_two_at_once_are_no_error(root_dir: Path) -> None:
     script = (
-        "import sys; from hook.core.base.files import *; [make_directory(sys.argv[1] % n, 0o700) for n in range(300)]"
+        "import sys; from hook.core.base.system import *; [make_directory(sys.argv[1] % n, 0o700) for n in range(300)]"
     )
     makers = [subprocess.Popen([sys.executable, "-c", script, f"{root_dir}/%d/a/b"], cwd=ROOT) for _ in range(4)]
     assert [maker.wait(60) for maker in makers] == [0] * 4

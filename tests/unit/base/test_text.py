@@ -103,7 +103,7 @@ def test_message_is_one_bounded_line() -> None:
 
 
 def test_standard_error_gets_no_control_character() -> None:
-    script = "import sys; from hook.core.base.files import say; say(sys.argv[1] + '\\ud800')"
+    script = "import sys; from hook.core.base.system import say; say(sys.argv[1] + '\\ud800')"
     done = subprocess.run(
         [sys.executable, "-c", script, "".join(c for c in HARMFUL if c not in "\0\ud800\udfff")],
         cwd=ROOT,

@@ -26,9 +26,8 @@ from hook.entry.unchanged_starts import UnchangedStarts
 from hook.node.metrics import check_directory
 from hook.node.probe import verified
 from hook.ops.metrics import service
-from hook.ops.metrics.certificates import expiries
 from hook.ops.metrics.log import LogCounter
-from hook.ops.metrics.node import NodeState
+from hook.ops.metrics.node import NodeState, expiries
 from hook.ops.metrics.prometheus import Metrics
 from unit.eventlog.support import CA, DENIED, NVIDIA, event
 from unit.metrics.support import samples

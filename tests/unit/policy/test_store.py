@@ -15,7 +15,8 @@ import pytest
 
 from hook.core.base import child
 from hook.core.plan import plan
-from hook.core.policy import compiler, recompile, store
+from hook.core.policy import compiler, store
+from hook.core.policy import store as recompile
 from hook.core.policy.compiler import refresh
 from hook.core.policy.model import Policy
 from hook.core.policy.store import SOURCE_LIMIT, Stored, store_path

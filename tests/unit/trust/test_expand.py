@@ -12,9 +12,9 @@ from hook.core.plan import Facts, plan
 from hook.core.policy import trust_layout as layout
 from hook.core.policy.check import schema
 from hook.core.policy.compiler import refresh, rule_to_line
-from hook.core.policy.missing_store import build_command
 from hook.core.policy.model import Rule
 from hook.core.policy.trust import DEFAULTS, chosen, entries, table
+from hook.core.policy.trust_layout import build_command
 from hook.node.sources import look_at
 from hook.ops.policy.show import effective, show
 from unit.support import container, document, lines, policy, rule

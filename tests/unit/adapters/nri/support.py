@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from hook.core.policy.resident import Resident
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 from hook.nri.mux import PLUGIN, RUNTIME, Demux, frames
 from hook.nri.plugin import SERVICE, Plugin
 from hook.nri.report import Report
 from hook.nri.validation import Validator
 from hook.ops.metrics.prometheus import Metrics
 
-REQUEST = messages.get("CreateContainerRequest")
-VALIDATE = messages.get("ValidateContainerAdjustmentRequest")
-RESPONSE = messages.get("CreateContainerResponse")
+REQUEST = ttrpc.get("CreateContainerRequest")
+VALIDATE = ttrpc.get("ValidateContainerAdjustmentRequest")
+RESPONSE = ttrpc.get("CreateContainerResponse")
 KNOWN = "2.2.0"
 """The first version of containerd that asks about what all plugins want."""
 
@@ -42,7 +42,7 @@ def create_request(env: list[str], mounts: Sequence[dict[str, Any]] = (), **fiel
 
 def encoded(kind: str, objects: Sequence[dict[str, Any]]) -> list[bytes]:
     """Messages of one class, as a container lists them."""
-    return [messages.get(kind)(**fields).SerializeToString() for fields in objects]
+    return [ttrpc.get(kind)(**fields).SerializeToString() for fields in objects]
 
 
 class Peer:
@@ -70,7 +70,7 @@ class Peer:
     def send(self, method: str, argument: Any, service: str = SERVICE, timeout: float = 2.0) -> int:
         """Call the plugin and do not wait; the ttrpc stream of the call."""
         self._stream += 2
-        call = messages.get("Request")(
+        call = ttrpc.get("Request")(
             service=service, method=method, payload=argument.SerializeToString(), timeout_nano=int(timeout * 1e9)
         )
         self.send_message(self._stream, call.SerializeToString())
@@ -105,15 +105,15 @@ class Peer:
             "nri.pkg.api.v1alpha1.Runtime",
             "RegisterPlugin",
         )
-        registered = messages.get("RegisterPluginRequest").FromString(request.payload)
+        registered = ttrpc.get("RegisterPluginRequest").FromString(request.payload)
         assert (registered.plugin_name, registered.plugin_idx) == ("reassert", "10")
         self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
-        configure = messages.get("ConfigureRequest")(
+        configure = ttrpc.get("ConfigureRequest")(
             runtime_name="containerd", runtime_version=version, config=config, NRI_version=nri
         )
-        answer = messages.get("ConfigureResponse").FromString(self.call("Configure", configure).payload)
+        answer = ttrpc.get("ConfigureResponse").FromString(self.call("Configure", configure).payload)
         if not ends:
-            self.call("Synchronize", messages.get("SynchronizeRequest")())
+            self.call("Synchronize", ttrpc.get("SynchronizeRequest")())
         events: int = answer.events
         return events
 
@@ -138,7 +138,7 @@ class Running:
     def create(self, env: list[str], **fields: Any) -> Any:
         """The Response about a container, once the plugin has told of it too, which it does after its answer."""
         response = self.peer.call("CreateContainer", create_request(env, **fields))
-        self.peer.call("StateChange", messages.get("Empty")())
+        self.peer.call("StateChange", ttrpc.get("Empty")())
         return response
 
     def validate(self, create: Any, **fields: Any) -> Any:
@@ -146,8 +146,8 @@ class Running:
         request = VALIDATE(pod=create.pod, container=create.container, **fields)
         response = self.peer.call("ValidateContainerAdjustment", request)
         assert not response.status.code, response.status.message
-        self.peer.call("StateChange", messages.get("Empty")())
-        return messages.get("ValidateContainerAdjustmentResponse").FromString(response.payload)
+        self.peer.call("StateChange", ttrpc.get("Empty")())
+        return ttrpc.get("ValidateContainerAdjustmentResponse").FromString(response.payload)
 
     def logged(self) -> list[dict[str, Any]]:
         """The event log."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.base.errors import Unacceptable
-from hook.nri import asked, messages
+from hook.nri import asked, ttrpc
 from hook.nri.creation import identify
 from unit.adapters.nri.support import RESPONSE, create_request, running, wait_until
 from unit.allocated import specs_in
@@ -167,7 +167,7 @@ def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: P
 
 @given(st.text(st.characters(codec="utf-8"), max_size=200), st.text(st.characters(codec="utf-8")))
 def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, source: str) -> None:
-    mount = messages.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
+    mount = ttrpc.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
     assert asked._destination(mount) == destination
     for end in range(1, min(len(mount), 2 + len(destination.encode()))):  # cut within the destination
         with pytest.raises(Unacceptable):

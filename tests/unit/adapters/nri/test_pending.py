@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hook.core.metrics import NoMetrics
-from hook.nri import messages, pending
+from hook.nri import pending, ttrpc
 from hook.nri.pending import LIMIT, MOST, PendingEvents
 from hook.nri.report import Report
 from hook.ops.metrics.prometheus import Metrics
@@ -31,7 +31,7 @@ def test_events_of_containers_that_are_created_at_once_come_after_the_answers(
         wait_until(lambda: len(events_of(plugin)) >= 2 * MOST)
         wait_until(lambda: plugin.decider.pending.count() == 3)
         assert len(events_of(plugin)) == 2 * MOST
-        plugin.peer.call("StateChange", messages.get("Empty")())  # before the answer to any other call
+        plugin.peer.call("StateChange", ttrpc.get("Empty")())  # before the answer to any other call
         assert [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(count)]
         took = sum(event["durationMs"] for event in events_of(plugin)) / 1000  # until the answer, not until the event
         assert took == pytest.approx(plugin.metric("reassert_decision_seconds_sum"))

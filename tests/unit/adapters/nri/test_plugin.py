@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.policy.missing import NoPolicy
-from hook.nri import messages
+from hook.core.policy.store import NoPolicy
+from hook.nri import ttrpc
 from hook.nri.mux import PLUGIN, frames
 from hook.nri.plugin import DEADLINE, TICK
 from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
@@ -44,7 +44,7 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
 
 def test_it_is_connected_once_the_runtime_has_listed_its_containers(root_dir: Path) -> None:
     """A runtime creates none while it waits for that answer; one that is created before it is not asked about."""
-    synchronize = messages.get("SynchronizeRequest")
+    synchronize = ttrpc.get("SynchronizeRequest")
     with running(root_dir, POLICY, take_in=False) as plugin:
         plugin.peer.take_in(ends=True)
         plugin.peer.call("Synchronize", synchronize(more=True))
@@ -137,12 +137,12 @@ def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_ne
 
 def test_drift_of_running_containers_is_reported_and_nothing_changed(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
-        synchronize = messages.get("SynchronizeRequest")
+        synchronize = ttrpc.get("SynchronizeRequest")
         first, second, stopped = (create_request([f"GPU={value}"]) for value in ("all", "void", "all"))
         for number, (request, state) in enumerate(((first, 3), (second, 3), (stopped, 4))):
             request.container.id, request.container.state = f"c{number}", state
         answer = plugin.peer.call("Synchronize", synchronize(pods=[first.pod], containers=[first.container], more=True))
-        assert messages.get("SynchronizeResponse").FromString(answer.payload).more is True
+        assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is True
         answer = plugin.peer.call("Synchronize", synchronize(containers=[second.container, stopped.container]))
         assert answer.payload == b""
         wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)
@@ -305,7 +305,7 @@ def test_a_hostile_runtime_is_dropped_with_an_event(root_dir: Path, wire: bytes,
 )
 def test_an_unknown_call_is_a_violation(root_dir: Path, call: dict[str, str], why: str) -> None:
     with running(root_dir, POLICY) as plugin:
-        plugin.peer.send(argument=messages.get("Empty")(), **call)
+        plugin.peer.send(argument=ttrpc.get("Empty")(), **call)
         assert why in plugin.ended()["message"]
 
 
@@ -313,7 +313,7 @@ def test_a_call_of_a_later_nri_is_told_to_be_unknown(root_dir: Path) -> None:
     """Its runtimes then do as with older plugins."""
     with running(root_dir, POLICY) as plugin:
         for method in ("PostCreateContainer", "StartContainer"):
-            assert plugin.peer.call(method, messages.get("Empty")()).status.code == 12
+            assert plugin.peer.call(method, ttrpc.get("Empty")()).status.code == 12
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
 
 
@@ -346,7 +346,7 @@ def test_a_container_with_too_much_env_is_refused_and_the_plugin_stays(
 def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
         create = create_request(long_env(["GPU=all"]), state=3)
-        synchronize = messages.get("SynchronizeRequest")(pods=[create.pod], containers=[create.container])
+        synchronize = ttrpc.get("SynchronizeRequest")(pods=[create.pod], containers=[create.container])
         answer = plugin.peer.call("Synchronize", synchronize)
         assert (answer.status.code, answer.payload) == (0, b"")
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
@@ -359,11 +359,11 @@ def test_a_list_in_parts_is_not_kept_without_end(root_dir: Path, monkeypatch: py
     monkeypatch.setattr("hook.nri.plugin.LIST_LIMIT", 1000)
     with running(root_dir, POLICY) as plugin:
         create = create_request(["GPU=all", "A=" + "x" * 600], state=3)
-        synchronize = messages.get("SynchronizeRequest")
+        synchronize = ttrpc.get("SynchronizeRequest")
         for more in (True, True, False):
             part = synchronize(pods=[create.pod], containers=[create.container], more=more)
             answer = plugin.peer.call("Synchronize", part)
-            assert messages.get("SynchronizeResponse").FromString(answer.payload).more is more
+            assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is more
         [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
         assert "bytes; the limit is 1000" in event["message"]
         plugin.peer.call("Synchronize", synchronize(pods=[create.pod], containers=[create.container]))
@@ -399,9 +399,7 @@ def no_thread(**_: object) -> threading.Thread:
 
 def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
-        request = messages.get("Request")(
-            service="nri.pkg.api.v1alpha1.Plugin", method="CreateContainer", payload=b"\xff"
-        )
+        request = ttrpc.get("Request")(service="nri.pkg.api.v1alpha1.Plugin", method="CreateContainer", payload=b"\xff")
         plugin.peer.send_message(1, request.SerializeToString())
         assert "1 bytes do not decode as CreateContainerRequest" in plugin.ended()["message"]
 

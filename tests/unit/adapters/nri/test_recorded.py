@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 from hook.nri.creation import identify, removes_mounts
 from hook.nri.mux import PLUGIN, RUNTIME
 from unit.adapters.nri.support import REQUEST, RESPONSE, running
@@ -41,10 +41,10 @@ def test_cut_at_every_byte_it_is_the_same(recorded: bytes) -> None:
 def test_methods_and_who_the_container_is(recorded: bytes) -> None:
     found = calls(recorded)
     assert set(found) == {"Configure", "Synchronize", "CreateContainer"}
-    configure = messages.get("ConfigureRequest").FromString(found["Configure"])
+    configure = ttrpc.get("ConfigureRequest").FromString(found["Configure"])
     assert configure.runtime_name == "containerd"
     assert removes_mounts("containerd", configure.runtime_version) is configure.runtime_version.startswith("2.")
-    synchronize = messages.get("SynchronizeRequest").FromString(found["Synchronize"])
+    synchronize = ttrpc.get("SynchronizeRequest").FromString(found["Synchronize"])
     assert "early" in [container.name for container in synchronize.containers]
     create = REQUEST.FromString(found["CreateContainer"])
     who = identify(create.pod, create.container, "containerd")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hook.core.base.errors import Undecided
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 from hook.nri.creation import removes_mounts
 from hook.nri.mux import PLUGIN
 from hook.nri.plugin import TICK
@@ -42,7 +42,7 @@ ENV, MOUNTS, DEVICES, CDI = 6, 2, 4, 5
 
 def owned(field: int, name: str, plugin: str = "20-late", container: str = "c0") -> Any:
     """Who asked for one part of an adjustment."""
-    owners = messages.get("OwningPlugins")()
+    owners = ttrpc.get("OwningPlugins")()
     entry = owners.owners.add(key=container).value.compound.add(key=field)
     entry.value.owners[name] = plugin
     return owners
@@ -57,7 +57,7 @@ def test_recorded_question_of_containerd_is_understood_and_refused(root_dir: Pat
     for at in range(0, len(wire), 7):
         assert fed([wire[:at], wire[at:]]) == whole
     calls = {r.method: r.payload for stream, m in whole if stream == PLUGIN for r in [ttrpc.read_request(m)]}
-    assert messages.get("ConfigureRequest").FromString(calls["Configure"]).NRI_version == "v0.12.2"
+    assert ttrpc.get("ConfigureRequest").FromString(calls["Configure"]).NRI_version == "v0.12.2"
     request = VALIDATE.FromString(calls["ValidateContainerAdjustment"])
     asked = REQUEST.FromString(calls["CreateContainer"])
     assert (request.container.env, request.container.id) == (asked.container.env, asked.container.id)
@@ -317,7 +317,7 @@ def test_late_answer_refuses(root_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
         )
         answered, response = plugin.peer.response()
         assert answered == stream
-        assert messages.get("ValidateContainerAdjustmentResponse").FromString(response.payload).reject
+        assert ttrpc.get("ValidateContainerAdjustmentResponse").FromString(response.payload).reject
         go.set()
         wait_until(lambda: len(events_of(plugin)) == 1)
         assert events_of(plugin)[0]["event"] == "container.denied"
@@ -338,10 +338,10 @@ def test_an_adjusted_container_that_starts_after_a_late_answer_has_its_event_onc
         if another:
             streams.append(plugin.peer.send("CreateContainer", create_request(["GPU=void"], id="c1")))
         answers = dict(plugin.peer.response() for _ in streams)
-        assert not messages.get("ValidateContainerAdjustmentResponse").FromString(answers[streams[0]].payload).reject
+        assert not ttrpc.get("ValidateContainerAdjustmentResponse").FromString(answers[streams[0]].payload).reject
         go.set()
         wait_until(lambda: len(events_of(plugin)) == 2)
-        plugin.peer.call("StateChange", messages.get("Empty")())
+        plugin.peer.call("StateChange", ttrpc.get("Empty")())
         assert [event["event"] for event in events_of(plugin)] == ["container.edited", "container.error"]
         assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") == 1
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.nri import messages, ttrpc
+from hook.nri import ttrpc
 from hook.nri.mux import INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
 
 CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
@@ -113,7 +113,7 @@ def test_one_message_beyond_ttrpcs_limit_in_one_piece_is_skipped_too() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, ttrpc.ANSWER_LIMIT])
 def test_answer_is_encoded_as_protobuf_does(size: int) -> None:
-    response = messages.get("Response")(payload=b"x" * size)
+    response = ttrpc.get("Response")(payload=b"x" * size)
     assert ttrpc.answer(7, b"x" * size) == message(7, response.SerializeToString(), ttrpc.RESPONSE)
 
 
@@ -146,4 +146,4 @@ def test_recorded_bytes_are_understood() -> None:
 def test_an_answer_that_a_runtime_would_choke_on_is_not_made() -> None:
     adjust = {"env": [{"key": "A", "value": "x" * ttrpc.ANSWER_LIMIT}]}
     with pytest.raises(Violation, match="an answer of"):
-        ttrpc.serialize(messages.get("CreateContainerResponse")(adjust=adjust))
+        ttrpc.serialize(ttrpc.get("CreateContainerResponse")(adjust=adjust))
