@@ -1,4 +1,4 @@
-"""The start path as it is: the modules and lines that real commands load.
+"""The start path as it is: the modules and the bytes of code that real commands load.
 
     sudo build/venv-test/bin/python tests/startpath.py            the totals of each command
     sudo build/venv-test/bin/python tests/startpath.py --modules  and the modules of a corrected create
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import json
+import marshal
 import subprocess
 import sys
 import tempfile
@@ -48,9 +49,9 @@ def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.Comple
     return own - modules(idle.stderr), result
 
 
-def lines(module: str) -> int:
-    """The lines of one of our modules, with its comments and empty lines."""
-    return len(_file(module).read_text().splitlines())
+def code(module: str) -> int:
+    """Bytes of one of our modules as the frozen program loads it: marshalled, without docstrings and assertions."""
+    return len(marshal.dumps(compile(_file(module).read_text(), module, "exec", optimize=2)))
 
 
 def _file(module: str) -> Path:
@@ -59,9 +60,9 @@ def _file(module: str) -> Path:
 
 
 def size(modules: set[str]) -> tuple[int, int]:
-    """The number of our modules among these, and their lines together."""
+    """The number of our modules among these, and the bytes of their code together."""
     own = [module for module in modules if module.partition(".")[0] == "hook"]
-    return len(own), sum(map(lines, own))
+    return len(own), sum(map(code, own))
 
 
 def reachable(module: str = "hook.start", found: set[str] | None = None) -> set[str]:
@@ -149,10 +150,10 @@ def main() -> None:
         found["hook that verifies"] = start.hook("createRuntime", start.state())[0]
     if sys.argv[1:] == ["--modules"]:
         for module in sorted(corrected):
-            print(f"{lines(module) if module.startswith('hook') else '':>6}  {module}")
+            print(f"{code(module) if module.startswith('hook') else '':>6}  {module}")
     for command, modules in found.items():
         count, total = size(modules)
-        print(f"{command:40} {count:3} modules  {total:5} lines")
+        print(f"{command:40} {count:3} modules  {total:7} bytes")
 
 
 if __name__ == "__main__":

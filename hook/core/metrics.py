@@ -1,4 +1,4 @@
-"""What a resident process counts. Nothing is counted unless somebody asks: then cli hands it hook.ops.metrics."""
+"""What a resident process counts. Nothing is counted without --metrics; with it, cli hands over hook.ops.metrics."""
 
 from __future__ import annotations
 

@@ -11,13 +11,34 @@ from hook.core.base.errors import named
 
 GLOBAL_VALUES = ("log", "log-format", "root", "criu", "cgroup-manager", "log-level", "rootless")
 GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
-"""Options before the verb, with a value and without. hook.entry.cmdline has those of runsc and youki alone."""
+"""Options before the verb, with a value and without. _MORE_GLOBAL_VALUES has those of runsc and youki alone."""
 
 BOTH_WAYS = "rootless"
 """An option with a value in runc and crun, and without one in runsc."""
 
-CREATE_VALUES = ("bundle", "config", "console-socket", "pidfd-socket", "pid-file", "preserve-fds")
-CREATE_FLAGS = ("no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep")
+_CREATE = (
+    "bundle config console-socket pidfd-socket pid-file preserve-fds",
+    "no-pivot no-new-keyring no-subreaper detach keep",
+)
+_OPTIONS = {
+    "restore": (
+        f"{_CREATE[0]} image-path work-path parent-path manage-cgroups-mode empty-ns status-fd lsm-profile "
+        "lsm-mount-context network-lock",
+        f"{_CREATE[1]} tcp-established ext-unix-sk shell-job file-locks auto-dedup lazy-pages tcp-close",
+    ),
+    "exec": (
+        "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap "
+        "preserve-fds cgroup",
+        "tty detach no-new-privs ignore-paused",
+    ),
+    "update": (
+        "resources blkio-weight cpu-burst cpu-idle cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-share "
+        "cpuset-cpus cpuset-mems kernel-memory kernel-memory-tcp l3-cache-schema mem-bw-schema memory "
+        "memory-reservation memory-swap pids-limit",
+        "help",
+    ),
+}
+"""By verb, the names of its options with a value, and without. All other verbs have those of `create`."""
 
 _HELP = ("h", "help", "?", "usage")
 _GLOBAL_HELP = (*_HELP, "v", "V", "version")
@@ -118,7 +139,7 @@ class Invocation:
         self.options: list[Option] = []
         self.operands = at + 1
         if self.verb in EDITING_VERBS:
-            values, flags = _names(self.verb)
+            values, flags = [tuple(names.split()) for names in _OPTIONS.get(self.verb, _CREATE)]
             self.options, self.operands = _options(arguments, at + 1, values, flags)
             at = self.operands
             while self.verb != "exec" and at < len(arguments) and arguments[at - 1] != "--":
@@ -176,19 +197,6 @@ class Invocation:
         return next((option.value for option in reversed(self.globals + self.options) if option.name == name), None)
 
 
-def _names(verb: str) -> "tuple[tuple[str, ...], tuple[str, ...]]":
-    """The names of a verb's options: of those with a value, and of those without."""
-    if verb == "exec":
-        from hook.entry.exec import FLAGS, VALUES
-    elif verb == "update":
-        from hook.entry.update import FLAGS, VALUES
-    elif verb == "restore":
-        pass
-    else:
-        return CREATE_VALUES, CREATE_FLAGS
-    return VALUES, FLAGS
-
-
 def _options(
     arguments: "list[str]", at: int, values: "tuple[str, ...]", flags: "tuple[str, ...]"
 ) -> "tuple[list[Option], int]":
@@ -211,14 +219,6 @@ def _options(
         options.append(Option(name, value, begin, at, known))
     return options, at
 
-
-_RESTORE_VALUES = (
-    "image-path work-path parent-path manage-cgroups-mode empty-ns status-fd lsm-profile lsm-mount-context network-lock"
-)
-_RESTORE_FLAGS = "tcp-established ext-unix-sk shell-job file-locks auto-dedup lazy-pages tcp-close"
-VALUES = (*CREATE_VALUES, *_RESTORE_VALUES.split())
-FLAGS = (*CREATE_FLAGS, *_RESTORE_FLAGS.split())
-"""Names of the options of `restore`, with a value and without."""
 
 _OTHER_HELP = ("?", "usage")
 

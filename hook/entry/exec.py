@@ -17,14 +17,6 @@ from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.runtime import ADAPTER
 
-_VALUES = (
-    "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap preserve-fds "
-    "cgroup"
-)
-VALUES: "tuple[str, ...]" = tuple(_VALUES.split())
-FLAGS: "tuple[str, ...]" = ("tty", "detach", "no-new-privs", "ignore-paused")
-"""Names of its options, with a value and without (hook.entry.cmdline)."""
-
 
 class ExecCaller(Caller):
     """The process that executes `exec`."""

@@ -20,15 +20,6 @@ from hook.entry.cmdline import Invocation
 from hook.entry.exec import ExecCaller, memory_file
 from hook.entry.runtime import ADAPTER
 
-_VALUES = (
-    "resources blkio-weight cpu-burst cpu-idle cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-share cpuset-cpus "
-    "cpuset-mems kernel-memory kernel-memory-tcp l3-cache-schema mem-bw-schema memory memory-reservation memory-swap "
-    "pids-limit"
-)
-VALUES: "tuple[str, ...]" = tuple(_VALUES.split())
-FLAGS: "tuple[str, ...]" = ("help",)
-"""Names of its options, with a value and without (hook.entry.cmdline)."""
-
 STDIN = "-"
 """The value of --resources for standard input, in all runtimes."""
 

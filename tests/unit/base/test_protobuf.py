@@ -15,7 +15,7 @@ def test_a_field_that_is_not_understood_is_no_silent_loss() -> None:
         describe("package x;\nmessage A {\n  oneof b = 1;\n  string c {};\n}\n", "x.proto")
 
 
-@pytest.mark.parametrize("path", ["adapters/nri/nri.proto", "node/probe/cri.proto"])
+@pytest.mark.parametrize("path", ["nri/nri.proto", "node/probe/cri.proto"])
 def test_every_message_is_a_class(path: str) -> None:
     text = (ROOT / "hook" / path).read_text()
     classes = load(ROOT / "hook" / path)

@@ -45,7 +45,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
 
 
 def status(output: str) -> int:
-    return command._status(argparse.Namespace(engine=None, output=output))
+    return command._status(argparse.Namespace(engine=None, output=output, old_files=lambda _: []))
 
 
 def test_a_hint_is_shown_and_changes_no_exit_status(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_a_node_without_an_engine_says_what_was_seen(
     saw = rf"this node is Bottlerocket OS 1.40 and has {tmp_path}/k0s \(k0s\); see docs"
     with pytest.raises(NodeError, match=rf"none of containerd, .* was found .*; {saw}"):
         engines.chosen(None)
-    status = look(Record("installed.json", {}), None)
+    status = look(Record("installed.json", {}), None, lambda _: [])
     assert (status.exit_status, status.hints) == (3, [engines.none_installed()])
 
 
@@ -90,14 +90,14 @@ def test_another_distributions_containerd_is_named_beside_the_engines(
     monkeypatch.setattr(signs, "_OTHERS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "microk8s"): "MicroK8s"})
     monkeypatch.setattr(engines, "installed", lambda: ["fake"])
     monkeypatch.setattr(engines, "engine", lambda name: FakeEngine())
-    assert look(Record("installed.json", {}), None).hints == []
+    assert look(Record("installed.json", {}), None, lambda _: []).hints == []
     (tmp_path / "k0s").mkdir()
-    [hint] = look(Record("installed.json", {}), None).hints
+    [hint] = look(Record("installed.json", {}), None, lambda _: []).hints
     assert hint == (
         f"{tmp_path}/k0s: the containers of k0s are started by a containerd of its own, "
         "which is none of these engines; see docs/platforms.md"
     )
-    assert look(Record("installed.json", {}), "fake").hints == []
+    assert look(Record("installed.json", {}), "fake", lambda _: []).hints == []
 
 
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
