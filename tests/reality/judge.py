@@ -116,8 +116,6 @@ class Trial:
         """What a cold start says or writes otherwise."""
         if features(self.case, "flip", "caller") or fifo_in_image(self.case):  # timing decides, or who else called
             return []
-        if features(self.case, "global"):  # the first container is still there: `delete` has these options too
-            return []
         cold = Start(self.node, self.case, self.runtime, adapter, name, warm=False)
         cold.run([])
         self.node.changed()
@@ -165,6 +163,7 @@ class Trial:
         """Of files that changed, those that the runtime alone, with another hook if the engine has one, does not."""
         if not changed:
             return []
+        self.node.restore()  # what is there already is not made again
         hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter == "hook" else None
         alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
         theirs = alone.elsewhere + self.node.changed()

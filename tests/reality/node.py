@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -87,11 +88,13 @@ GPUS = {"gpu0": (240, 0), "gpu1": (240, 1)}
 """Device nodes of the node that a policy can keep for those whom they are allocated to; no driver has these numbers."""
 
 UNWATCHED = (
-    *("work", "state", "events.jsonl", "log.json", "given", "asked", "output", "agent", "xdg", "node"),
-    "lib",
+    *("work", "state", "events.jsonl", "log.json", "given", "asked", "output", "agent", "xdg", "node", "lib"),
     *("root-host", "root-trixie", "root-forky", "host", "trixie", "forky"),
 )
 """In a worker's directory: what every start writes, and what is watched in another way. Agents write agent-*.stderr."""
+
+
+_COMPILED_AT = re.compile(rb'"compiledAt":"[^"]*"')
 
 
 def runtimes() -> dict[str, str]:
@@ -146,6 +149,7 @@ class Node:
         self._files = entries(self.files)
         self._is_spoilt = False
         self._own = entries(self.directory, UNWATCHED)
+        self._stored: dict[str, bytes] = {}
         self.agents = Agents(self, REASSERT) if agent else None
 
     def changed(self) -> list[str]:
@@ -172,6 +176,11 @@ class Node:
         own = entries(self.directory, UNWATCHED)
         names = [str(self.directory / name) for name in differences(self._own, own) if not name.endswith(".stderr")]
         self._own = own
+        # by content: an agent that sees a new policy compiles it too, perhaps after `use` did
+        files = [path for path in self.store.glob("[!.]*") if path.name != "unchanged-starts"]
+        stored = {str(path): _COMPILED_AT.sub(b"", path.read_bytes()) for path in files}
+        names += sorted({name for name, _ in stored.items() ^ self._stored.items()})
+        self._stored = stored
         return names + [name for watch in self._watches.values() for name in watch.changed()]
 
     def _make_files(self) -> None:
@@ -207,7 +216,9 @@ class Node:
         if text != self._policy_text:
             for old in self.store.glob("*"):
                 old.unlink()
-            self.policy.write_text(text)
+            new = self.policy.with_suffix(".new")  # whole at once: an agent would compile a half, after the command
+            new.write_text(text)
+            new.rename(self.policy)
             command = ["policy", "compile", "--policy", str(self.policy), "--store", str(self.store)]
             self._compiled = self.run([str(REASSERT), *command])
             self._policy_text = text
