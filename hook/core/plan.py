@@ -2,7 +2,7 @@
 
 from hook.core.container.identity import Identity
 from hook.core.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
-from hook.core.reserve import STEERING, Outcome, Reason, env, mounts
+from hook.core.reserve import OF_HOOKS, STEERING, Outcome, Reason, env, mounts
 from hook.core.reserve.env import Reserved
 
 TYPE_CHECKING = False
@@ -176,10 +176,11 @@ def plan(
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
-    if rules and any(key.startswith(STEERING) for key in container.annotations):
+    steering = STEERING if rules else OF_HOOKS  # an engine may call our hook for each container
+    if any(key.startswith(steering) for key in container.annotations):
         from hook.core.reserve import annotations  # few containers have one
 
-        annotations.want_unsteered(policy.allowed_annotations, container.annotations, outcome)
+        annotations.want_unsteered(steering, policy.allowed_annotations, container.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
     return Plan(policy, matches, outcome, kinds=wanted)
 

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.agent.conftest import agent  # noqa: F401  # a fixture
 from e2e.agent.support import Agent
-from e2e.runtimes import EACH, NEWER, WAYS, guarded, real_runtime
+from e2e.runtimes import EACH, NEWER, WAYS, guarded, hook_entry, real_runtime
 from e2e.support import REASSERT, RUNTIMES, TOP, Bundle, Node, Running, need, run
 from e2e.test_precreate import CRUN, Podman, hooked, podman, working_podman  # noqa: F401  # fixtures
 from e2e.test_ways_in import newer_crun
@@ -168,6 +168,18 @@ def test_containers_that_no_rule_matches_keep_theirs(node: Node, bundle: Bundle,
     else:
         with Running(node.dispatcher(RUNTIMES["runc"]), bundle):
             assert "run.oci.pidfd_receiver" in bundle.saved()["annotations"]
+
+
+@pytest.mark.parametrize("key", STREAMS)
+def test_without_a_rule_too_crun_makes_no_file_for_the_hook_of_the_node(node: Node, bundle: Bundle, key: str) -> None:
+    """An engine calls it for each container, and crun makes the file before that."""
+    node.compile(MOUNT.replace("name: company-ca", "name: company-ca\n    match: {namespaces: [one]}"))
+    bundle.pod(namespace="other", **{key: str(profile(node)), "run.oci.timens_offset": "0 1 0"})
+    bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
+    with guarded("wrapper", CRUN, node, bundle):
+        assert not profile(node).exists()
+        left = bundle.saved()["annotations"]
+        assert key not in left and "run.oci.timens_offset" in left
 
 
 # What the runtimes themselves say

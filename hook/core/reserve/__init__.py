@@ -16,6 +16,9 @@ SHOWN = 64
 STEERING = ("run.oci.", "krun.", "module.wasm.image/", "org.criu.", "org.systemd.property.", "bundle", "dev.gvisor.")
 """How annotations begin that tell a runtime to do something beside the spec (hook.core.reserve.annotations.STEER)."""
 
+OF_HOOKS = "run.oci.hooks."
+"""How those of STEERING begin that are about all hooks, also those of a node (crun.1)."""
+
 EDITS = 1000
 """How many edits of one kind a container may need: each costs time and memory, and no honest pod needs so many."""
 

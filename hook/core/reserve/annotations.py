@@ -5,7 +5,7 @@ A rule's may be set by a device plugin only. Part of the start path: builtins on
 
 from hook.core.base.compare import glob_match, literal_start
 from hook.core.base.errors import named
-from hook.core.reserve import SHOWN, STEERING, Edit, Outcome
+from hook.core.reserve import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,15 +112,17 @@ def steered_by(key: str) -> str:
     return next((runtimes for start, (runtimes, _) in STEER.items() if key.startswith(start)), "")
 
 
-def want_unsteered(allowed: "list[str]", annotations: "dict[str, str]", outcome: Outcome) -> None:
-    """Remove each annotation that steers a runtime, if it is neither HARMLESS nor allowed by the policy.
+def want_unsteered(
+    steering: "str | tuple[str, ...]", allowed: "list[str]", annotations: "dict[str, str]", outcome: Outcome
+) -> None:
+    """Remove each annotation that begins so, if it is neither HARMLESS nor allowed by the policy.
 
     A key with `=` counts as the part before it: runc makes labels `KEY=VALUE` of annotations and then searches these.
     """
     named_by_rules = {edit.name for edit in outcome.edits if edit.kind == KIND}
     for key, value in annotations.items():
         name = key.partition("=")[0]
-        if not key.startswith(STEERING) or key in named_by_rules or (key.startswith("bundle") and name != "bundle"):
+        if not key.startswith(steering) or key in named_by_rules or (key.startswith("bundle") and name != "bundle"):
             continue
         values = HARMLESS.get(key)
         if (values is not None and (not values or value in values)) or any(glob_match(p, key) for p in allowed):
