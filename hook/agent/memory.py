@@ -7,14 +7,14 @@ import stat
 from collections.abc import Sequence
 
 from hook.agent.fallback import POLICY, GoCold
+from hook.agent.starts import WarmStarts
 from hook.core.base.compare import parents
 from hook.core.base.filecache import Kept, is_settled
 from hook.core.base.system import Untrusted, trusted
 from hook.core.policy import store
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reserved
 from hook.entry.caller import Options
-from hook.entry.unchanged_starts import UnchangedStarts
 
 _Keys = Sequence[tuple[int, ...]]
 
@@ -33,7 +33,7 @@ class Memory:
         self.checkpoints: Kept[bytes] = Kept(2)
         self.bundles: Kept[str] = Kept(_DECISIONS)
         self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
-        self.unchanged = UnchangedStarts(directory)
+        self.starts = WarmStarts()
         self.options: dict[tuple[str, str], Options] = {}
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
         self._policy: tuple[object, Policy] | None = None

@@ -11,11 +11,10 @@ from hook.core.container import process
 from hook.core.container.runtime_records import bundle_of
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reserved
 from hook.entry import write_spec as decision
-from hook.entry.caller import Caller, Options
+from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import Invocation
-from hook.entry.runtime import ADAPTER
 
 
 class ExecCaller(Caller):
@@ -39,13 +38,13 @@ def correct_or_report(options: Options, invocation: Invocation, caller: Caller) 
     """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
     cold = caller.start.get("cold", "")
     asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, cold)  # the agent's is one
-    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+    case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     try:
         arguments = correct_exec(invocation, options.real, asking)
     except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
         caller.report(options, case.failed(error))
         return invocation.arguments
-    caller.count(options, case, "exec")
+    caller.count(options, case, is_exec=True)
     return arguments
 
 

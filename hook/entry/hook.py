@@ -14,9 +14,7 @@ from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import ENTRIES, LIMIT, Spec
 from hook.core.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.core.plan import ALL, Plan
-from hook.core.reserve import Edit, Reason, devices, mounts
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv, devices, mounts
 from hook.entry import write_spec as decision
 from hook.entry.caller import Caller, Options
 from hook.entry.precreate import precreate

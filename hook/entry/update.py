@@ -15,10 +15,9 @@ from hook.core.container import process
 from hook.core.container.spec import ENTRIES, LIMIT, RESOURCES, Spec, apply, check_names, splice, without_nul
 from hook.core.decide import Case
 from hook.entry import write_spec as decision
-from hook.entry.caller import Caller, Options
+from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.exec import ExecCaller, memory_file
-from hook.entry.runtime import ADAPTER
 
 STDIN = "-"
 """The value of --resources for standard input, in all runtimes."""
@@ -39,7 +38,7 @@ def correct_or_report(options: Options, invocation: Invocation, caller: Caller) 
     try:
         return _corrected(invocation, options.real, caller)
     except Exception as error:  # in Audit mode, the update is executed unchanged
-        case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+        case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
         caller.report(options, case.failed(Unacceptable(f"update: {describe(error)}")))
         return invocation.arguments
 

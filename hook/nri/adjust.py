@@ -22,13 +22,11 @@ from typing import Any
 from hook.core.base import compare
 from hook.core.base.compare import is_below
 from hook.core.base.errors import named
-from hook.core.plan import Container, Plan
-from hook.core.reserve import Edit, Reason
+from hook.core.facts import Container
+from hook.core.plan import Plan
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.annotations import DropAnnotation
-from hook.core.reserve.devices import PlaceDevice
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.exclusive import Drop, DropMount
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve.devices import Drop, DropMount, PlaceDevice
 from hook.nri import ttrpc
 
 Mount = dict[str, object]

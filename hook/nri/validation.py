@@ -21,12 +21,11 @@ from hook.core.base.errors import Undecided, named
 from hook.core.container.cdi import DIRECTORIES, edits_of_devices, items
 from hook.core.container.identity import Identity
 from hook.core.decide import NOWHERE, Done
-from hook.core.plan import Container, Plan
+from hook.core.facts import Container
+from hook.core.plan import Plan
 from hook.core.policy.resident import Resident
-from hook.core.reserve import Edit, Reason
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.exclusive import Drop, DropMount
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
+from hook.core.reserve.devices import Drop, DropMount
 from hook.nri.adjust import in_order, mount_leftovers, own_parts
 from hook.nri.asked import Asked
 from hook.nri.creation import Decider, Reply, version_at_least

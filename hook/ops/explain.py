@@ -15,13 +15,13 @@ from hook.core.base.text import printable
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
 from hook.core.decide import Case, Trial
-from hook.core.plan import Container, Plan
+from hook.core.facts import Container
+from hook.core.plan import Plan
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Match, Policy
 from hook.core.policy.words import actual, wanted
-from hook.core.reserve import Edit
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Edit, Reserved
 from hook.core.reserve.words import words
 from hook.entry.write_spec import ANNOTATION, stamp
 

@@ -17,7 +17,7 @@ from hook.cli import main
 from hook.core.container.identity import Identity
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
-from hook.core.plan import Container, Facts
+from hook.core.facts import Container, Facts
 from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from hook.core.container.allocation import Allocation
 from hook.core.container.spec import Spec
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.facts import Container, Facts
+from hook.core.plan import Plan, plan
+from hook.core.policy.entries import ALLOCATED
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import ALLOCATED
 from unit.kubelet import Answer
 from unit.support import POD, config, examples, name_of, policy, values_of
 

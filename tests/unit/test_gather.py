@@ -12,9 +12,10 @@ import pytest
 from hook.core.base.errors import ReassertError, Unacceptable, Undecided
 from hook.core.base.system import Untrusted
 from hook.core.container.identity import Identity
-from hook.core.decide import gather
-from hook.core.facts.valuefile import VALUE_LIMIT, first_line
-from hook.core.plan import Container, plan
+from hook.core.facts import Container
+from hook.core.facts.files import VALUE_LIMIT, first_line
+from hook.core.facts.gather import gather
+from hook.core.plan import plan
 from hook.core.policy.model import Match, evaluate
 from unit.support import POD, policy, rule
 
@@ -92,7 +93,7 @@ def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path, monkeypatch: 
         raise OSError(errno.EMFILE, "short")
 
     (root_dir / "f").write_text("1")
-    monkeypatch.setattr("hook.core.facts.valuefile.read_fd", short)
+    monkeypatch.setattr("hook.core.facts.files.read_fd", short)
     for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
         one = rule(**fields)
         with pytest.raises(OSError, match="short"):

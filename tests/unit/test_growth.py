@@ -33,7 +33,7 @@ from hook.core.linux.walk import Row, mount_table
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount
 from hook.entry import hook as hooks
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options

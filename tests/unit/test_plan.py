@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hook.core.container.identity import Identity
-from hook.core.decide import gather
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.facts import Container, Facts
+from hook.core.facts.gather import gather
+from hook.core.plan import Plan, plan
 from hook.core.policy.model import Policy, select
 from unit.support import POD, bind, container, policy
 

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.core.reserve.target import Entries
+    from hook.core.container.start import Entries
 
 LIMIT = 8 * 1024 * 1024
 """Maximum size in bytes of a config.json or process file. Linux starts no process with more than 6 MiB of env and

@@ -7,11 +7,11 @@ mounts says where one begins. Loaded only for rules in Audit mode; builtins only
 import posix
 
 from hook.core.base.system import SYMLINK_LIMIT, is_link, read_file
-from hook.core.reserve.env import FILE
+from hook.core.policy.entries import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.plan import Facts
+    from hook.core.facts import Facts
     from hook.core.policy.model import Rule
 
 _LOCAL = frozenset(

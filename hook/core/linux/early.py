@@ -17,8 +17,8 @@ from hook.core.base.system import is_shortage
 from hook.core.base.text import REASONS
 from hook.core.container.spec import Spec
 from hook.core.linux.walk import Misled, Node, Place, Steps, Walks, made_at
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import KIND, PlaceMount
+from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve.mounts import KIND
 
 _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 """File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""

@@ -18,7 +18,7 @@ from hook.core.container.spec import Spec
 from hook.core.linux.look import View
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
 from hook.core.linux.walk import Misled, NotSo, Row, mount_table
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

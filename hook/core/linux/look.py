@@ -13,8 +13,8 @@ from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
 from hook.core.linux.walk import Misled, Node, NotSo, Place, Row, Steps, Walks, made_at, mount_table
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import KIND, PlaceMount, volume_above
+from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve.mounts import KIND, volume_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

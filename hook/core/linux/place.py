@@ -9,8 +9,8 @@ from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.mountns import PRIVATE, Namespace, mount_id, open_in_root
 from hook.core.linux.walk import Misled, NotSo, Steps, Walks, mount_table
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import KIND, PlaceMount
+from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve.mounts import KIND
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 

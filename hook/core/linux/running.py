@@ -18,8 +18,7 @@ from hook.core.linux.lookdevices import devices_below
 from hook.core.linux.mountns import Namespace
 from hook.core.linux.walk import NotSo, Row, mount_table, mount_table_at, open_walked
 from hook.core.plan import Plan
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount, Reason
 
 DELETED = "//deleted"
 """What mountinfo has behind the root of a mount whose file was removed or replaced on the node (proc(5))."""

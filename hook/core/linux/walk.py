@@ -10,7 +10,7 @@ from hook.core.base.compare import clean
 from hook.core.base.errors import Unacceptable, named
 from hook.core.base.system import SYMLINK_LIMIT, read_fd, read_file
 from hook.core.linux.mountns import mount_id
-from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME
+from hook.core.policy.entries import BUILT_BY_THE_RUNTIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

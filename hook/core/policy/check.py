@@ -9,14 +9,13 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hook.core.base.compare import clean, is_below
+from hook.core.policy.entries import BUILT_BY_THE_RUNTIME, KEEP
 from hook.core.policy.model import Rule
 from hook.core.policy.overlap import always_overlap, contradicting
 from hook.core.policy.shape import Shapes
 from hook.core.policy.source import Path, Problem, Source
 from hook.core.policy.trust_layout import LIVE
 from hook.core.reserve.annotations import FIELD, POD
-from hook.core.reserve.env import KEEP
-from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

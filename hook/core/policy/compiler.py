@@ -16,12 +16,10 @@ from hook.core.base.errors import ReassertError, describe
 from hook.core.base.jsontext import encode
 from hook.core.base.system import make_directory, replace_file, timestamp, trusted
 from hook.core.plan import SHARED_PROCESSES
+from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, VALUE, Env, Mount
 from hook.core.policy.model import AUDIT, ENFORCE, Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, file_key, store_path
-from hook.core.reserve import devices
-from hook.core.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, VALUE, Env
-from hook.core.reserve.mounts import Mount
 
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict", SHARED_PROCESSES)
 """Fields of a rule that a start reads in another form than the policy file's."""
@@ -263,8 +261,8 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
     if rule.get(SHARED_PROCESSES) == "Refuse":
         plain[SHARED_PROCESSES] = "Refuse"
     parts = rule.get("deviceAllocations") or {}
-    if parts.get(devices.EXCLUSIVE):
-        plain[devices.EXCLUSIVE] = list(parts[devices.EXCLUSIVE])
+    if parts.get(EXCLUSIVE):
+        plain[EXCLUSIVE] = list(parts[EXCLUSIVE])
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
     tried = rule.get("mode", default) == AUDIT

@@ -6,8 +6,7 @@ namespace can match, so a thousand rules cost little more than one.
 
 from hook.core.base.compare import glob_match
 from hook.core.base.jsontext import parse
-from hook.core.reserve.env import ALLOCATED, Env
-from hook.core.reserve.mounts import Mount
+from hook.core.policy.entries import ALLOCATED, Env, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

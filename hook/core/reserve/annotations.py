@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hook.core.plan import Container
+    from hook.core.container.start import Editable
+    from hook.core.facts import Container
     from hook.core.policy.model import Rule
-    from hook.core.reserve.target import Editable
 
 KIND = "annotation"
 FIELD = "annotations"

@@ -2,131 +2,20 @@
 
 from hook.core.base.compare import cleaned, is_below, parents
 from hook.core.base.errors import named
-from hook.core.reserve import EDITS, SHOWN, Edit, Outcome
+from hook.core.reserve import EDITS, Outcome, PlaceMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.plan import Container
+    from hook.core.container.start import Editable
+    from hook.core.facts import Container
+    from hook.core.policy.entries import Mount
     from hook.core.policy.model import Rule
-    from hook.core.reserve.target import Editable
 
     OciMount = dict[str, object]
-    from hook.core.reserve import Outcome
 
 KIND = "mount"
 PART = "mounts"
 """The part of `deviceAllocations` that reserves a device plugin's mounts."""
-
-
-class Mount:
-    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
-
-    `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
-    may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
-    `volumes_above`: the container may have a mount above the destination. `around`: the destination and the paths
-    above it. `below`: what paths below it begin with.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        destination: str,
-        options: "list[str]",
-        allow_below: "list[str]",
-        skip_missing: bool,
-        volumes_above: bool = False,
-    ) -> None:
-        self.source = source
-        self.destination = destination
-        self.options = options
-        self.allow_below = allow_below
-        self.skip_missing = skip_missing
-        self.volumes_above = volumes_above
-        self.around = {destination, *parents(destination)}
-        self.below = destination.rstrip("/") + "/"
-
-    def wanted(self) -> "tuple[str, frozenset[str]]":
-        """What the rule wants at the destination, to be compared with what other rules want."""
-        return self.source, frozenset(self.options)
-
-    def as_oci(self, is_directory: bool = False) -> "OciMount":
-        """The object for OCI's `mounts`.
-
-        A directory also gets `rro`: crun obeys `ro` only after it has made all devices and mount points, of which a
-        link in the image can lead some into the node's directory, but `rro` at once. crun 1.8.1 refuses it for a file.
-        """
-        options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
-        return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
-
-
-class PlaceMount(Edit):
-    """A reserved mount as the last one mounted at its path, or no mount at the path.
-
-    `mount`: the OCI object, None if nothing may be mounted. `companions`: cleaned destinations of mounts that may come
-    after it: the plan's other reserved mounts and the mounts that `allowBelow` allows. Every other mount at the path or
-    below it is removed. `before`: the mounts that are removed, and the mounts above it, which stay if `volumes_above`.
-    """
-
-    kind = KIND
-
-    def __init__(
-        self,
-        rule: str,
-        name: str,
-        mount: "OciMount | None",
-        companions: "frozenset[str]",
-        before: "list[OciMount]",
-        origin: str = "",
-        volumes_above: bool = False,
-    ) -> None:
-        super().__init__(rule, name, origin)
-        self.mount = mount
-        self.companions = companions
-        self.before = before
-        self.volumes_above = volumes_above
-
-    def source(self) -> str:
-        """The path on the node, "" if nothing may be mounted."""
-        return str(self.mount["source"]) if self.mount else ""
-
-    def options(self) -> "list[str]":
-        """The mount(8) options."""
-        options = self.mount.get("options") if self.mount else None
-        return [str(option) for option in options] if isinstance(options, list) else []
-
-    def can_be_written(self) -> bool:
-        """Whether a runtime that has made all mounts can make a file in this one.
-
-        runc obeys `ro` at once, crun only `rro`, which a rule's directory has too (`Mount.as_oci`).
-        """
-        options = self.options()
-        return self.mount is not None and ("ro" not in options or (self.origin != "" and "rro" not in options))
-
-    def displaces(self, path: str) -> bool:
-        """Whether a mount at a cleaned path has to be removed."""
-        return path == self.name or (is_below(path, self.name) and path not in self.companions)
-
-    def in_place(self, paths: "list[str]", there: "list[OciMount]", displaced: "list[int]") -> bool:
-        """Whether config.json needs no edit for this mount.
-
-        `there`: the container's mounts. `paths`: their cleaned destinations. `displaced`: indexes of those to remove.
-        Only companions may come after the mount: another path could lead, by a link of the image, to a place above it.
-        """
-        if self.mount is None or len(displaced) != 1 or there[displaced[0]] != self.mount:
-            return not displaced and self.mount is None
-        return all(path in self.companions and not is_below(self.name, path) for path in paths[displaced[0] + 1 :])
-
-    def conflict(self) -> str:
-        """What the container asked for that this edit overrides, or ""."""
-        if not self.before:
-            return ""
-        others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
-        return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
-
-    def before_and_after(self) -> "tuple[object, object]":
-        """Destinations and sources of the mounts before; source and options of the reserved mount."""
-        before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before]
-        return before, {"source": self.source(), "options": self.options()} if self.mount else None
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
@@ -229,11 +118,6 @@ def apply(outcome: Outcome, target: "Editable") -> None:
     for edit in outcome.mounts:
         stay += [*([edit.mount] if edit.mount else []), *on_top[edit.name]]
     target.mounts = stay
-
-
-BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
-"""Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
-give the container control of the node (CVE-2019-16884, runc)."""
 
 
 _NOTHING_MADE = ("proc", "sysfs", "devpts")

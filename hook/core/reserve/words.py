@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hook.core.reserve import SHOWN, Edit
-from hook.core.reserve.exclusive import Drop
+from hook.core.reserve.devices import Drop
 
 
 def words(edit: Edit) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hook.core.base.compare import is_below
 from hook.core.linux import workers
 from hook.core.linux.walk import open_walked
-from hook.core.reserve.mounts import Mount
+from hook.core.policy.entries import Mount
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Gone
 

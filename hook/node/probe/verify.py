@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import timestamp
-from hook.core.decide import gather
+from hook.core.facts import Container, Facts
+from hook.core.facts.gather import gather
 from hook.core.linux.idmap import remountable
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.plan import Plan, plan
 from hook.core.policy.model import AUDIT, Match, Policy, excluded
-from hook.core.reserve import Edit
-from hook.core.reserve.env import SetEnv
+from hook.core.reserve import Edit, PlaceMount, SetEnv
 from hook.core.reserve.exclusive import Closed
-from hook.core.reserve.mounts import PlaceMount
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError

@@ -12,10 +12,10 @@ from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.errors import ReassertError, describe
 from hook.core.container.identity import Identity
 from hook.core.container.injections import Specs
-from hook.core.plan import Container, Facts
+from hook.core.facts import Container, Facts
+from hook.core.policy.entries import EXCLUSIVE
 from hook.core.policy.model import Rule
 from hook.core.reserve.annotations import BOTH, CONTAINER, FIELD, POD
-from hook.core.reserve.devices import EXCLUSIVE
 from hook.core.reserve.exclusive import Closed
 from hook.node.engines.base import NRI, Handler
 from hook.node.probe import devices

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hook.core.base.errors import ReassertError
 from hook.core.linux.mountns import own_directories
 from hook.core.plan import Plan
-from hook.core.reserve.env import SetEnv
+from hook.core.reserve import SetEnv
 from hook.entry.write_spec import Decision
 from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.judge import STALE, Actual, Difference, Judge

@@ -19,7 +19,8 @@ from hook.core.container.allocation import Allocation
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
 from hook.core.decide import Case
-from hook.core.plan import Container, Facts, Plan
+from hook.core.facts import Container, Facts
+from hook.core.plan import Plan
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import ENFORCE, Match, Policy
 from hook.ops.cases.pods import Given, Pod, Start, documents

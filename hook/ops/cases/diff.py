@@ -18,8 +18,8 @@ from hook.ops.policy.show import effective
 
 if TYPE_CHECKING:
     from hook.core.container.identity import Identity
+    from hook.core.container.start import Target
     from hook.core.plan import Plan
-    from hook.core.reserve.target import Target
     from hook.ops.audit.inventory import Running
 
 ABSENT = "-"

@@ -17,7 +17,7 @@ from hook.core.container.identity import APP_TYPES, CONTAINER, CONTAINERD, EPHEM
 from hook.core.container.spec import JOINED, THE_NODES
 
 if TYPE_CHECKING:
-    from hook.core.reserve.target import Entries
+    from hook.core.container.start import Entries
 
 UID = "00000000-0000-0000-0000-000000000000"
 """Of a pod whose YAML has none: no pod of a cluster has it."""

@@ -16,11 +16,9 @@ from hook.core.base.terminal import counted
 from hook.core.base.text import printable, printable_lines
 from hook.core.policy import store
 from hook.core.policy.compiler import stored_header
+from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, Env, Mount
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.reserve.allocated import VOLUMES_ABOVE
-from hook.core.reserve.devices import EXCLUSIVE
-from hook.core.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
-from hook.core.reserve.mounts import Mount
 
 
 class NotPermitted(ReassertError):

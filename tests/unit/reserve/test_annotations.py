@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.plan import Container, Plan, plan
+from hook.core.facts import Container
+from hook.core.plan import Plan, plan
 from hook.core.reserve import STEERING
 from hook.core.reserve.annotations import HARMLESS, STEER
 from unit.support import container, policy, problems

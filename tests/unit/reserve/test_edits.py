@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.jsontext import Strings, strings_at
 from hook.core.plan import plan
-from hook.core.reserve.env import Reserved, SetEnv
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount, Reserved, SetEnv
 from unit.support import bind, container, name_of, policy
 
 if TYPE_CHECKING:
-    from hook.core.reserve.target import Entries
+    from hook.core.container.start import Entries
 
 NAMES = st.sampled_from(["A", "AB", "B", "a", ""])
 nul_entries = st.lists(st.text("AB=\0", max_size=6), max_size=8)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.core.facts import Container, Facts
 from hook.core.facts.exclusive import Devices
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.plan import Plan, plan
 from unit.allocated import spec
 from unit.support import POD, bind, examples, policy
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.plan import Facts, plan
+from hook.core.facts import Facts
+from hook.core.plan import plan
 from hook.core.policy import trust_layout as layout
 from hook.core.policy.check import schema
 from hook.core.policy.compiler import refresh, rule_to_line

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.core.facts import Container
 from hook.core.facts.exclusive import Devices
-from hook.core.plan import Container, Plan, plan
+from hook.core.plan import Plan, plan
 from hook.core.reserve import Edit
 from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice

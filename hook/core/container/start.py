@@ -12,7 +12,7 @@ Places = list[tuple[int, str, str | None]]
 
 
 class Target(Protocol):
-    """What a container would start with; `hook.core.plan.Container` describes each field."""
+    """What a container would start with; `hook.core.facts.Container` describes each field."""
 
     @property
     def env(self) -> Entries:
