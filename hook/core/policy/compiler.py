@@ -78,17 +78,13 @@ def rule_to_line(rule: Rule) -> list[object]:
 
 def compile_bytes(path: str, content: bytes) -> Compiled:
     """Check and compile a policy file. Raises PolicyInvalid with all problems."""
-    from hook.core.policy.check import (  # jsonschema: slow to import
-        check_meaning,
-        check_rules,
-        check_shape,
-        well_formed,
-    )
+    from hook.core.policy.check import Shape, check_meaning, check_rules  # jsonschema: slow to import
 
     source = parse(path, content)
     default = source.mode()
-    rules = {number: _rule(rule, default) for number, rule in well_formed(source.rules(), "rule")}
-    problems = [*check_shape(source), *check_meaning(source), *check_rules(source, rules)]
+    shape = Shape(source)
+    rules = {number: _rule(rule, default) for number, rule in shape.well_formed(source.rules(), ("spec", "rules"))}
+    problems = [*shape.problems, *check_meaning(source, shape), *check_rules(source, rules)]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):
         raise PolicyInvalid(path, problems)
