@@ -13,12 +13,12 @@ from typing import Any
 from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import timestamp
-from hook.core.base.tail import tail
 from hook.node import systemd
 from hook.node.agent_status import ask
 from hook.node.artifacts.agent_unit import SERVICE, SOCKET, why_cold
 from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.program import front_in_use, path_in_use
+from hook.node.tail import tail
 
 _TAIL = 1 << 18
 """Bytes at the end of the event log in which the last starts are looked for."""

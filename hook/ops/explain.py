@@ -10,7 +10,6 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import Untrusted, read_file, trusted
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
@@ -20,10 +19,10 @@ from hook.core.plan import Plan
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Match, Policy
-from hook.core.policy.words import actual, wanted
 from hook.core.reserve import Edit, Reserved
-from hook.core.reserve.words import words
 from hook.entry.write_spec import ANNOTATION, stamp
+from hook.node.terminal import table
+from hook.node.words import actual, wanted, words
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:

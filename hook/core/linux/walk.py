@@ -231,7 +231,7 @@ class Walks:
 
 
 def open_walked(root: int, path: str) -> int:
-    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.core.linux.rights)."""
+    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.node.rights)."""
     walks = Walks(root, Steps())
     try:
         place = walks.to(path, everywhere=True)

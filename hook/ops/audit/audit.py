@@ -12,7 +12,7 @@ from hook.core.base.system import read_file
 from hook.core.container import cdi
 from hook.core.container.identity import Identity
 from hook.core.decide import Case
-from hook.core.linux import workers
+from hook.node import workers
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.judge import STALE, Actual, Difference, Judge
 from hook.ops.audit.process import Gone, Process

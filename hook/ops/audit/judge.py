@@ -8,12 +8,12 @@ from typing import Protocol
 
 from hook.core.base.errors import Undecided, named
 from hook.core.container.spec import Spec
-from hook.core.linux import running as real
 from hook.core.linux.walk import NotSo
 from hook.core.plan import Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import KIND as DEVICE
 from hook.entry import write_spec as decision
+from hook.node import running as real
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
 

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import read_file
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.core.container.allocation import Allocation
 from hook.core.container.identity import Identity, identify
@@ -23,6 +22,7 @@ from hook.core.facts import Container, Facts
 from hook.core.plan import Plan
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import ENFORCE, Match, Policy
+from hook.node.terminal import table
 from hook.ops.cases.pods import Given, Pod, Start, documents
 from hook.ops.policy.command import FILE
 

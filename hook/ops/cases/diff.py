@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hook.core.base.errors import ReassertError, describe
-from hook.core.base.terminal import counted, table
 from hook.core.base.text import joined
 from hook.core.decide import Case
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import AUDIT, Policy
-from hook.core.reserve.words import words
+from hook.node.terminal import counted, table
+from hook.node.words import words
 from hook.ops.policy.show import effective
 
 if TYPE_CHECKING:

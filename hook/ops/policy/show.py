@@ -12,13 +12,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.terminal import counted
 from hook.core.base.text import printable, printable_lines
 from hook.core.policy import store
 from hook.core.policy.compiler import stored_header
 from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, Env, Mount
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.reserve.allocated import VOLUMES_ABOVE
+from hook.node.terminal import counted
 
 
 class NotPermitted(ReassertError):
