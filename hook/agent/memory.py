@@ -7,9 +7,9 @@ import stat
 from collections.abc import Sequence
 
 from hook.agent.fallback import POLICY, GoCold
+from hook.agent.filecache import Kept, is_settled
 from hook.agent.starts import WarmStarts
 from hook.core.base.compare import parents
-from hook.core.base.filecache import Kept, is_settled
 from hook.core.base.system import Untrusted, trusted
 from hook.core.policy import store
 from hook.core.policy.model import Policy

@@ -40,9 +40,9 @@ from hook.core.linux import early, idmap, look, lookdevices, place
 from hook.core.linux.mountns import open_plain
 from hook.core.policy.model import Policy
 from hook.core.reserve import Reserved
+from hook.entry import exec as execs
 from hook.entry import hook as hooks
 from hook.entry import preload, protocol, runtime
-from hook.entry import update as updates
 from hook.entry.caller import Options
 from hook.entry.cmdline import Invocation
 from hook.entry.protocol import HOOK, Request
@@ -72,7 +72,7 @@ LOADED = (preload, early, idmap, look, lookdevices, place)
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(hooks.HookCaller, updates.UpdateCaller):
+class Asking(hooks.HookCaller, execs.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_cpu", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")

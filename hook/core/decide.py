@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, TypeVar
 
-    from hook.core.container.start import Target
+    from hook.core.container.start import Start
 
-    T = TypeVar("T", bound=Target)
+    T = TypeVar("T", bound=Start)
 
 CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
 """Where an adapter verified the result: in config.json as the runtime reads it, in the container's own mount namespace,
@@ -111,7 +111,7 @@ class Case:
         self.trial: Trial | None = None
         self.trying: Plan | None = None  # what was decided, while `trial` is made
 
-    def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
+    def decide(self, who: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
 
         Raises Undecided; Unacceptable for what a pod author can cause.
@@ -126,16 +126,13 @@ class Case:
             self.trial = attempt(self, decided, target, kinds)
         return decided
 
-    def contain(self, policy: Policy, who: Identity, of: "Target", matches: "list[Match]") -> Container:
+    def contain(self, policy: Policy, who: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
         facts = gather(policy, who, matches, self.read)
         self.reads_node = False
         if facts.devices is not None:
-            facts.devices.add_sources(of.mounts)  # the pod's author chose them, also one that hangs
-        container = Container(who, of.env, of.mounts, facts, of.annotations, of.devices, of.device_rules)
-        container.pod_annotations = getattr(of, "pod_annotations", {})
-        container.shared_processes = of.shared_processes
-        return container
+            facts.devices.add_sources(start.mounts)  # the pod's author chose them, also one that hangs
+        return Container(who, start, facts)
 
     def settle(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
@@ -331,7 +328,7 @@ class Trial:
         return bool(self.edits or self.denials or self.errors)
 
 
-def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
+def attempt(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> Trial:
     """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises."""
     case.trying = decided
     try:
@@ -340,7 +337,7 @@ def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[s
         case.trying = None
 
 
-def _attempted(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
+def _attempted(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> Trial:
     trial = Trial()
     matches = [match for match in decided.matches if match.applies]
     matches += [_switched_on(match) for match in decided.matches if match.tried]

@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from hook.core.container.start import Editable
+    from hook.core.container.start import Start
     from hook.core.facts import Container
     from hook.core.policy.model import Rule
 
@@ -82,7 +82,7 @@ class Plan:
         """Whether the plan has no edits, no denials and no errors."""
         return not (self.edits or self.denials or self.errors)
 
-    def apply(self, target: "Editable") -> None:
+    def apply(self, target: "Start") -> None:
         """Make the edits in `target`."""
         for kind in self._kinds if self.edits else ():
             kind.apply(self._outcome, target)
@@ -115,17 +115,17 @@ def plan(
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
-    if rules and any(key.startswith(STEERING) for key in container.annotations):
+    if rules and any(key.startswith(STEERING) for key in container.start.annotations):
         from hook.core.reserve import annotations  # few containers have one
 
-        annotations.want_unsteered(policy.allowed_annotations, container.annotations, outcome)
+        annotations.want_unsteered(policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
     return Plan(policy, matches, outcome, kinds=wanted)
 
 
 def _check_processes(rule: "Rule", container: "Container", outcome: Outcome) -> None:
     """Refuse a container whose mounts others can take away by /proc/PID/root, or that could do so with theirs."""
-    shared = container.shared_processes
+    shared = container.start.shared_processes
     if shared is None:
         outcome.cannot_tell(rule.name, SHARED_PROCESSES, "the runtime does not say which namespaces the container has")
     elif shared:

@@ -9,7 +9,7 @@ import posix
 
 from hook.core.base.errors import Refused, Undecided, Usage, named
 from hook.core.base.jsontext import Malformed, bounded, decode, parse
-from hook.core.base.system import read_fd, read_file
+from hook.core.base.system import read_fd, read_file, write_all
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import ENTRIES, LIMIT, Spec
 from hook.core.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
@@ -17,7 +17,6 @@ from hook.core.plan import ALL, Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv, devices, mounts
 from hook.entry import write_spec as decision
 from hook.entry.caller import Caller, Options
-from hook.entry.precreate import precreate
 from hook.entry.write_spec import FLAG as HANDED_ON
 
 ADAPTER = "hook"
@@ -33,6 +32,7 @@ _ANOTHER_ROOT = (
 _AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
 
 STATE = "the OCI state on stdin"
+_CONFIG_ON_STDIN = "the config.json on stdin"
 
 
 class HookCaller(Caller):
@@ -84,7 +84,7 @@ def run(options: Options, caller: HookCaller) -> int:
         kinds = frozenset({mounts.KIND})
     try:
         if stage == PRECREATE:
-            precreate(options, kinds, caller, bundle)
+            _precreate(options, kinds, caller, bundle)
         elif stage != POSTSTOP:
             _at_stage(options, stage, kinds, caller)
     except Refused as error:
@@ -258,3 +258,48 @@ def _look(
 
         done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)
     return done
+
+
+def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle: str) -> None:
+    """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused.
+
+    `bundle`: the directory in which podman started this. It is the bundle, but for podman 4.3, which stays in its own.
+    """
+    data = b""
+    written = False
+
+    def read() -> "tuple[Identity, Spec]":
+        nonlocal data
+        data = read_fd(0, LIMIT, _CONFIG_ON_STDIN)
+        spec = Spec(data, _CONFIG_ON_STDIN)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        nonlocal written
+        if decided.is_seen_in_the_container():
+            _check_root(spec, bundle)
+        done = decision.correct(case, caller, options, decided, spec, bundle)
+        if done.denials:
+            return done
+        text = spec.render()
+        written = True
+        case.where = "stdout"
+        write_all(1, text)
+        return done
+
+    case = Case(PRECREATE, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.where = _CONFIG_ON_STDIN
+    caller.report(options, case.settle(read, act, kinds))
+    if not written:
+        write_all(1, data)
+
+
+def _check_root(spec: Spec, bundle: str) -> None:
+    """Refuse a root file system that the runtime would look for elsewhere than we do. Raises Undecided."""
+    path = spec.root.get("path")
+    if not isinstance(path, str) or path.startswith("/"):
+        return
+    try:
+        posix.stat(f"{bundle}/{path}/.")
+    except OSError:
+        raise Undecided(f"root.path {path} is relative to the bundle, and {bundle} has no such directory") from None

@@ -10,13 +10,13 @@ import json.decoder
 import zlib
 
 from hook.core.base import journal, logfile, text
-from hook.core.container import allocation, cdi, claims, injections, nodes, nvidia, process, runtime_records
-from hook.core.facts import allocated, network_filesystems, sharing
+from hook.core.container import allocation, cdi, claims, injections, nodes, runtime_records
+from hook.core.facts import allocated, files, network_filesystems, sharing
 from hook.core.facts import exclusive as exclusive_facts
 from hook.core.policy import trust_layout
 from hook.core.reserve import allocated as reserved
 from hook.core.reserve import annotations, devices, exclusive
-from hook.entry import cmdline, update, write_spec
+from hook.entry import cmdline, write_spec
 from hook.entry import exec as execs
 
 text.measure("")  # loads the module of sha256, which has no name of its own in all versions

@@ -128,20 +128,13 @@ def absolute(path: str) -> str:
 
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the exec: the process file, or the arguments. Raises Refused."""
-    from hook.entry.exec import correct_or_report  # not loaded by a create
+    """Correct an exec or an update: a file, or the arguments. Raises Refused."""
+    from hook.entry.exec import exec_or_report, update_or_report  # not loaded by a create
 
-    return correct_or_report(options, invocation, caller)
-
-
-def _update(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the resources of an update. Raises Refused."""
-    from hook.entry.update import correct_or_report  # not loaded by a create
-
-    return correct_or_report(options, invocation, caller)
+    return (exec_or_report if invocation.verb == "exec" else update_or_report)(options, invocation, caller)
 
 
-_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _update}
+_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _exec}
 """The function for each of EDITING_VERBS. Another verb that can change something is refused."""
 
 

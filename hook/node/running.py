@@ -15,8 +15,9 @@ from hook.core.base.errors import named
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View, tree_of
 from hook.core.linux.lookdevices import devices_below
+from hook.core.linux.mountinfo import Row, mount_table, mount_table_at
 from hook.core.linux.mountns import Namespace
-from hook.core.linux.walk import NotSo, Row, mount_table, mount_table_at, open_walked
+from hook.core.linux.walk import NotSo, open_walked
 from hook.core.plan import Plan
 from hook.core.reserve import PlaceMount, Reason
 

@@ -312,7 +312,7 @@ def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]
     """Why the container is refused: what is wrong after all plugins, and which of them asked for it."""
     names = {edit.name}
     if isinstance(edit, PlaceMount):
-        names.update(map(clean, mount_leftovers(edit, container.mounts, own_parts(edit, container))))
+        names.update(map(clean, mount_leftovers(edit, container.start.mounts, own_parts(edit, container))))
     kind = "mount" if isinstance(edit, DropMount) else edit.kind
     found = sorted({named(owners[kind, name], 256) for name in names if (kind, name) in owners})
     by = f", because of {' and '.join(found)}" if found else ""
@@ -322,7 +322,7 @@ def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]
 
 def _holds(edit: Edit, container: Container) -> bool:
     if isinstance(edit, PlaceMount):
-        return not mount_leftovers(edit, container.mounts, own_parts(edit, container))
+        return not mount_leftovers(edit, container.start.mounts, own_parts(edit, container))
     return isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}
 
 

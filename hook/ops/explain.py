@@ -125,7 +125,7 @@ _CORRECTED = "corrected by reassert at create: this config.json is already what 
 
 
 def _outcome(decided: Plan, container: Container) -> str:
-    if not decided.edits and not decided.refusal() and ANNOTATION in container.annotations:
+    if not decided.edits and not decided.refusal() and ANNOTATION in container.start.annotations:
         return _CORRECTED
     if decided.refusal():
         return "refused: " + decided.refusal()
@@ -140,9 +140,8 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     if decided.excluded:
         return f"left alone: excluded by {decided.excluded}"
     if decided.is_empty():
-        return (
-            _CORRECTED if ANNOTATION in container.annotations else "created as the policy wants it: nothing to correct"
-        )
+        corrected = ANNOTATION in container.start.annotations
+        return _CORRECTED if corrected else "created as the policy wants it: nothing to correct"
     would = "refused" if decided.refusal() else "corrected"
     if decided.audit_only():
         return "runs as it was created: mode is Audit"

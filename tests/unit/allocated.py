@@ -46,7 +46,7 @@ class Node:
         facts = gather(self.policy, who, matches)
         if facts.devices is not None:
             facts.devices.add_sources(spec.mounts)
-        container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
+        container = Container(who, spec, facts)
         return plan(self.policy, container, matches)
 
     def correct(self, spec: Spec, who: Identity = POD) -> Spec:

@@ -113,7 +113,7 @@ def specs(draw: st.DrawFn) -> Spec:
 
 
 def decide(node: Policy, spec: Spec, facts: Facts) -> Plan:
-    return plan(node, Container(POD, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules))
+    return plan(node, Container(POD, spec, facts))
 
 
 def corrected(node: Policy, spec: Spec, facts: Facts) -> Spec | None:

@@ -29,7 +29,7 @@ from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.linux.look import View
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.walk import Row, mount_table
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
@@ -444,7 +444,6 @@ UNREACHED: dict[str, str] = {
     "container/cdi.py": _NODES,
     "container/claims.py": _NODES,
     "container/injections.py": _NODES,
-    "container/nvidia.py": _NODES,
     "container/nodes.py directories_above": _NODES,
     "facts/exclusive.py": _NODES,
     "reserve/allocated.py": _ALLOCATED,
@@ -455,7 +454,7 @@ UNREACHED: dict[str, str] = {
     "container/identity.py _docker": _ONE,
     "container/identity.py _cgroup_uid": _ONE,
     "container/spec.py _names": _ONE,
-    "linux/walk.py _plain": _ONE,
+    "linux/mountinfo.py": _ONE,
     "policy/model.py": _ONE,
     "reserve/annotations.py steered_by": "loops over a fixed table",
     "reserve/__init__.py _entries": _ONE,

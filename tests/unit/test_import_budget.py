@@ -33,10 +33,10 @@ MODULES = {
     "hook.core.container",
     "hook.core.container.identity",
     "hook.core.container.spec",
+    "hook.core.container.start",
     "hook.core.decide",
     "hook.core.events",
     "hook.core.facts",
-    "hook.core.facts.files",
     "hook.core.facts.gather",
     "hook.core.plan",
     "hook.core.policy",
@@ -61,11 +61,10 @@ LATE = {
     "hook.core.policy.store",
     "hook.core.events",
     "hook.core.facts.sharing",
+    "hook.core.facts.files",
     "hook.core.decide",
     "hook.entry.exec",
-    "hook.entry.update",
     "hook.entry.hook",
-    "hook.entry.precreate",
     "hook.entry.runtime",
     "hook.entry.cmdline",
     "hook.core.container.runtime_records",
@@ -80,8 +79,6 @@ LATE = {
     "hook.core.container.identity",
     "hook.core.container.injections",
     "hook.core.container.nodes",
-    "hook.core.container.nvidia",
-    "hook.core.container.process",
     "hook.core.facts.exclusive",
     "hook.core.facts.network_filesystems",
     "hook.core.reserve.allocated",
@@ -93,7 +90,7 @@ LATE = {
 """What other commands load, or starts that need it."""
 
 
-OTHER_ADAPTERS = {f"hook.entry.{name}" for name in ("handover", "hook", "precreate", "runtime")}
+OTHER_ADAPTERS = {f"hook.entry.{name}" for name in ("write_spec", "hook", "runtime")}
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def specs(draw: st.DrawFn) -> Spec:
 
 
 def container(spec: Spec) -> Container:
-    return Container(POD, spec.env, spec.mounts)
+    return Container(POD, spec)
 
 
 def corrected(policy: Policy, spec: Spec) -> Spec:

@@ -5,7 +5,7 @@ if TYPE_CHECKING:
     from hook.core.container.allocation import Allocation
     from hook.core.container.claims import Claim
     from hook.core.container.identity import Identity
-    from hook.core.container.start import Entries
+    from hook.core.container.start import Start
     from hook.core.facts.exclusive import Devices
 
 
@@ -37,30 +37,9 @@ class Facts:
 
 
 class Container:
-    """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
+    """A container before it starts: its identity, what it would start with, and the node's facts."""
 
-    `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
-    and linux.resources.devices. `annotations`: by key. `pod_annotations`: the pod's, which only NRI shows.
-    `shared_processes`: with whom it shares its processes, or ""; None where the adapter is not told.
-    """
-
-    pod_annotations: "dict[str, str]" = {}  # noqa: RUF012  # replaced, never changed
-    shared_processes: "str | None" = None
-
-    def __init__(
-        self,
-        identity: "Identity",
-        env: "Entries",
-        mounts: "list[dict[str, object]]",
-        facts: "Facts | None" = None,
-        annotations: "dict[str, str] | None" = None,
-        devices: "list[dict[str, object]] | None" = None,
-        device_rules: "list[dict[str, object]] | None" = None,
-    ) -> None:
+    def __init__(self, identity: "Identity", start: "Start", facts: "Facts | None" = None) -> None:
         self.identity = identity
-        self.env = env
-        self.mounts = mounts
+        self.start = start
         self.facts = facts or Facts()
-        self.annotations = annotations or {}
-        self.devices = devices or []
-        self.device_rules = device_rules or []

@@ -7,7 +7,6 @@ from hook.core.base.system import is_shortage
 from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.core.container.identity import DOCKER, SANDBOX, Identity
 from hook.core.facts import Facts
-from hook.core.facts.files import check_source
 from hook.core.policy.entries import ALLOCATED, EXCLUSIVE
 from hook.core.policy.model import Policy, Rule
 from hook.core.reserve import devices, env, mounts
@@ -24,11 +23,16 @@ _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather_allocated(
-    facts: Facts, policy: Policy, identity: Identity, rules: "list[Rule]", read: "Callable[[str, int], bytes]"
+    facts: Facts,
+    policy: Policy,
+    identity: Identity,
+    rules: "list[Rule]",
+    read: "Callable[[str, int], bytes]",
+    check_source: "Callable[[Facts, str], None]",
 ) -> None:
     """Read the container's device allocations and its pod's claims, and what the rules reserve of them.
 
-    `read`: reads kubelet's device checkpoint, and its record of resource claims.
+    `read`: reads kubelet's device checkpoint, and its record of resource claims. `check_source`: looks at a hostPath.
     """
     _read_allocations(facts, policy, identity, read)
     if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):

@@ -1,10 +1,10 @@
-"""The files of the node that rules name: `valueFrom.file` and `hostPath`. Part of the start path: builtins only."""
+"""Read the file of a `valueFrom.file`. For such rules; builtins only."""
 
 import posix
 
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.jsontext import Malformed, decode
-from hook.core.base.system import Untrusted, is_directory, is_file, is_shortage, read_fd, trusted
+from hook.core.base.system import Untrusted, is_file, is_shortage, read_fd, trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,22 +22,6 @@ def read_value(facts: "Facts", path: str) -> None:
         if is_shortage(error):
             raise
         facts.unreadable[path] = describe(error)
-
-
-def check_source(facts: "Facts", source: str) -> None:
-    """Note whether a hostPath is a directory, or missing; if that is not certain, why it cannot be looked at.
-
-    Raises OSError for a shortage.
-    """
-    try:
-        if is_directory(posix.stat(source)):
-            facts.directories.add(source)
-    except OSError as error:
-        if is_shortage(error):
-            raise
-        facts.absent_sources.add(source)
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            facts.unreadable[source] = describe(error)
 
 
 def first_line(path: str) -> str:

@@ -16,8 +16,9 @@ from hook.core.base.errors import Unacceptable, Undecided, named
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
-from hook.core.linux.walk import Misled, NotSo, Row, mount_table
+from hook.core.linux.walk import Misled, NotSo
 from hook.core.reserve import PlaceMount
 
 TYPE_CHECKING = False

@@ -78,7 +78,7 @@ def _claimed_value(name: str, allocated: bool, container: "Container") -> "tuple
 
 def _values(name: str, container: "Container") -> "list[str | None]":
     """The container's values of a name, in order; None for an entry without `=`."""
-    return [value for _, _, value in Reserved({name: None}, []).search(container.env)[1]]
+    return [value for _, _, value in Reserved({name: None}, []).search(container.start.env)[1]]
 
 
 def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":

@@ -10,7 +10,7 @@ from hook.core.reserve import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.container.start import Editable
+    from hook.core.container.start import Start
     from hook.core.facts import Container
     from hook.core.policy.model import Rule
 
@@ -111,7 +111,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                     continue  # a directory of devices, which the engine expands
                 path = clean(inside)
                 device: Device = {"path": path, **node}
-                before = [d for d in container.devices if clean(str(d.get("path", ""))) == path]
+                before = [d for d in container.start.devices if clean(str(d.get("path", ""))) == path]
                 edit = PlaceDevice(rule.name, path, device, access or "rwm", before, str(allocation))
                 first = wanted.setdefault(path, edit)
                 if first.device != device:
@@ -121,7 +121,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                     outcome.deny(rule.name, KIND, edit.conflict())
     for edit in wanted.values():
         in_place = edit.before and all(map(edit.is_same_node, edit.before))
-        if not (in_place and edit.may_be_used(container.device_rules)):
+        if not (in_place and edit.may_be_used(container.start.device_rules)):
             outcome.edits.append(edit)
     if facts.devices is not None:
         _want_closed(rules, container, outcome)
@@ -138,23 +138,23 @@ def _want_closed(rules: "list[Rule]", container: "Container", outcome: Outcome) 
     ours = [edit.mount for edit in outcome.mounts if edit.mount]
     closed = Closed(rules, facts, container, ours)
     outcome.closed = closed
-    for device in container.devices:
+    for device in container.start.devices:
         rule = closed.device(device)
         if rule:
             path, number = clean(str(device.get("path", ""))), number_in(device)
             what = f"device {named(path)} ({words(number) if number else '-'}) is in the container"
             if not _add(outcome, rule, Drop(rule.name, path, what, [device])):
                 return
-    for mount in container.mounts:
+    for mount in container.start.mounts:
         found = closed.mount(mount)
         if found and not _add(outcome, found[0], _of_mount(*found, mount)):
             return
-    usable = closed.usable(container.device_rules)
+    usable = closed.usable(container.start.device_rules)
     if usable:
         rule = min((closed.nodes[number][0] for number in usable), key=lambda rule: not rule.deny)
         names = ", ".join(f"{closed.path(number)} ({words(number)})" for number in usable[:SHOWN])
         what = f"cgroup rules let the container use {names}"
-        _add(outcome, rule, Drop(rule.name, RULES, what, closed.giving(container.device_rules, usable)[:SHOWN]))
+        _add(outcome, rule, Drop(rule.name, RULES, what, closed.giving(container.start.device_rules, usable)[:SHOWN]))
 
 
 def _add(outcome: Outcome, rule: "Rule", edit: Drop) -> bool:
@@ -172,7 +172,7 @@ def _of_mount(rule: "Rule", shown: str, mount: "Device") -> DropMount:
     return DropMount(rule.name, path, what, [mount])
 
 
-def apply(outcome: Outcome, target: "Editable") -> None:
+def apply(outcome: Outcome, target: "Start") -> None:
     """Make the allocated device the only one at its path in `target`, and add cgroup access if it is missing."""
     for edit in outcome.edits:
         if isinstance(edit, PlaceDevice):

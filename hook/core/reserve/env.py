@@ -6,7 +6,7 @@ from hook.core.reserve import Outcome, Reserved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.container.start import Editable
+    from hook.core.container.start import Start
     from hook.core.facts import Container
     from hook.core.policy.model import Rule
 
@@ -45,8 +45,8 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
                     outcome.deny(rule.name, KIND, message)
             owners.setdefault(env.name, rule.name)
     reserved = outcome.env = Reserved(values, list(absent))
-    found = reserved.search(container.env)
-    outcome.searched = container.env, found
+    found = reserved.search(container.start.env)
+    outcome.searched = container.start.env, found
     for edit in reserved.differences(*found):
         exact = edit.name in reserved.values
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
@@ -59,7 +59,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
             outcome.deny(denying[asked[0]], KIND, edit.conflict())
 
 
-def apply(outcome: Outcome, target: "Editable") -> None:
+def apply(outcome: Outcome, target: "Start") -> None:
     """Correct the env of `target`."""
     if any(edit.kind == KIND for edit in outcome.edits):
         env, found = outcome.searched

@@ -11,7 +11,7 @@ from hook.core.policy.entries import EXCLUSIVE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.core.container.nodes import Inode, Number
-    from hook.core.container.start import Editable
+    from hook.core.container.start import Start
     from hook.core.facts import Container
     from hook.core.facts.exclusive import Devices
     from hook.core.policy.model import Rule
@@ -53,7 +53,7 @@ class Closed:
                     self._placed.setdefault(pair, rule)
         refused: dict[Number, tuple[Rule, str]] = {}
         kept = set(facts.allocated)
-        for device in container.devices:
+        for device in container.start.devices:
             node, path = number_in(device), clean(str(device.get("path", "")))
             against = self.rule_for(node, path) if node else None
             if node and against:
@@ -156,7 +156,7 @@ class Closed:
         before = [rule for at, rule in enumerate(rules[:last]) if at not in gone]
         return before + given + rules[last + 1 :]
 
-    def apply(self, target: "Editable") -> None:
+    def apply(self, target: "Start") -> None:
         """Take everything out of `target` that must not be there."""
         target.devices = [device for device in target.devices if not self.device(device)]
         target.mounts = [mount for mount in target.mounts if not self.mount(mount)]

@@ -6,7 +6,7 @@ from hook.core.reserve import EDITS, Outcome, PlaceMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.container.start import Editable
+    from hook.core.container.start import Start
     from hook.core.facts import Container
     from hook.core.policy.entries import Mount
     from hook.core.policy.model import Rule
@@ -50,7 +50,7 @@ def _compare(
             other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
-    there = container.mounts  # of NRI only the destinations are decoded, until one is looked at
+    there = container.start.mounts  # of NRI only the destinations are decoded, until one is looked at
     paths = cleaned(getattr(there, "destinations", None) or [str(mount["destination"]) for mount in there])
     placed: dict[str, OciMount | None] = {}
     for path, (_, mount, origin) in wanted.items():
@@ -64,7 +64,7 @@ def _compare(
     if True in [bool(mount.allow_below) for mount in rules_mounts]:
         companions = companions.union(path for path in paths if is_let_through(path, rules_mounts))
     near = _near(rules_mounts, paths)
-    devices = cleaned([str(device.get("path", "")) for device in container.devices]) if container.devices else []
+    devices = cleaned([str(device.get("path", "")) for device in container.start.devices])
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)) if len(wanted) > 1 else wanted:
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
@@ -97,7 +97,7 @@ def _near(mounts: "list[Mount]", paths: "list[str]") -> "list[tuple[int, str]]":
     return [(at, path) for at, path in enumerate(paths) if path in around or path.startswith(below)]
 
 
-def apply(outcome: Outcome, target: "Editable") -> None:
+def apply(outcome: Outcome, target: "Start") -> None:
     """Correct the mounts of `target`: remove those that have to go, and put reserved mounts last.
 
     Each reserved mount comes before its companions below it.

@@ -12,6 +12,7 @@ from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.errors import ReassertError, describe
 from hook.core.container.identity import Identity
 from hook.core.container.injections import Specs
+from hook.core.container.start import Start
 from hook.core.facts import Container, Facts
 from hook.core.policy.entries import EXCLUSIVE
 from hook.core.policy.model import Rule
@@ -47,7 +48,7 @@ def closed_world(rules: list[Rule], facts: Facts, who: Identity) -> Closed | Non
     """The devices that a container without an allocation must not have; None without a rule about that."""
     if facts.devices is None:
         return None
-    return Closed(rules, facts.devices, Container(who, [], [], facts), [])
+    return Closed(rules, facts.devices, Container(who, Start([], []), facts), [])
 
 
 def ways(rules: list[Rule], closed: Closed | None) -> list[Way]:

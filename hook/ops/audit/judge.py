@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hook.core.base.errors import Undecided, named
 from hook.core.container.spec import Spec
+from hook.core.container.start import Start
 from hook.core.linux.walk import NotSo
 from hook.core.plan import Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
@@ -42,17 +44,11 @@ class Knowledge(Protocol):
         """Why a container differs."""
 
 
-class Actual:
-    """What a running container has, for plan(): env of its process, the rest of its config.json."""
-
-    def __init__(self, spec: Spec, env: list[str]) -> None:
-        self.env = env
-        self.mounts = spec.mounts
-        self.annotations = spec.annotations
-        self.devices = spec.devices
-        self.device_rules = spec.device_rules
-        self.shared_processes = spec.shared_processes
-        self.pod_annotations: dict[str, str] = {}
+def actual(spec: Spec, env: list[str]) -> Start:
+    """What a running container has: the env of its process, and all else of its config.json."""
+    start = copy(spec)
+    start.env = env
+    return start
 
 
 @dataclass

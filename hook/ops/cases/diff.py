@@ -18,7 +18,7 @@ from hook.ops.policy.show import effective
 
 if TYPE_CHECKING:
     from hook.core.container.identity import Identity
-    from hook.core.container.start import Target
+    from hook.core.container.start import Start
     from hook.core.plan import Plan
     from hook.ops.audit.inventory import Running
 
@@ -131,7 +131,7 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
 
 
 def touched(
-    old: Policy, new: Policy, containers: Iterable[tuple[Identity, Target]]
+    old: Policy, new: Policy, containers: Iterable[tuple[Identity, Start]]
 ) -> Iterator[tuple[Identity, list[str]]]:
     """The containers about which the two policies decide differently, and the entries that differ.
 

@@ -11,8 +11,8 @@ from collections import Counter
 from datetime import datetime
 from typing import NamedTuple
 
+from hook.agent.filecache import Kept
 from hook.core.base.errors import ReassertError
-from hook.core.base.filecache import Kept
 from hook.core.base.system import read_file
 from hook.core.policy import store
 from hook.core.policy import trust_layout as layout

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from hook.agent.filecache import Kept
 from hook.core.base import filecache as kept
-from hook.core.base.filecache import Kept
 
 
 def read(path: Path, cache: Kept[str], calls: list[int]) -> str:

@@ -150,9 +150,9 @@ def placed(*destinations: str, **fields: Any) -> list[object]:
     target = container(mounts=[bind(path, path) for path in destinations])
     decided = plan(node, target)
     assert [edit.name for edit in decided.edits] == ["/m/n"]
-    decided.apply(target)
+    decided.apply(target.start)
     assert plan(node, target).edits == ()
-    return [mount["source"] for mount in target.mounts]
+    return [mount["source"] for mount in target.start.mounts]
 
 
 def test_mount_is_placed_last_and_what_stood_at_it_or_below_is_gone() -> None:

@@ -60,7 +60,7 @@ def allow(
 
 
 def container(target: Any, at: Facts) -> Container:
-    return Container(POD, target.env, target.mounts, at, target.annotations, target.devices, target.device_rules)
+    return Container(POD, target, at)
 
 
 def decide(*rules: Json, at: Facts | None = None, **fields: Any) -> tuple[Plan, Any]:
