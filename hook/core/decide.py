@@ -82,8 +82,8 @@ class Case:
     """One container at one adapter. `load`: the function that returns the policy in force.
 
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
-    (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
-    is about. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
+    (docs/agent.md); none where the adapter is a process that stays. `error_path`: the file of an OSError without a
+    path. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
     reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
     until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and
     may raise.
@@ -103,7 +103,7 @@ class Case:
         self.read = read
         self.start = start or {}
         self.still_waits: Callable[[], None] = lambda: None
-        self.where = ""
+        self.error_path = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
         self.policy: Policy | None = None
@@ -134,7 +134,7 @@ class Case:
             facts.devices.add_sources(start.mounts)  # the pod's author chose them, also one that hangs
         return Container(who, start, facts)
 
-    def settle(
+    def run(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
         """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.core.decide).
@@ -268,8 +268,8 @@ def verdict(case: Case, error: Exception) -> Verdict:
     if short and case.start.get("start") == "warm":
         raise error
     text = describe(error)
-    if isinstance(error, OSError) and case.where not in text:
-        text = f"{case.where}: {text}"
+    if isinstance(error, OSError) and case.error_path not in text:
+        text = f"{case.error_path}: {text}"
     if case.policy is None:  # it failed before the policy was loaded
         case.policy = case.load()
     audit = case.policy.mode == AUDIT

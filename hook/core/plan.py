@@ -20,7 +20,7 @@ ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation", SHARED_PROCESSES
 
 def kinds_of(rules: "list[Rule]") -> "tuple[ModuleType, ...]":
     """The kinds that rules may reserve, in the order in which edits are made. Each has `KIND`, `want` and `apply`."""
-    if not any(rule.allocations or rule.plain for rule in rules):
+    if not any(rule.allocations or rule.raw_lists for rule in rules):
         return env, mounts
     from hook.core.reserve import annotations, devices  # few rules reserve them
 
@@ -110,7 +110,7 @@ def plan(
     for rule in rules:
         if problem and rule.uses_allocations:
             outcome.cannot_tell(rule.name, "", problem)
-        if SHARED_PROCESSES in rule.plain and SHARED_PROCESSES in kinds:
+        if SHARED_PROCESSES in rule.raw_lists and SHARED_PROCESSES in kinds:
             _check_processes(rule, container, outcome)
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:

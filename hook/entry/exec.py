@@ -29,7 +29,7 @@ from hook.core.container.spec import (
 )
 from hook.core.decide import Case
 from hook.core.reserve import Reserved
-from hook.entry import write_spec as decision
+from hook.entry import write_spec
 from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import Invocation
 
@@ -50,7 +50,7 @@ class ExecCaller(Caller):
 
     def decided(self, config: str) -> "Reserved | None":
         """Returns what was decided about a container at its create. Raises Undecided, OSError."""
-        found = decision.read(Spec(self.config(config), config).annotations)
+        found = write_spec.read(Spec(self.config(config), config).annotations)
         return found.env if found else None
 
     def resources(self, path: str) -> bytes:
@@ -226,7 +226,7 @@ def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]
     bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
     config = bundle.rstrip("/") + "/config.json"
     spec = Spec(caller.config(config), config)
-    decided = decision.read(spec.annotations)
+    decided = write_spec.read(spec.annotations)
     if decided is None or not decided.devices:
         return invocation.arguments
     data = _with_rules(caller.resources(option.value), spec.device_rules)

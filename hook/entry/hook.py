@@ -15,7 +15,7 @@ from hook.core.container.spec import ENTRIES, LIMIT, Spec
 from hook.core.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.core.plan import ALL, Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv, devices, mounts
-from hook.entry import write_spec as decision
+from hook.entry import write_spec
 from hook.entry.caller import Caller, Options
 from hook.entry.write_spec import FLAG as HANDED_ON
 
@@ -135,14 +135,14 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
             state.bundle = options.bundle
         elif state.bundle == "/":
             state.bundle = _bundle_of_crun(state, caller)
-        case.where = options.config or state.bundle.rstrip("/") + "/config.json"
-        spec = Spec(caller.config(case.where), case.where)
+        case.error_path = options.config or state.bundle.rstrip("/") + "/config.json"
+        spec = Spec(caller.config(case.error_path), case.error_path)
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
         if HANDED_ON not in options.flags and caller.is_restore():
-            return Done(NOWHERE, decision.not_restored(decided, case), [])
-        created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
+            return Done(NOWHERE, write_spec.not_restored(decided, case), [])
+        created = write_spec.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
@@ -156,8 +156,8 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
-    case.where = "stdin"
-    caller.report(options, case.settle(read, act, kinds))
+    case.error_path = "stdin"
+    caller.report(options, case.run(read, act, kinds))
 
 
 def restores(arguments: "list[str]") -> bool:
@@ -182,7 +182,7 @@ def _bundle_of_crun(state: State, caller: HookCaller) -> str:
     return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
 
 
-def _late(decided: Plan, spec: Spec, created: "decision.Decision | None") -> "list[Reason]":
+def _late(decided: Plan, spec: Spec, created: "write_spec.Decision | None") -> "list[Reason]":
     """Why the container must not start: edits that the policy in force wants and a hook cannot make.
 
     `created`: what create decided, by a policy that was changed since. The container must be as decided then. The
@@ -278,18 +278,18 @@ def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle
         nonlocal written
         if decided.is_seen_in_the_container():
             _check_root(spec, bundle)
-        done = decision.correct(case, caller, options, decided, spec, bundle)
+        done = write_spec.correct(case, caller, options, decided, spec, bundle)
         if done.denials:
             return done
         text = spec.render()
         written = True
-        case.where = "stdout"
+        case.error_path = "stdout"
         write_all(1, text)
         return done
 
     case = Case(PRECREATE, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
-    case.where = _CONFIG_ON_STDIN
-    caller.report(options, case.settle(read, act, kinds))
+    case.error_path = _CONFIG_ON_STDIN
+    caller.report(options, case.run(read, act, kinds))
     if not written:
         write_all(1, data)
 

@@ -107,8 +107,8 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
-    case.where = config
-    caller.report(options, case.settle(read, act))
+    case.error_path = config
+    caller.report(options, case.run(read, act))
     return invocation.arguments
 
 

@@ -148,7 +148,7 @@ class Decider:
     ) -> Verdict:
         self._deciding[case.container_id] = case
         try:
-            return case.settle(read, act)
+            return case.run(read, act)
         finally:
             if self._deciding.get(case.container_id) is case:
                 del self._deciding[case.container_id]
@@ -241,7 +241,7 @@ class Decider:
             done, payload = self._adjusted(case, decided)
             return done
 
-        verdict = case.settle(lambda: (who, case.container.start), act)
+        verdict = case.run(lambda: (who, case.container.start), act)
         return self._reply(case, verdict, payload, done=done)
 
     def unread(self, why: str) -> Reply:

@@ -179,7 +179,7 @@ def test_only_what_was_reserved_is_touched(node: Policy, spec: Spec, facts: Fact
         assert after["mounts"] == before["mounts"]
     allocated = {key: value for a in facts.allocations for key, value in a.annotations.items()}
     dropped = {key for key in before["annotations"] if key not in after["annotations"]}
-    if rule.plain:
+    if rule.raw_lists:
         assert all(
             key.startswith("cdi.k8s.io/") and allocated.get(key) != before["annotations"][key] for key in dropped
         )

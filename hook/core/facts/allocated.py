@@ -45,7 +45,7 @@ def gather_allocated(
             facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
         except (OSError, Undecided) as error:
             facts.allocation_problem = _problem(error)
-    patterns = [pattern for rule in rules for pattern in rule.plain.get(EXCLUSIVE, ())]
+    patterns = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
         _read_devices(facts, patterns)
     for rule in rules:
@@ -91,7 +91,7 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
 
 def _uses_claims(rule: Rule) -> bool:
     """Whether the rule needs the pod's resource claims."""
-    listed = rule.plain.get(EXCLUSIVE) or env.KIND in rule.allocations
+    listed = rule.raw_lists.get(EXCLUSIVE) or env.KIND in rule.allocations
     return bool(listed) or ALLOCATED in [entry.source for entry in rule.env]
 
 

@@ -40,11 +40,11 @@ _KEPT = 16
 """Directories that `Walks` keeps open. A container can have mounts and devices in very many."""
 
 
-class Misled(Exception):
+class PathEscapes(Exception):
     """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
 
 
-class NotSo(Exception):
+class MountMismatch(Exception):
     """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
 
     `row`: the only mount at its path, if there is one.
@@ -143,7 +143,9 @@ class Walks:
         self._open: dict[Node, int] = {self.root: root}
 
     def to(self, path: str, everywhere: bool = False) -> Place:
-        """Walk an absolute path. Raises OSError; Misled for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
+        """Walk an absolute path.
+
+        Raises OSError; PathEscapes for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
 
         `everywhere`: walk into these trees too, and as runc does, for which `..` takes a missing name back.
         """
@@ -166,7 +168,7 @@ class Walks:
                 continue
             if node is self.root and not everywhere and "/" + part in BUILT_BY_THE_RUNTIME:
                 written = clean("/".join(["", part, *reversed(pending)]))
-                raise Misled(f"leads to {named(written)}, in a tree that the runtime builds")
+                raise PathEscapes(f"leads to {named(written)}, in a tree that the runtime builds")
             below = node.below.get(part) or self._looked_up(node, part)
             if below.target is None:
                 node = below

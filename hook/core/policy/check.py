@@ -325,7 +325,7 @@ def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
             "this entry does nothing (reassert node install --adapter nri)",
             severity="warning",
         )
-        for position, entry in enumerate(rule.plain.get(FIELD, []))
+        for position, entry in enumerate(rule.raw_lists.get(FIELD, []))
         if entry.get("of") == POD
     ]
 

@@ -70,7 +70,7 @@ def rule_to_line(rule: Rule) -> list[object]:
         [[e.name, e.source, e.text, e.keep, e.trusted] for e in rule.env],
         [[m.source, m.destination, m.options, m.allow_below, m.skip_missing, m.volumes_above] for m in rule.mounts],
         rule.deny,
-        rule.plain,
+        rule.raw_lists,
         rule.allocations,
         rule.tried,
     ]

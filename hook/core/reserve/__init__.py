@@ -302,7 +302,10 @@ class Outcome:
         self.denials: list[Reason] = []
         self.errors: list[Reason] = []
         self.env = env
-        self.searched: tuple[Entries, tuple[Entries, Places]] = ([], ([], []))  # an env, and what `search` gives for it
+        self.env_matches: tuple[Entries, tuple[Entries, Places]] = (
+            [],
+            ([], []),
+        )  # an env, and what `search` gives for it
         self.mounts: list[PlaceMount] = []
         self.closed: Closed | None = None
 

@@ -87,7 +87,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     An annotation of the pod cannot be removed: it refuses the container, also with `onConflict: Override`, since other
     NRI plugins act on it.
     """
-    patterns = [(rule, str(e["name"]), str(e.get("of", BOTH))) for rule in rules for e in rule.plain.get(FIELD, [])]
+    patterns = [(rule, str(e["name"]), str(e.get("of", BOTH))) for rule in rules for e in rule.raw_lists.get(FIELD, [])]
     if not patterns:
         return
     for rule, key in _matching([p for p in patterns if p[2] != CONTAINER], container.start.pod_annotations or {}, {}):

@@ -130,7 +130,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
 def _want_closed(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     """Find the devices, mounts and cgroup rules that give more than was allocated. The mounts' edits come before."""
     facts = container.facts.devices
-    if facts is None or not any(rule.plain.get(EXCLUSIVE) for rule in rules):
+    if facts is None or not any(rule.raw_lists.get(EXCLUSIVE) for rule in rules):
         return
     from hook.core.container.nodes import number_in, words  # only a policy that uses it loads these
     from hook.core.reserve.exclusive import Closed

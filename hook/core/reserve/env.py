@@ -46,7 +46,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
             owners.setdefault(env.name, rule.name)
     reserved = outcome.env = Reserved(values, list(absent))
     found = reserved.search(container.start.env)
-    outcome.searched = container.start.env, found
+    outcome.env_matches = container.start.env, found
     for edit in reserved.differences(*found):
         exact = edit.name in reserved.values
         edit.rule = owners[edit.name if exact else reserved.owner(edit.name)]
@@ -62,5 +62,5 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
 def apply(outcome: Outcome, target: "Start") -> None:
     """Correct the env of `target`."""
     if any(edit.kind == KIND for edit in outcome.edits):
-        env, found = outcome.searched
+        env, found = outcome.env_matches
         target.env = outcome.env.correct(target.env, found if target.env is env else None)

@@ -43,7 +43,7 @@ class Closed:
         self.patterns: list[tuple[Rule, str]] = []
         self._placed: dict[tuple[str, str], Rule] = {}
         for rule in sorted(rules, key=lambda rule: not rule.deny):  # of two that name a device, one that refuses counts
-            for pattern in rule.plain.get(EXCLUSIVE, []):
+            for pattern in rule.raw_lists.get(EXCLUSIVE, []):
                 if pattern.startswith("/"):
                     self.patterns.append((rule, pattern))
                 for number, path in facts.nodes[pattern].items():

@@ -69,7 +69,7 @@ def _to_devices(rules: list[Rule], closed: Closed) -> list[Way]:
             Way("privileged", extra=Extra(privileged=True)),
         ]
     else:
-        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.plain.get(EXCLUSIVE, [])))
+        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.raw_lists.get(EXCLUSIVE, [])))
         found = [Way(name, why=f"this node has no device of {patterns}", absent=True) for name in names]
     device = _cdi_device(rules, closed)
     if device:
@@ -81,7 +81,7 @@ def _to_devices(rules: list[Rule], closed: Closed) -> list[Way]:
 
 def _cdi_device(rules: list[Rule], closed: Closed) -> str:
     """A CDI device that places a closed device or, of a kind that is closed, anything."""
-    kinds = [pattern for rule in rules for pattern in rule.plain.get(EXCLUSIVE, []) if not pattern.startswith("/")]
+    kinds = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, []) if not pattern.startswith("/")]
     for name, placed in sorted(Specs(["*"]).devices.items()):
         if placed.nodes.keys() & closed.nodes.keys():
             return name
@@ -93,7 +93,7 @@ def _cdi_device(rules: list[Rule], closed: Closed) -> str:
 def _by_annotation(rules: list[Rule]) -> list[Way]:
     asked: dict[str, dict[str, str]] = {CONTAINER: {}, POD: {}}
     for rule in rules:
-        for entry in rule.plain.get(FIELD, []):
+        for entry in rule.raw_lists.get(FIELD, []):
             name, of = str(entry["name"]), str(entry.get("of", BOTH))
             key = name.replace("*", "reassert-verify").replace("?", "x") if is_pattern(name) else name
             for each in (CONTAINER, POD) if of == BOTH else (of,):

@@ -10,7 +10,7 @@ from typing import Protocol
 from hook.core.base.errors import Undecided, named
 from hook.core.container.spec import Spec
 from hook.core.container.start import Start
-from hook.core.linux.walk import NotSo
+from hook.core.linux.walk import MountMismatch
 from hook.core.plan import Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import KIND as DEVICE
@@ -87,7 +87,9 @@ class Judge:
         found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
         return found
 
-    def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
+    def _mount(
+        self, edit: PlaceMount, problem: MountMismatch, container: Running, spec: Spec, decided: Plan
+    ) -> Difference:
         created = _created(spec)
         there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
         if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):

@@ -151,9 +151,9 @@ def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]
         shown["mounts"] = [_mount(mount) for mount in rule.mounts]
     if trust:
         _say_origin(shown, trust)
-    shown.update({field: entries for field, entries in rule.plain.items() if field != EXCLUSIVE})
+    shown.update({field: entries for field, entries in rule.raw_lists.items() if field != EXCLUSIVE})
     parts: dict[str, Any] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
-    parts.update({EXCLUSIVE: rule.plain[EXCLUSIVE]} if EXCLUSIVE in rule.plain else {})
+    parts.update({EXCLUSIVE: rule.raw_lists[EXCLUSIVE]} if EXCLUSIVE in rule.raw_lists else {})
     if parts:
         shown["deviceAllocations"] = parts
     shown["onConflict"] = "Deny" if rule.deny else "Override"
