@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hook.core.metrics import NoMetrics
     from hook.core.plan import Plan
     from hook.core.policy.model import Policy
-    from hook.entry.unchanged_starts import UnchangedStarts
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -281,17 +280,17 @@ def _agent(options: argparse.Namespace) -> int:
         service = beside(options, metrics, _compare)
         return Plugin(service.connected, service.healthy, service.connect_for_ever)
 
-    return serve(options, lambda starts: _metrics(options, options.nri, starts), start_plugin if options.nri else None)
+    return serve(options, lambda: _metrics(options, options.nri, True), start_plugin if options.nri else None)
 
 
-def _metrics(options: argparse.Namespace, has_plugin: bool, starts: UnchangedStarts | None) -> NoMetrics:
+def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> NoMetrics:
     from hook.core.metrics import NoMetrics
 
     if not options.metrics and not options.textfile:
         return NoMetrics()
     from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
-    return start(options, has_plugin, starts)
+    return start(options, has_plugin, all_adapters)
 
 
 def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
@@ -348,4 +347,4 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
 def _nri(options: argparse.Namespace) -> int:
     from hook.nri.service import main as serve
 
-    return serve(options, lambda: _metrics(options, True, None), _compare)
+    return serve(options, lambda: _metrics(options, True, False), _compare)

@@ -7,14 +7,14 @@ import stat
 from collections.abc import Sequence
 
 from hook.agent.fallback import POLICY, GoCold
+from hook.agent.filecache import FileCache, is_settled
+from hook.agent.starts import WarmStarts
 from hook.core.base.compare import parents
-from hook.core.base.filecache import Kept, is_settled
 from hook.core.base.system import Untrusted, trusted
 from hook.core.policy import store
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reserved
 from hook.entry.caller import Options
-from hook.entry.unchanged_starts import UnchangedStarts
 
 _Keys = Sequence[tuple[int, ...]]
 
@@ -29,11 +29,11 @@ class Memory:
         self.source = source
         self.directory = directory
         self.events = event_log
-        self.stores: Kept[store.Stored] = Kept(1)
-        self.checkpoints: Kept[bytes] = Kept(2)
-        self.bundles: Kept[str] = Kept(_DECISIONS)
-        self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
-        self.unchanged = UnchangedStarts(directory)
+        self.stores: FileCache[store.Stored] = FileCache(1)
+        self.checkpoints: FileCache[bytes] = FileCache(2)
+        self.bundles: FileCache[str] = FileCache(_DECISIONS)
+        self.decisions: FileCache[Reserved | None] = FileCache(_DECISIONS)
+        self.starts = WarmStarts()
         self.options: dict[tuple[str, str], Options] = {}
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
         self._policy: tuple[object, Policy] | None = None

@@ -32,7 +32,6 @@ from hook.core.linux.mountns import few_arenas, own_directories, own_root, trim_
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.entry import protocol
-from hook.entry.unchanged_starts import UnchangedStarts
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
@@ -83,12 +82,12 @@ class Plugin:
 
 def main(
     chosen: argparse.Namespace,
-    metrics_of: Callable[[UnchangedStarts], NoMetrics],
+    metrics_of: Callable[[], NoMetrics],
     start_plugin: Callable[[NoMetrics], Plugin] | None,
 ) -> int:
     """Serves requests until SIGTERM or SIGINT. Raises Usage, ReassertError, OSError.
 
-    `metrics_of`: what counts; it counts starts without an event too. `start_plugin`: starts the NRI plugin.
+    `metrics_of`: what counts. `start_plugin`: starts the NRI plugin.
     """
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
@@ -107,7 +106,7 @@ def main(
     try:
         listener, own = listener_at(chosen.socket)
         memory = Memory(chosen.policy, chosen.store, chosen.events)
-        metrics = metrics_of(memory.unchanged)
+        metrics = memory.starts.metrics = metrics_of()
         agent = Agent(listener, memory, notifier, Tally(metrics))
         if start_plugin:
             agent.plugin = start_plugin(metrics)
@@ -165,7 +164,6 @@ class Agent:
             self._workers.start()
             self._clients.expire()
             self._tell_dropped()
-            self._memory.unchanged.count()
             self._policy.get(0)  # compiles an edit in the background, so that no container start has to
             self._collect()
             self.tell_systemd()
@@ -202,7 +200,6 @@ class Agent:
 
     def status(self) -> dict[str, object]:
         """For `reassert agent --status`."""
-        self._memory.unchanged.count()
         pages = int(open("/proc/self/statm").read().split()[1])  # noqa: SIM115  # closed at once by its reference count
         return {
             "version": __version__,
@@ -214,7 +211,7 @@ class Agent:
             "nri": self.plugin.connected() if self.plugin else None,
             "working": self._workers.count(),
             **self._tally.as_json(),
-            "last": self._memory.unchanged.as_json(),
+            "last": self._memory.starts.as_json(),
         }
 
     def log(self, event: str, level: str, text: str, **more: object) -> None:

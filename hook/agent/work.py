@@ -39,12 +39,10 @@ from hook.core.decide import Case, Verdict
 from hook.core.linux import early, idmap, look, lookdevices, place
 from hook.core.linux.mountns import open_plain
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reserved
+from hook.entry import exec as execs
 from hook.entry import hook as hooks
-from hook.entry import preload as late
-from hook.entry import protocol, runtime
-from hook.entry import start_counts as unchanged
-from hook.entry import update as updates
+from hook.entry import preload, protocol, runtime
 from hook.entry.caller import Options
 from hook.entry.cmdline import Invocation
 from hook.entry.protocol import HOOK, Request
@@ -68,13 +66,13 @@ _LARGEST_CHECKPOINT = 32 << 20
 _DISPATCHERS = 64
 """The most real runtimes whose options are cached."""
 
-LOADED = (late, early, idmap, look, lookdevices, place)
+LOADED = (preload, early, idmap, look, lookdevices, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(hooks.HookCaller, updates.UpdateCaller):
+class Asking(hooks.HookCaller, execs.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_cpu", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")
@@ -295,11 +293,10 @@ class Asking(hooks.HookCaller, updates.UpdateCaller):
             self.check_log()
         super().report(options, verdict)
 
-    def count(self, options: Options, case: Case, kind: str = "") -> None:
+    def count(self, options: Options, case: Case, is_exec: bool = False) -> None:
         """Counts a container that needed nothing, or an exec, in this process, while front waits."""
         self.still_waits()
-        kind = kind or unchanged.adapter(options, case)
-        self._memory.unchanged.add(kind, unchanged.is_probe(case), None, unchanged.whose(options, case), time.time())
+        self._memory.starts.add(options, case, is_exec)
 
 
 def answer(memory: Memory, request: Request, client: Client, given: int) -> bytes:

@@ -3,33 +3,26 @@
 Every adapter and `explain` use it, and none has its own copy of a step. Part of the start path: builtins only.
 """
 
-import posix
 import time
 
-from hook.core import events
 from hook.core.base.errors import TooLarge, Unacceptable, describe
-from hook.core.base.system import is_directory, is_shortage, read_file
+from hook.core.base.system import is_shortage, read_file, timestamp
 from hook.core.container.identity import Identity
-from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, WOULD_DENY, container_event
-from hook.core.plan import ALL, Container, Facts, Plan, plan
+from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, SETTINGS, WOULD_DENY, is_probe
+from hook.core.facts import Container
+from hook.core.facts.gather import gather
+from hook.core.plan import ALL, Plan, plan
 from hook.core.policy.model import AUDIT, FAIL, IGNORE, Match, Policy, select
 from hook.core.reserve import Edit, Reason
-from hook.core.reserve.env import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, TypeVar
 
-    from hook.core.policy.model import Match
-    from hook.core.reserve.target import Target
+    from hook.core.container.start import Start
 
-    T = TypeVar("T", bound=Target)
-    from collections.abc import Iterable
-    from typing import Any
-
-    from hook.core.plan import Container, Plan
-    from hook.core.reserve.target import Target
+    T = TypeVar("T", bound=Start)
 
 CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
 """Where an adapter verified the result: in config.json as the runtime reads it, in the container's own mount namespace,
@@ -89,8 +82,8 @@ class Case:
     """One container at one adapter. `load`: the function that returns the policy in force.
 
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
-    (docs/agent.md); none where the adapter is a process that stays. `where`: the file that an OSError without a path
-    is about. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
+    (docs/agent.md); none where the adapter is a process that stays. `error_path`: the file of an OSError without a
+    path. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
     reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
     until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and
     may raise.
@@ -110,7 +103,7 @@ class Case:
         self.read = read
         self.start = start or {}
         self.still_waits: Callable[[], None] = lambda: None
-        self.where = ""
+        self.error_path = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
         self.policy: Policy | None = None
@@ -118,7 +111,7 @@ class Case:
         self.trial: Trial | None = None
         self.trying: Plan | None = None  # what was decided, while `trial` is made
 
-    def decide(self, who: Identity, target: "Target", kinds: "frozenset[str]" = ALL) -> Plan:
+    def decide(self, who: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
 
         Raises Undecided; Unacceptable for what a pod author can cause.
@@ -133,18 +126,15 @@ class Case:
             self.trial = attempt(self, decided, target, kinds)
         return decided
 
-    def contain(self, policy: Policy, who: Identity, of: "Target", matches: "list[Match]") -> Container:
+    def contain(self, policy: Policy, who: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
         facts = gather(policy, who, matches, self.read)
         self.reads_node = False
         if facts.devices is not None:
-            facts.devices.add_sources(of.mounts)  # the pod's author chose them, also one that hangs
-        container = Container(who, of.env, of.mounts, facts, of.annotations, of.devices, of.device_rules)
-        container.pod_annotations = getattr(of, "pod_annotations", {})
-        container.shared_processes = of.shared_processes
-        return container
+            facts.devices.add_sources(start.mounts)  # the pod's author chose them, also one that hangs
+        return Container(who, start, facts)
 
-    def settle(
+    def run(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
         """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.core.decide).
@@ -174,8 +164,8 @@ class Case:
         other = done.draft or done.denials or self.trial or decided.policy.warning
         if not (made or decided.denials or decided.errors or other):
             return None
-        event = events.draft_event(self) if is_draft else events.container_event(self)
-        events.plan_event(event, decided, done, made)
+        event = draft_event(self) if is_draft else container_event(self)
+        plan_event(event, decided, done, made)
         if self.trial or "tried" in (done.draft or ()):
             tell(event, decided, self.trial, done.draft, bool(made))
         return event
@@ -195,45 +185,72 @@ class Case:
         return f"refused {named(str(self.who or self.container_id or 'a container'), 1024)}: {reasons}"
 
 
-def gather(
-    policy: Policy, identity: Identity, matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
-) -> Facts:
-    """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
-
-    `read`: reads kubelet's device checkpoint, and its record of resource claims.
-    """
-    facts = Facts()
-    rules = [match.rule for match in matches if match.applies]
-    if True in [rule.uses_allocations for rule in rules]:
-        from hook.core.facts.allocated import gather_allocated
-
-        gather_allocated(facts, policy, identity, rules, read)
-    skipped: dict[str, str] = {}
-    if policy.mode == AUDIT or True in [rule.tried for rule in rules]:
-        from hook.core.facts.network_filesystems import untouched
-
-        skipped = untouched(rules, facts)
-    for rule in rules:
-        for env in rule.env:
-            if env.source == FILE and env.text is not None and env.text not in facts.files | skipped:
-                from hook.core.facts.valuefile import read_value
-
-                read_value(facts, env.text)
-        for mount in rule.mounts:
-            if mount.source and mount.source not in skipped:
-                check_source(facts, mount.source)
-    return facts
+def container_event(case: Case) -> "dict[str, object]":
+    """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
+    policy = case.policy
+    SETTINGS[:] = policy.event_log if policy else ()
+    event: dict[str, object] = {
+        "timestamp": timestamp(case.began[0]),
+        "adapter": case.adapter,
+        "id": case.container_id,
+        "container": case.who.as_dict() if case.who else {},
+        "mode": policy.mode if policy else "",
+        "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
+        "durationMs": case.milliseconds(),
+    }
+    if is_probe(case.adapter, case.container_id, case.who):
+        event["probe"] = True
+    event.update(case.start)
+    return event
 
 
-def check_source(facts: Facts, source: str) -> None:
-    """Note whether a hostPath is a directory, or not there. Raises OSError for a shortage."""
-    try:
-        if is_directory(posix.stat(source)):
-            facts.directories.add(source)
-    except OSError as error:
-        from hook.core.facts.valuefile import not_there  # few nodes lack one
+def draft_event(case: Case) -> "dict[str, object]":
+    """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
+    return {"began": case.began[0], "adapter": case.adapter, **case.start}
 
-        not_there(facts, source, error)
+
+def plan_event(
+    event: "dict[str, Any]", plan: Plan, done: Done, edits: "Sequence[Edit | dict[str, object]]"
+) -> "dict[str, Any]":
+    """The event about a plan and what the adapter did about it. `edits`: those that the adapter made."""
+    reasons = [*plan.reasons(), *done.denials]
+    acts = not reasons and not plan.audit_only()
+    if done.draft is not None:
+        edits = _complete(done.draft, event, edits)
+    kind = ERROR if plan.errors else EDITED if edits else HELD
+    if reasons:
+        kind = WOULD_DENY if plan.audit_only() else DENIED
+    event["event"] = kind
+    event["level"] = "error" if kind == DENIED else "info" if kind == EDITED else "warning"
+    event["applied"] = acts and bool(done.verified)
+    event["verified"] = done.verified if acts else ""
+    if acts and edits and not done.verified:
+        event["asked"] = True
+    for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
+        event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
+        if len(items) > ENTRIES:
+            omitted = event.setdefault("omitted", {})  # a draft has its own
+            omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
+    for edit in event["edits"]:
+        edit["applied"] = event["applied"]
+    if done.remountable:
+        event["remountable"] = [*done.remountable[:ENTRIES]]
+    if plan.policy.warning:
+        event["warning"] = plan.policy.warning
+    return event
+
+
+def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":
+    """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
+    earlier = draft.get("edits")
+    drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
+    names = {(edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit}
+    event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
+    if isinstance(began := draft.get("began"), int):
+        event["timestamp"] = timestamp(began)
+    if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
+        event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
+    return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
 
 
 CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
@@ -251,8 +268,8 @@ def verdict(case: Case, error: Exception) -> Verdict:
     if short and case.start.get("start") == "warm":
         raise error
     text = describe(error)
-    if isinstance(error, OSError) and case.where not in text:
-        text = f"{case.where}: {text}"
+    if isinstance(error, OSError) and case.error_path not in text:
+        text = f"{case.error_path}: {text}"
     if case.policy is None:  # it failed before the policy was loaded
         case.policy = case.load()
     audit = case.policy.mode == AUDIT
@@ -311,7 +328,7 @@ class Trial:
         return bool(self.edits or self.denials or self.errors)
 
 
-def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
+def attempt(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> Trial:
     """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises."""
     case.trying = decided
     try:
@@ -320,7 +337,7 @@ def attempt(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[s
         case.trying = None
 
 
-def _attempted(case: "Case", decided: "Plan", target: "Target", kinds: "frozenset[str]") -> Trial:
+def _attempted(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> Trial:
     trial = Trial()
     matches = [match for match in decided.matches if match.applies]
     matches += [_switched_on(match) for match in decided.matches if match.tried]

@@ -1,26 +1,20 @@
 """The event log: one JSON event per container with edits, denials or errors. Part of the start path: builtins only.
 
-The functions `*_event` make an event, in the same form for every adapter. `write` appends it to the log. An event has
-a pod's text in full; `line` limits its length when the event is written.
+hook.core.decide makes an event, in the same form for every adapter. `write` appends it to the log. An event has a pod's
+text in full; `line` limits its length when the event is written.
 """
 
 import posix
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.jsontext import encode
-from hook.core.base.system import timestamp, trusted
+from hook.core.base.system import trusted
 from hook.core.base.text import head, measure
 from hook.core.container.identity import CONTAINERD, Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
-
-    from hook.core.container.identity import Identity
-    from hook.core.decide import Case, Done
-    from hook.core.plan import Plan
-    from hook.core.reserve import Edit
 
 LINE = 64 << 10
 """Maximum number of bytes of a line of the log, with its newline."""
@@ -52,31 +46,7 @@ HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 
 
-def container_event(case: "Case") -> "dict[str, object]":
-    """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
-    policy = case.policy
-    SETTINGS[:] = policy.event_log if policy else ()
-    event: dict[str, object] = {
-        "timestamp": timestamp(case.began[0]),
-        "adapter": case.adapter,
-        "id": case.container_id,
-        "container": case.who.as_dict() if case.who else {},
-        "mode": policy.mode if policy else "",
-        "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
-        "durationMs": case.milliseconds(),
-    }
-    if is_probe(case.adapter, case.container_id, case.who):
-        event["probe"] = True
-    event.update(case.start)
-    return event
-
-
-def draft_event(case: "Case") -> "dict[str, object]":
-    """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
-    return {"began": case.began[0], "adapter": case.adapter, **case.start}
-
-
-def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bool:
+def is_probe(adapter: str, container_id: str, identity: Identity | None) -> bool:
     """Whether the container is a probe, which `node verify` or `node install` started as root."""
     try:
         if not posix.access(PROBES, posix.F_OK) or not posix.listdir(PROBES):
@@ -85,37 +55,6 @@ def is_probe(adapter: str, container_id: str, identity: "Identity | None") -> bo
         return False
 
     return is_marked(PROBES, adapter, container_id, identity)
-
-
-def plan_event(
-    event: "dict[str, Any]", plan: "Plan", done: "Done", edits: "Sequence[Edit | dict[str, object]]"
-) -> "dict[str, Any]":
-    """The event about a plan and what the adapter did about it. `edits`: those that the adapter made."""
-    reasons = [*plan.reasons(), *done.denials]
-    acts = not reasons and not plan.audit_only()
-    if done.draft is not None:
-        edits = _complete(done.draft, event, edits)
-    kind = ERROR if plan.errors else EDITED if edits else HELD
-    if reasons:
-        kind = WOULD_DENY if plan.audit_only() else DENIED
-    event["event"] = kind
-    event["level"] = "error" if kind == DENIED else "info" if kind == EDITED else "warning"
-    event["applied"] = acts and bool(done.verified)
-    event["verified"] = done.verified if acts else ""
-    if acts and edits and not done.verified:
-        event["asked"] = True
-    for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
-        event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
-        if len(items) > ENTRIES:
-            omitted = event.setdefault("omitted", {})  # a draft has its own
-            omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
-    for edit in event["edits"]:
-        edit["applied"] = event["applied"]
-    if done.remountable:
-        event["remountable"] = [*done.remountable[:ENTRIES]]
-    if plan.policy.warning:
-        event["warning"] = plan.policy.warning
-    return event
 
 
 def line(event: "dict[str, Any]") -> str:
@@ -147,19 +86,6 @@ def write(path: str, event: "dict[str, object]") -> None:
     from hook.core.base.logfile import try_to_append  # not for an event that is left to the hook
 
     try_to_append(path, line(event), *SETTINGS)
-
-
-def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":
-    """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
-    earlier = draft.get("edits")
-    drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-    names = {(edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit}  # see hook.core.decide
-    event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
-    if isinstance(began := draft.get("began"), int):
-        event["timestamp"] = timestamp(began)
-    if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
-        event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
-    return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
 
 
 _NOTES = ("truncated", "omitted")
@@ -286,7 +212,7 @@ def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]
     return encode(excerpt.with_notes(small, event))
 
 
-def is_marked(directory: str, adapter: str, container_id: str, identity: "Identity | None") -> bool:
+def is_marked(directory: str, adapter: str, container_id: str, identity: Identity | None) -> bool:
     """Whether a file of the directory marks the container as a probe.
 
     No other user can mark a container as a probe: engines choose ids at random, and only root can write to the

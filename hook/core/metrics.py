@@ -24,12 +24,12 @@ class NoMetrics:
     def probe(self, outcome: str, adapter: str = NRI) -> None:
         """Count a container that `node verify` or `node install` started; no other metric counts it."""
 
-    def unchanged(self, adapter: str, probe: bool, start: str, cold: str) -> None:
-        """Count a container of another adapter that needed nothing, and so has no event."""
+    def unchanged(self, adapter: str, probe: bool) -> None:
+        """Count a warm start of another adapter that needed nothing, and so has no event."""
         if probe:
             self.probe("unchanged", adapter)
         else:
-            self.started(adapter, "unchanged", start, cold)
+            self.started(adapter, "unchanged", "warm", "")
 
     def executed(self, start: str, cold: str) -> None:
         """Count an exec. `start`: warm or cold; `cold`: why."""

@@ -1,19 +1,15 @@
 """plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only."""
 
-from hook.core.container.identity import Identity
 from hook.core.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
-from hook.core.reserve import OF_HOOKS, STEERING, Outcome, Reason, env, mounts
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import OF_HOOKS, STEERING, Outcome, Reason, Reserved, env, mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from hook.core.container.allocation import Allocation
-    from hook.core.container.claims import Claim
-    from hook.core.facts.exclusive import Devices
+    from hook.core.container.start import Start
+    from hook.core.facts import Container
     from hook.core.policy.model import Rule
-    from hook.core.reserve.target import Editable, Entries
 
 SHARED_PROCESSES = "sharedProcesses"
 """A rule's field, and the kind of its reasons to refuse a container."""
@@ -24,68 +20,11 @@ ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation", SHARED_PROCESSES
 
 def kinds_of(rules: "list[Rule]") -> "tuple[ModuleType, ...]":
     """The kinds that rules may reserve, in the order in which edits are made. Each has `KIND`, `want` and `apply`."""
-    if not any(rule.allocations or rule.plain for rule in rules):
+    if not any(rule.allocations or rule.raw_lists for rule in rules):
         return env, mounts
     from hook.core.reserve import annotations, devices  # few rules reserve them
 
     return env, mounts, devices, annotations
-
-
-class Facts:
-    """The node's data that the matching rules need, read before the decision.
-
-    `files`: the first line of each `valueFrom.file`, by path. `unreadable`: the error for each one that could not be
-    read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
-    the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
-    values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
-    by host path; None for a directory. `claims`: the pod's resource claims, for any container of it. `claimed_env`: the
-    values of env that CDI specs of their devices set, by name, each with the claim. `shared`: allocations to pods whose
-    devices the container may name (hook.core.facts.sharing). `devices`: for `exclusive` rules.
-    """
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-        self.unreadable: dict[str, str] = {}
-        self.absent_sources: set[str] = set()
-        self.directories: set[str] = set()
-        self.allocations: list[Allocation] = []
-        self.allocation_problem = ""
-        self.cdi_env: dict[str, list[str]] = {}
-        self.device_nodes: dict[str, dict[str, object] | None] = {}
-        self.claims: list[Claim] = []
-        self.claimed_env: dict[str, list[tuple[str, str]]] = {}
-        self.shared: list[Allocation] = []
-        self.devices: Devices | None = None
-
-
-class Container:
-    """A container before it starts: its identity, its OCI objects as the engine wrote them, and the node's facts.
-
-    `env`: entries as in OCI process.env. `mounts`, `devices`, `device_rules`: objects as in OCI mounts, linux.devices
-    and linux.resources.devices. `annotations`: by key. `pod_annotations`: the pod's, which only NRI shows.
-    `shared_processes`: with whom it shares its processes, or ""; None where the adapter is not told.
-    """
-
-    pod_annotations: "dict[str, str]" = {}  # noqa: RUF012  # replaced, never changed
-    shared_processes: "str | None" = None
-
-    def __init__(
-        self,
-        identity: Identity,
-        env: "Entries",
-        mounts: "list[dict[str, object]]",
-        facts: "Facts | None" = None,
-        annotations: "dict[str, str] | None" = None,
-        devices: "list[dict[str, object]] | None" = None,
-        device_rules: "list[dict[str, object]] | None" = None,
-    ) -> None:
-        self.identity = identity
-        self.env = env
-        self.mounts = mounts
-        self.facts = facts or Facts()
-        self.annotations = annotations or {}
-        self.devices = devices or []
-        self.device_rules = device_rules or []
 
 
 class Plan:
@@ -143,14 +82,14 @@ class Plan:
         """Whether the plan has no edits, no denials and no errors."""
         return not (self.edits or self.denials or self.errors)
 
-    def apply(self, target: "Editable") -> None:
+    def apply(self, target: "Start") -> None:
         """Make the edits in `target`."""
         for kind in self._kinds if self.edits else ():
             kind.apply(self._outcome, target)
 
 
 def plan(
-    policy: Policy, container: Container, matches: "list[Match] | None" = None, kinds: "frozenset[str]" = ALL
+    policy: Policy, container: "Container", matches: "list[Match] | None" = None, kinds: "frozenset[str]" = ALL
 ) -> Plan:
     """Decide about one container.
 
@@ -171,23 +110,23 @@ def plan(
     for rule in rules:
         if problem and rule.uses_allocations:
             outcome.cannot_tell(rule.name, "", problem)
-        if SHARED_PROCESSES in rule.plain and SHARED_PROCESSES in kinds:
+        if SHARED_PROCESSES in rule.raw_lists and SHARED_PROCESSES in kinds:
             _check_processes(rule, container, outcome)
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
     steering = STEERING if rules else OF_HOOKS  # an engine may call our hook for each container
-    if any(key.startswith(steering) for key in container.annotations):
+    if any(key.startswith(steering) for key in container.start.annotations):
         from hook.core.reserve import annotations  # few containers have one
 
-        annotations.want_unsteered(steering, policy.allowed_annotations, container.annotations, outcome)
+        annotations.want_unsteered(steering, policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
     return Plan(policy, matches, outcome, kinds=wanted)
 
 
-def _check_processes(rule: "Rule", container: Container, outcome: Outcome) -> None:
+def _check_processes(rule: "Rule", container: "Container", outcome: Outcome) -> None:
     """Refuse a container whose mounts others can take away by /proc/PID/root, or that could do so with theirs."""
-    shared = container.shared_processes
+    shared = container.start.shared_processes
     if shared is None:
         outcome.cannot_tell(rule.name, SHARED_PROCESSES, "the runtime does not say which namespaces the container has")
     elif shared:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from hook.core.policy.model import Policy
 
 
+RUNTIME = "runtime"
+"""The adapter that a runtime wrapper is, in events."""
+
+
 class Options:
     """The options of an adapter: paths, which must be absolute, and flags.
 
@@ -112,8 +116,5 @@ class Caller:
         if verdict.refusal:
             raise Refused(verdict.refusal)
 
-    def count(self, options: Options, case: "Case", kind: str = "") -> None:
-        """Counts a container that needed nothing, or an exec (`kind`), which has no event."""
-        from hook.entry.start_counts import record
-
-        record(options, case, kind)
+    def count(self, options: Options, case: "Case", is_exec: bool = False) -> None:
+        """Does nothing. Is called for a container that needed nothing, and for an exec: the agent's subclass counts."""

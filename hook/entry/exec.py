@@ -1,4 +1,9 @@
-"""`exec` through the runtime wrapper: the process gets the env that was decided when the container was created.
+"""`exec` and `update` through the runtime wrapper: a running container keeps what was decided when it was created.
+
+The process of an `exec` gets the env that was decided. Device rules stay what they were: engines hand their own, stored
+linux.resources to each update (containerd and CRI-O at UpdateContainerResources), with the device rules that were there
+before reassert corrected them. crun (libcrun_container_update) and youki write these rules to the cgroup; runc
+(update.go, SkipDevices) and runsc do not. Every other option of `update` is a limit of CPU, memory, I/O or pids.
 
 Part of the start path: builtins only.
 """
@@ -6,24 +11,38 @@ Part of the start path: builtins only.
 import posix
 
 from hook.core.base.errors import Unacceptable, describe
-from hook.core.base.system import write_all
-from hook.core.container import process
+from hook.core.base.jsontext import Malformed, bounded, decode, encode, members
+from hook.core.base.system import is_file, read_fd, write_all
 from hook.core.container.runtime_records import bundle_of
-from hook.core.container.spec import Spec
+from hook.core.container.spec import (
+    ENTRIES,
+    LIMIT,
+    PROCESS,
+    RESOURCES,
+    Spec,
+    apply,
+    check_names,
+    encoded,
+    splice,
+    strings,
+    without_nul,
+)
 from hook.core.decide import Case
-from hook.core.reserve.env import Reserved
-from hook.entry import write_spec as decision
-from hook.entry.caller import Caller, Options
+from hook.core.reserve import Reserved
+from hook.entry import write_spec
+from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import Invocation
-from hook.entry.runtime import ADAPTER
+
+STDIN = "-"
+"""The value of --resources for standard input, in all runtimes."""
 
 
 class ExecCaller(Caller):
-    """The process that executes `exec`."""
+    """The process that executes `exec` or `update`."""
 
     def process_file(self, path: str) -> "tuple[bytes, bool]":
         """Returns an exec's process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
-        return process.read(path)
+        return read_process(path)
 
     def bundle(self, container_id: str, root: "str | None", real: str) -> str:
         """Returns a container's bundle directory. `root`: the real runtime's --root. Raises Undecided, OSError."""
@@ -31,25 +50,32 @@ class ExecCaller(Caller):
 
     def decided(self, config: str) -> "Reserved | None":
         """Returns what was decided about a container at its create. Raises Undecided, OSError."""
-        found = decision.read(Spec(self.config(config), config).annotations)
+        found = write_spec.read(Spec(self.config(config), config).annotations)
         return found.env if found else None
 
+    def resources(self, path: str) -> bytes:
+        """Returns the resources of an update. Raises TooLarge, OSError."""
+        return read_fd(0, LIMIT, "the resources on stdin") if path == STDIN else read_process(path)[0]
 
-def correct_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+
+def _asking(caller: Caller) -> ExecCaller:
+    """The caller; the agent's is one already."""
+    return caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, caller.start.get("cold", ""))
+
+
+def exec_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
-    cold = caller.start.get("cold", "")
-    asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, cold)  # the agent's is one
-    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+    case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     try:
-        arguments = correct_exec(invocation, options.real, asking)
+        arguments = _exec(invocation, options.real, _asking(caller))
     except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
         caller.report(options, case.failed(error))
         return invocation.arguments
-    caller.count(options, case, "exec")
+    caller.count(options, case, is_exec=True)
     return arguments
 
 
-def correct_exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
+def _exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
     """Correct the process file and `--env` options of reserved names. Returns the arguments for the real runtime.
 
     A container that was created without reassert has no stored decision, and its exec is not changed. Raises
@@ -76,7 +102,7 @@ def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: R
     path = option.value
     caller.remove_temporary(path)
     content, is_regular = caller.process_file(path)
-    target = process.ProcessFile(content, path)
+    target = ProcessFile(content, path)
     target.env = reserved.correct(target.env)
     if not is_regular:
         last = arguments[option.end - 1]
@@ -143,3 +169,91 @@ def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: 
         for name, value in reversed(reserved.values.items()):
             if value is not None and name not in given:
                 arguments[first:first] = [spelling, f"{name}={value}"]
+
+
+def read_process(path: str) -> "tuple[bytes, bool]":
+    """The content of a process file, and whether it can be replaced (a regular file). Raises TooLarge, OSError."""
+    # Blocking: the writer of a pipe may be slow, and the real runtime would wait for it too.
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        plain = is_file(posix.fstat(fd)) and is_file(posix.lstat(path))
+        return read_fd(fd, LIMIT, path), plain
+    finally:
+        posix.close(fd)
+
+
+class ProcessFile:
+    """The file of `exec --process FILE`: a process object of the runtime-spec. Only `env` can be replaced."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        try:
+            self._text = without_nul(decode(bounded(data, ENTRIES, where)))
+            self._members, _ = members(self._text, strings="env")
+            check_names(self._members, PROCESS)
+            self.env = self._original = strings(self._members, "env", "env")
+        except Malformed as error:
+            raise Unacceptable(f"{where}: {error}") from None
+
+    def changed(self) -> bool:
+        """Whether `env` was replaced."""
+        return self.env != self._original
+
+    def render(self) -> bytes:
+        """The text with the replaced env in it."""
+        return apply(self._text, [splice(self._members, self._text.index("{"), "env", encoded(self.env))])
+
+
+def update_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Correct the resources. Returns the arguments for the real runtime. Raises Refused."""
+    try:
+        return _update(invocation, options.real, _asking(caller))
+    except Exception as error:  # in Audit mode, the update is executed unchanged
+        case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+        caller.report(options, case.failed(Unacceptable(f"update: {describe(error)}")))
+        return invocation.arguments
+
+
+def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
+    """The arguments for the real runtime, which name other resources if those have device rules.
+
+    Passed on as it is: an update without --resources, one without device rules, and one of a container about whose
+    devices nothing was decided. Raises Unacceptable, OSError, and whatever ExecCaller.bundle raises.
+    """
+    option = invocation.last("resources")
+    if option is None or not option.value:
+        return invocation.arguments
+    bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
+    config = bundle.rstrip("/") + "/config.json"
+    spec = Spec(caller.config(config), config)
+    decided = write_spec.read(spec.annotations)
+    if decided is None or not decided.devices:
+        return invocation.arguments
+    data = _with_rules(caller.resources(option.value), spec.device_rules)
+    path = memory_file(data, 3)
+    if option.value == STDIN:
+        posix.dup2(int(path.rpartition("/")[2]), 0)
+        return invocation.arguments
+    arguments = list(invocation.arguments)
+    last = arguments[option.end - 1]
+    arguments[option.end - 1] = last[: len(last) - len(option.value)] + path
+    return arguments
+
+
+def _with_rules(data: bytes, rules: "list[dict[str, object]]") -> bytes:
+    """Resources whose device rules are the container's, if they have any. All other bytes stay. Raises Unacceptable.
+
+    The rules are replaced, not removed: with systemd's cgroups, crun takes missing rules for an empty list.
+    """
+    where = "the resources"
+    try:
+        text = without_nul(decode(bounded(data, ENTRIES, where)))
+        found, end = members(text)
+        check_names(found, RESOURCES)
+        if text[end:].strip():
+            raise Malformed("more text after the object")
+    except Malformed as error:
+        raise Unacceptable(f"{where}: {error}") from None
+    if "devices" not in found:
+        return data
+    return apply(text, [splice(found, text.index("{"), "devices", encode(rules))])

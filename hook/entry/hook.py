@@ -9,17 +9,14 @@ import posix
 
 from hook.core.base.errors import Refused, Undecided, Usage, named
 from hook.core.base.jsontext import Malformed, bounded, decode, parse
-from hook.core.base.system import read_fd, read_file
+from hook.core.base.system import read_fd, read_file, write_all
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import ENTRIES, LIMIT, Spec
 from hook.core.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.core.plan import ALL, Plan
-from hook.core.reserve import Edit, Reason, devices, mounts
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.mounts import PlaceMount
-from hook.entry import write_spec as decision
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv, devices, mounts
+from hook.entry import write_spec
 from hook.entry.caller import Caller, Options
-from hook.entry.precreate import precreate
 from hook.entry.write_spec import FLAG as HANDED_ON
 
 ADAPTER = "hook"
@@ -35,6 +32,7 @@ _ANOTHER_ROOT = (
 _AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
 
 STATE = "the OCI state on stdin"
+_CONFIG_ON_STDIN = "the config.json on stdin"
 
 
 class HookCaller(Caller):
@@ -86,7 +84,7 @@ def run(options: Options, caller: HookCaller) -> int:
         kinds = frozenset({mounts.KIND})
     try:
         if stage == PRECREATE:
-            precreate(options, kinds, caller, bundle)
+            _precreate(options, kinds, caller, bundle)
         elif stage != POSTSTOP:
             _at_stage(options, stage, kinds, caller)
     except Refused as error:
@@ -137,14 +135,14 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
             state.bundle = options.bundle
         elif state.bundle == "/":
             state.bundle = _bundle_of_crun(state, caller)
-        case.where = options.config or state.bundle.rstrip("/") + "/config.json"
-        spec = Spec(caller.config(case.where), case.where)
+        case.error_path = options.config or state.bundle.rstrip("/") + "/config.json"
+        spec = Spec(caller.config(case.error_path), case.error_path)
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
         if HANDED_ON not in options.flags and caller.is_restore():
-            return Done(NOWHERE, decision.not_restored(decided, case), [])
-        created = decision.read(spec.annotations) if HANDED_ON in options.flags else None
+            return Done(NOWHERE, write_spec.not_restored(decided, case), [])
+        created = write_spec.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
@@ -158,8 +156,8 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
-    case.where = "stdin"
-    caller.report(options, case.settle(read, act, kinds))
+    case.error_path = "stdin"
+    caller.report(options, case.run(read, act, kinds))
 
 
 def restores(arguments: "list[str]") -> bool:
@@ -184,7 +182,7 @@ def _bundle_of_crun(state: State, caller: HookCaller) -> str:
     return bundle if bundle.startswith("/") and invocation.container_id == state.container_id else state.bundle
 
 
-def _late(decided: Plan, spec: Spec, created: "decision.Decision | None") -> "list[Reason]":
+def _late(decided: Plan, spec: Spec, created: "write_spec.Decision | None") -> "list[Reason]":
     """Why the container must not start: edits that the policy in force wants and a hook cannot make.
 
     `created`: what create decided, by a policy that was changed since. The container must be as decided then. The
@@ -260,3 +258,48 @@ def _look(
 
         done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)
     return done
+
+
+def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle: str) -> None:
+    """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused.
+
+    `bundle`: the directory in which podman started this. It is the bundle, but for podman 4.3, which stays in its own.
+    """
+    data = b""
+    written = False
+
+    def read() -> "tuple[Identity, Spec]":
+        nonlocal data
+        data = read_fd(0, LIMIT, _CONFIG_ON_STDIN)
+        spec = Spec(data, _CONFIG_ON_STDIN)
+        return identify(spec), spec
+
+    def act(decided: Plan, spec: Spec) -> Done:
+        nonlocal written
+        if decided.is_seen_in_the_container():
+            _check_root(spec, bundle)
+        done = write_spec.correct(case, caller, options, decided, spec, bundle)
+        if done.denials:
+            return done
+        text = spec.render()
+        written = True
+        case.error_path = "stdout"
+        write_all(1, text)
+        return done
+
+    case = Case(PRECREATE, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case.error_path = _CONFIG_ON_STDIN
+    caller.report(options, case.run(read, act, kinds))
+    if not written:
+        write_all(1, data)
+
+
+def _check_root(spec: Spec, bundle: str) -> None:
+    """Refuse a root file system that the runtime would look for elsewhere than we do. Raises Undecided."""
+    path = spec.root.get("path")
+    if not isinstance(path, str) or path.startswith("/"):
+        return
+    try:
+        posix.stat(f"{bundle}/{path}/.")
+    except OSError:
+        raise Undecided(f"root.path {path} is relative to the bundle, and {bundle} has no such directory") from None

@@ -18,11 +18,9 @@ from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case, Done
 from hook.core.plan import Plan
-from hook.entry.caller import Caller, Options
+from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import VERBS, Invocation
 from hook.entry.write_spec import correct
-
-ADAPTER = "runtime"
 
 
 def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
@@ -50,7 +48,7 @@ def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list
         if handle is not None:
             return handle(options, invocation, caller)
         doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, and reassert cannot correct what it does"
-    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+    case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     caller.report(options, case.failed(Unacceptable(doubt)))
     return invocation.arguments  # in Audit mode
 
@@ -107,10 +105,10 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
                 raise Undecided(f"{config} does not contain what was written to it")
         return done
 
-    case = Case(ADAPTER, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
+    case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
-    case.where = config
-    caller.report(options, case.settle(read, act))
+    case.error_path = config
+    caller.report(options, case.run(read, act))
     return invocation.arguments
 
 
@@ -130,20 +128,13 @@ def absolute(path: str) -> str:
 
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the exec: the process file, or the arguments. Raises Refused."""
-    from hook.entry.exec import correct_or_report  # not loaded by a create
+    """Correct an exec or an update: a file, or the arguments. Raises Refused."""
+    from hook.entry.exec import exec_or_report, update_or_report  # not loaded by a create
 
-    return correct_or_report(options, invocation, caller)
-
-
-def _update(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the resources of an update. Raises Refused."""
-    from hook.entry.update import correct_or_report  # not loaded by a create
-
-    return correct_or_report(options, invocation, caller)
+    return (exec_or_report if invocation.verb == "exec" else update_or_report)(options, invocation, caller)
 
 
-_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _update}
+_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _exec}
 """The function for each of EDITING_VERBS. Another verb that can change something is refused."""
 
 

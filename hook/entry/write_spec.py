@@ -17,16 +17,12 @@ from hook.core.container.spec import Spec
 from hook.core.decide import CONFIG, CONTAINER, Case, Done
 from hook.core.events import line
 from hook.core.plan import Plan
-from hook.core.reserve import Reason
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reason, Reserved
 from hook.entry.caller import Caller, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from hook.core.decide import Case
-    from hook.core.plan import Plan
 
 STAGE = "createRuntime"
 ANNOTATION = "reassert/decision"
@@ -170,7 +166,7 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
 
 
-def not_restored(decided: "Plan", case: "Case") -> "list[Reason]":
+def not_restored(decided: Plan, case: Case) -> "list[Reason]":
     """Why a checkpoint must not be restored: one reason for each rule that applies.
 
     A restored container has the env and mounts of its checkpoint, whatever config.json says.

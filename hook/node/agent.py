@@ -13,14 +13,12 @@ from typing import Any
 from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import timestamp
-from hook.core.base.tail import tail
-from hook.core.policy.store import STORE
-from hook.entry.unchanged_starts import not_taken
 from hook.node import systemd
 from hook.node.agent_status import ask
 from hook.node.artifacts.agent_unit import SERVICE, SOCKET, why_cold
 from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.program import front_in_use, path_in_use
+from hook.node.tail import tail
 
 _TAIL = 1 << 18
 """Bytes at the end of the event log in which the last starts are looked for."""
@@ -38,7 +36,7 @@ class Agent:
     `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
     that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `silence`: why it does
     not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None without one.
-    `last`: its last starts without an event (hook.entry.unchanged_starts).
+    `last`: its last starts without an event (hook.agent.starts).
     """
 
     cold: str
@@ -105,16 +103,16 @@ def look(wanted: bool) -> Agent:
         running = os.readlink(f"/proc/{pid}/exe")
         memory = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
-        return Agent("", socket, service, installed=installed, last=not_taken(STORE))
+        return Agent("", socket, service, installed=installed)
     is_current = running == os.path.realpath(program)
     version = installed if is_current else _version(running)
     size = int(memory[1]) << 10 if memory else 0
-    silence, plugin = "", None
+    silence, plugin, last = "", None, []
     try:
         status = ask(WHERE["socket"])
         plugin, last = status.get("nri"), status.get("last", [])  # one of another version may say none
     except ReassertError as error:
-        silence, last = str(error), not_taken(STORE)
+        silence = str(error)
     return Agent("", socket, service, version, installed, is_current, size, silence, plugin, last)
 
 

@@ -41,8 +41,8 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 
 def as_table(found: Status) -> str:
     """Returns a table with one line per handler, then the agent, the problems and hints."""
-    from hook.core.base.terminal import table  # brings importlib.metadata
     from hook.node.agent import Starts
+    from hook.node.terminal import table  # brings importlib.metadata
 
     cells = [
         (

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.system import Untrusted, trusted
-from hook.core.facts.valuefile import first_line
+from hook.core.facts.files import first_line
+from hook.core.policy.entries import FILE, Env, Mount
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.trust_layout import build_command
-from hook.core.reserve.env import FILE, Env
-from hook.core.reserve.mounts import Mount
 
 ERROR, WARNING = "error", "warning"
 

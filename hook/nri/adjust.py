@@ -22,13 +22,11 @@ from typing import Any
 from hook.core.base import compare
 from hook.core.base.compare import is_below
 from hook.core.base.errors import named
-from hook.core.plan import Container, Plan
-from hook.core.reserve import Edit, Reason
+from hook.core.facts import Container
+from hook.core.plan import Plan
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.annotations import DropAnnotation
-from hook.core.reserve.devices import PlaceDevice
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.exclusive import Drop, DropMount
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve.devices import Drop, DropMount, PlaceDevice
 from hook.nri import ttrpc
 
 Mount = dict[str, object]
@@ -102,7 +100,7 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
         return adjustment, []
     mounts: dict[str, Mount] = {}
     in_the_way = any(isinstance(edit, (PlaceMount, DropMount)) and edit.before for edit in plan.edits)
-    there = container.mounts if in_the_way else []  # without a conflict no mount of the container matters
+    there = container.start.mounts if in_the_way else []  # without a conflict no mount of the container matters
     for edit in plan.edits:
         if isinstance(edit, SetEnv):
             if edit.value is not None and not edit.name.startswith("-"):
@@ -283,7 +281,7 @@ def still_wrong(plan: Plan, container: Container) -> list[Edit]:
     drift: list[Edit] = []
     for edit in plan.edits:
         if isinstance(edit, PlaceMount):
-            holds = not mount_leftovers(edit, container.mounts, asked.mounts)
+            holds = not mount_leftovers(edit, container.start.mounts, asked.mounts)
         else:
             holds = isinstance(edit, SetEnv) and edit.takes_effect()
         if not holds:
@@ -296,7 +294,7 @@ def own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
     if not edit.mount:
         return []
     parts = []
-    for mount in container.mounts:
+    for mount in container.start.mounts:
         path = clean(str(mount["destination"]))
         source = edit.source() + path[len(edit.name) :]
         if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:

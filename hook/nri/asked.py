@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from hook.core.base.errors import TooLarge, Unacceptable
 from hook.core.container.spec import ENTRIES, shared_processes
+from hook.core.container.start import Start
 from hook.nri import ttrpc
 
 Object = dict[str, object]
@@ -82,7 +83,7 @@ def _mount(data: bytes) -> Object:
     }
 
 
-class Asked:
+class Asked(Start):
     """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
 
     def __init__(self, pod: Any, container: Any) -> None:
@@ -102,7 +103,7 @@ class Asked:
 
     @property
     def shared_processes(self) -> str | None:
-        """See hook.core.plan.Container. A runtime that tells namespaces tells at least the mount namespace."""
+        """See Start. A runtime that tells namespaces tells at least the mount namespace."""
         listed = [{"type": one.type, "path": one.path} for one in self._namespaces]
         return shared_processes(listed) if listed else None
 

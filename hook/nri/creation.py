@@ -91,7 +91,7 @@ class Reply(NamedTuple):
 
 Comparison = Callable[[str, Callable[[Any], Plan]], "set[tuple[str, str]] | None"]
 """Kinds and names of what a running container really has wrong, None where that cannot be looked at. Its arguments: the
-container's id, and the plan for what the container really has (a Target)."""
+container's id, and the plan for what the container really has (a Start)."""
 
 
 class Decider:
@@ -148,7 +148,7 @@ class Decider:
     ) -> Verdict:
         self._deciding[case.container_id] = case
         try:
-            return case.settle(read, act)
+            return case.run(read, act)
         finally:
             if self._deciding.get(case.container_id) is case:
                 del self._deciding[case.container_id]
@@ -241,7 +241,7 @@ class Decider:
             done, payload = self._adjusted(case, decided)
             return done
 
-        verdict = case.settle(lambda: (who, case.container), act)
+        verdict = case.run(lambda: (who, case.container.start), act)
         return self._reply(case, verdict, payload, done=done)
 
     def unread(self, why: str) -> Reply:

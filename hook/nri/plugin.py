@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hook.core.base.errors import describe
-from hook.entry import preload as late
+from hook.entry import preload
 from hook.nri import ttrpc, validation
 from hook.nri.creation import Reply, removes_mounts, sends_cdi_devices
 from hook.nri.mux import PLUGIN, RUNTIME, Violation, frames
@@ -46,7 +46,7 @@ class Job:
         return self._answered.locked()
 
 
-LOADED = late.LOADED
+LOADED = preload
 """Loaded before the first request."""
 
 CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"

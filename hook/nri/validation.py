@@ -21,12 +21,11 @@ from hook.core.base.errors import Undecided, named
 from hook.core.container.cdi import DIRECTORIES, edits_of_devices, items
 from hook.core.container.identity import Identity
 from hook.core.decide import NOWHERE, Done
-from hook.core.plan import Container, Plan
+from hook.core.facts import Container
+from hook.core.plan import Plan
 from hook.core.policy.resident import Resident
-from hook.core.reserve import Edit, Reason
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.exclusive import Drop, DropMount
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
+from hook.core.reserve.devices import Drop, DropMount
 from hook.nri.adjust import in_order, mount_leftovers, own_parts
 from hook.nri.asked import Asked
 from hook.nri.creation import Decider, Reply, version_at_least
@@ -313,7 +312,7 @@ def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]
     """Why the container is refused: what is wrong after all plugins, and which of them asked for it."""
     names = {edit.name}
     if isinstance(edit, PlaceMount):
-        names.update(map(clean, mount_leftovers(edit, container.mounts, own_parts(edit, container))))
+        names.update(map(clean, mount_leftovers(edit, container.start.mounts, own_parts(edit, container))))
     kind = "mount" if isinstance(edit, DropMount) else edit.kind
     found = sorted({named(owners[kind, name], 256) for name in names if (kind, name) in owners})
     by = f", because of {' and '.join(found)}" if found else ""
@@ -323,7 +322,7 @@ def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]
 
 def _holds(edit: Edit, container: Container) -> bool:
     if isinstance(edit, PlaceMount):
-        return not mount_leftovers(edit, container.mounts, own_parts(edit, container))
+        return not mount_leftovers(edit, container.start.mounts, own_parts(edit, container))
     return isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}
 
 

@@ -10,20 +10,19 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import Untrusted, read_file, trusted
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
 from hook.core.decide import Case, Trial
-from hook.core.plan import Container, Plan
+from hook.core.facts import Container
+from hook.core.plan import Plan
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Match, Policy
-from hook.core.policy.words import actual, wanted
-from hook.core.reserve import Edit
-from hook.core.reserve.env import Reserved
-from hook.core.reserve.words import words
+from hook.core.reserve import Edit, Reserved
 from hook.entry.write_spec import ANNOTATION, stamp
+from hook.node.terminal import table
+from hook.node.words import actual, wanted, words
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:
@@ -126,7 +125,7 @@ _CORRECTED = "corrected by reassert at create: this config.json is already what 
 
 
 def _outcome(decided: Plan, container: Container) -> str:
-    if not decided.edits and not decided.refusal() and ANNOTATION in container.annotations:
+    if not decided.edits and not decided.refusal() and ANNOTATION in container.start.annotations:
         return _CORRECTED
     if decided.refusal():
         return "refused: " + decided.refusal()
@@ -141,9 +140,8 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     if decided.excluded:
         return f"left alone: excluded by {decided.excluded}"
     if decided.is_empty():
-        return (
-            _CORRECTED if ANNOTATION in container.annotations else "created as the policy wants it: nothing to correct"
-        )
+        corrected = ANNOTATION in container.start.annotations
+        return _CORRECTED if corrected else "created as the policy wants it: nothing to correct"
     would = "refused" if decided.refusal() else "corrected"
     if decided.audit_only():
         return "runs as it was created: mode is Audit"

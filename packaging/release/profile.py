@@ -21,9 +21,12 @@ from hook.agent.clients import Client  # noqa: E402  # likewise
 from hook.agent.memory import Memory  # noqa: E402  # likewise
 from hook.core.base.jsontext import encode  # noqa: E402  # likewise
 from hook.core.policy.compiler import rule_to_line  # noqa: E402  # likewise
+from hook.core.policy.entries import (  # noqa: E402  # likewise
+    VALUE,
+    Env,
+    Mount,  # likewise
+)
 from hook.core.policy.model import Policy, Rule  # noqa: E402  # likewise
-from hook.core.reserve.env import VALUE, Env  # noqa: E402  # likewise
-from hook.core.reserve.mounts import Mount  # noqa: E402  # likewise
 from hook.entry import protocol  # noqa: E402  # likewise
 
 CRI = "io.kubernetes.cri."

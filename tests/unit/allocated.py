@@ -13,9 +13,10 @@ from hook.core.container import cdi
 from hook.core.container.identity import Identity
 from hook.core.container.injections import Specs
 from hook.core.container.spec import Spec
-from hook.core.decide import gather
+from hook.core.facts import Container
 from hook.core.facts import exclusive as exclusivefacts
-from hook.core.plan import Container, Plan, plan
+from hook.core.facts.gather import gather
+from hook.core.plan import Plan, plan
 from hook.core.policy.model import select
 from unit.kubelet import entry, write_checkpoint
 from unit.support import POD, config, policy
@@ -45,7 +46,7 @@ class Node:
         facts = gather(self.policy, who, matches)
         if facts.devices is not None:
             facts.devices.add_sources(spec.mounts)
-        container = Container(who, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules)
+        container = Container(who, spec, facts)
         return plan(self.policy, container, matches)
 
     def correct(self, spec: Spec, who: Identity = POD) -> Spec:

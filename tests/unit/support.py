@@ -16,8 +16,9 @@ from hypothesis import settings
 from hook.cli import main
 from hook.core.container.identity import Identity
 from hook.core.container.spec import Spec
+from hook.core.container.start import Start
 from hook.core.decide import Case
-from hook.core.plan import Container, Facts
+from hook.core.facts import Container, Facts
 from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem
@@ -83,7 +84,7 @@ def container(
     facts: Facts | None = None,
 ) -> Container:
     """A container before its start."""
-    return Container(who, env or [], mounts or [], facts)
+    return Container(who, Start(env or [], mounts or []), facts)
 
 
 def case(adapter: str, container_id: str, in_force: Policy | None, who: Identity = POD) -> Case:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from hook.core.container.allocation import Allocation
 from hook.core.container.spec import Spec
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.facts import Container, Facts
+from hook.core.plan import Plan, plan
+from hook.core.policy.entries import ALLOCATED
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import ALLOCATED
 from unit.kubelet import Answer
 from unit.support import POD, config, examples, name_of, policy, values_of
 
@@ -112,7 +113,7 @@ def specs(draw: st.DrawFn) -> Spec:
 
 
 def decide(node: Policy, spec: Spec, facts: Facts) -> Plan:
-    return plan(node, Container(POD, spec.env, spec.mounts, facts, spec.annotations, spec.devices, spec.device_rules))
+    return plan(node, Container(POD, spec, facts))
 
 
 def corrected(node: Policy, spec: Spec, facts: Facts) -> Spec | None:
@@ -178,7 +179,7 @@ def test_only_what_was_reserved_is_touched(node: Policy, spec: Spec, facts: Fact
         assert after["mounts"] == before["mounts"]
     allocated = {key: value for a in facts.allocations for key, value in a.annotations.items()}
     dropped = {key for key in before["annotations"] if key not in after["annotations"]}
-    if rule.plain:
+    if rule.raw_lists:
         assert all(
             key.startswith("cdi.k8s.io/") and allocated.get(key) != before["annotations"][key] for key in dropped
         )

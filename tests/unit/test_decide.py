@@ -36,9 +36,9 @@ class Node:
 
     def settle(self, *env: str, act: Act = lambda decided, target: Done(CONFIG)) -> Verdict:
         case = Case("runtime", "0a1b", lambda: load(self.source, self.store))
-        case.where = "/b/config.json"
+        case.error_path = "/b/config.json"
         target = spec(env=list(env))
-        return case.settle(lambda: (identify(target), target), act)
+        return case.run(lambda: (identify(target), target), act)
 
     def failing(self, error: Exception) -> Verdict:
         def act(decided: Plan, target: Spec) -> Done:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from hook.core import events
+from hook.core import decide, events
 from hook.core.container.identity import Identity
 from hook.core.decide import Done
 from hook.core.events import line
-from hook.core.plan import Container, Plan, plan
+from hook.core.facts import Container
+from hook.core.plan import Plan, plan
 from unit.support import POD, bind, case, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
@@ -160,11 +161,11 @@ def marks(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_probe_is_known_by_its_container_id(marks: Path) -> None:
-    assert "probe" not in events.container_event(case("runtime", "0a1b", None))
+    assert "probe" not in decide.container_event(case("runtime", "0a1b", None))
     marks.mkdir(mode=0o700)
     assert not events.is_probe("runtime", "0a1b", POD)
     (marks / "0a1b").touch()
-    assert events.container_event(case("hook", "0a1b", None))["probe"] is True
+    assert decide.container_event(case("hook", "0a1b", None))["probe"] is True
     assert not events.is_probe("hook", "0a1", POD)
 
 

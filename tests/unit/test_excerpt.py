@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.core import events
+from hook.core import decide
 from hook.core import events as excerpt
 from hook.core.container.identity import Identity
 from hook.core.decide import Done
 from hook.core.events import ENTRIES, ITEMS, LINE, line
 from hook.core.plan import Plan
 from hook.core.policy.model import Policy
-from hook.core.reserve import Outcome, Reason
+from hook.core.reserve import Outcome, PlaceMount, Reason, Reserved, SetEnv
 from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
-from hook.core.reserve.env import Reserved, SetEnv
-from hook.core.reserve.mounts import PlaceMount
 from unit.support import POD, bind, case, examples, policy
 
 NODE = policy()
@@ -56,7 +54,7 @@ def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
 def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> dict[str, Any]:
     """The event about a plan, as logged."""
     made = decided.plan()
-    event = events.plan_event(events.container_event(case("hook", container_id, NODE, who)), made, Done(), made.edits)
+    event = decide.plan_event(decide.container_event(case("hook", container_id, NODE, who)), made, Done(), made.edits)
     text = line(event)
     assert text == excerpt.line(event), "what is not looked at for its length is short"
     assert len(text) < LINE

@@ -12,9 +12,11 @@ import pytest
 from hook.core.base.errors import ReassertError, Unacceptable, Undecided
 from hook.core.base.system import Untrusted
 from hook.core.container.identity import Identity
-from hook.core.decide import gather
-from hook.core.facts.valuefile import VALUE_LIMIT, first_line
-from hook.core.plan import Container, plan
+from hook.core.container.start import Start
+from hook.core.facts import Container
+from hook.core.facts.files import VALUE_LIMIT, first_line
+from hook.core.facts.gather import gather
+from hook.core.plan import plan
 from hook.core.policy.model import Match, evaluate
 from unit.support import POD, policy, rule
 
@@ -92,7 +94,7 @@ def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path, monkeypatch: 
         raise OSError(errno.EMFILE, "short")
 
     (root_dir / "f").write_text("1")
-    monkeypatch.setattr("hook.core.facts.valuefile.read_fd", short)
+    monkeypatch.setattr("hook.core.facts.files.read_fd", short)
     for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
         one = rule(**fields)
         with pytest.raises(OSError, match="short"):
@@ -107,7 +109,7 @@ def test_a_host_path_that_cannot_be_looked_at_is_not_left_out(root_dir: Path, on
     entry = {"hostPath": str(loop), "mountPath": "/m", "onMissingSource": on_missing}
     rules = policy({"name": "ca", "mounts": [entry]}, {"name": "gpu", "env": [{"name": "A", "value": "1"}]})
     matches = [Match(one, evaluate(one, POD)) for one in rules.candidates(None)]
-    decided = plan(rules, Container(POD, [], [], gather(rules, POD, matches)), matches)
+    decided = plan(rules, Container(POD, Start([], []), gather(rules, POD, matches)), matches)
     [reason] = getattr(decided, reported)
     assert str(reason).startswith(f"rule ca: hostPath {loop} for mount /m cannot be looked at: {loop}: Too many levels")
     assert len(decided.denials + decided.errors) == 1
@@ -137,7 +139,7 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     table += (
         f"4 1 0:4 /a\rb {root_dir}/volume rw - ext4 /dev/x rw\n"  # the kernel does not escape what a subPath may hold
     )
-    monkeypatch.setattr("hook.core.facts.network_filesystems.read_file", lambda *_: table.encode())
+    monkeypatch.setattr("hook.core.linux.mountinfo.read_file", lambda *_: table.encode())
     touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
     left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]
     for fields, policy_mode in (({"mode": "Audit"}, "Enforce"), ({}, "Audit")):

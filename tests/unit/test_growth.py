@@ -29,11 +29,11 @@ from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.linux.look import View
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.walk import Row, mount_table
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount
 from hook.entry import hook as hooks
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options
@@ -444,21 +444,22 @@ UNREACHED: dict[str, str] = {
     "container/cdi.py": _NODES,
     "container/claims.py": _NODES,
     "container/injections.py": _NODES,
-    "container/nvidia.py": _NODES,
     "container/nodes.py directories_above": _NODES,
     "facts/exclusive.py": _NODES,
     "reserve/allocated.py": _ALLOCATED,
-    "reserve/devices.py": _ALLOCATED,
+    "reserve/devices.py PlaceDevice.is_same_node": "loops over three names",
+    "reserve/devices.py PlaceDevice.may_be_used": _ALLOCATED,
     "container/identity.py identify_other": _ONE,
     "container/identity.py crio_image": _ONE,
     "container/identity.py _docker": _ONE,
     "container/identity.py _cgroup_uid": _ONE,
     "container/spec.py _names": _ONE,
-    "linux/walk.py _plain": _ONE,
+    "linux/mountinfo.py": _ONE,
     "policy/model.py": _ONE,
     "reserve/annotations.py steered_by": "loops over a fixed table",
-    "reserve/env.py _entries": _ONE,
-    "reserve/mounts.py PlaceMount.conflict": _ONE,
+    "reserve/__init__.py _entries": _ONE,
+    "reserve/__init__.py PlaceMount.conflict": _ONE,
+    "decide.py _complete": "loops over the edits of one draft, of which an event has at most 64",
     "linux/look.py View.below": _MOUNTED,
     "linux/look.py View._check_complete": _MOUNTED,
     "linux/look.py View._check_subtree": _MOUNTED,
@@ -468,9 +469,6 @@ UNREACHED: dict[str, str] = {
     "linux/look.py look": _MOUNTED,
     "linux/mountns.py": _MOUNTED,
     "linux/place.py": _MOUNTED,
-    "linux/rights.py": "loops over fixed tables of system calls and capabilities",
-    "linux/running.py": _MOUNTED,
-    "linux/workers.py": "loops over the children of this process",
 }
 """Functions, or whole files, with loops that no dimension reaches, and why that lets nothing grow unseen."""
 

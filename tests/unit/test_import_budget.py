@@ -33,10 +33,14 @@ MODULES = {
     "hook.core.container",
     "hook.core.container.identity",
     "hook.core.container.spec",
+    "hook.core.container.start",
     "hook.core.decide",
     "hook.core.events",
+    "hook.core.facts",
+    "hook.core.facts.gather",
     "hook.core.plan",
     "hook.core.policy",
+    "hook.core.policy.entries",
     "hook.core.policy.model",
     "hook.core.policy.store",
     "hook.core.reserve",
@@ -57,16 +61,13 @@ LATE = {
     "hook.core.policy.store",
     "hook.core.events",
     "hook.core.facts.sharing",
-    "hook.core.facts.valuefile",
+    "hook.core.facts.files",
     "hook.core.decide",
     "hook.entry.exec",
-    "hook.entry.update",
     "hook.entry.hook",
-    "hook.entry.precreate",
     "hook.entry.runtime",
     "hook.entry.cmdline",
     "hook.core.container.runtime_records",
-    "hook.entry.start_counts",
     "hook.core.facts.allocated",
     "hook.core.base.system",
     "hook.core.base.journal",
@@ -78,22 +79,18 @@ LATE = {
     "hook.core.container.identity",
     "hook.core.container.injections",
     "hook.core.container.nodes",
-    "hook.core.container.nvidia",
-    "hook.core.container.process",
     "hook.core.facts.exclusive",
     "hook.core.facts.network_filesystems",
     "hook.core.reserve.allocated",
     "hook.core.reserve.annotations",
     "hook.core.reserve.devices",
-    "hook.core.reserve.mounts",
     "hook.core.reserve.exclusive",
-    "hook.core.facts",
     "hook.core.policy.trust_layout",
 }
 """What other commands load, or starts that need it."""
 
 
-OTHER_ADAPTERS = {f"hook.entry.{name}" for name in ("handover", "hook", "precreate", "runtime")}
+OTHER_ADAPTERS = {f"hook.entry.{name}" for name in ("write_spec", "hook", "runtime")}
 
 
 @pytest.fixture

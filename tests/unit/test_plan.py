@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hook.core.container.identity import Identity
-from hook.core.decide import gather
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.container.start import Start
+from hook.core.facts import Container, Facts
+from hook.core.facts.gather import gather
+from hook.core.plan import Plan, plan
 from hook.core.policy.model import Policy, select
 from unit.support import POD, bind, container, policy
 
@@ -24,15 +26,15 @@ def decide(node: Policy, target: Container) -> Plan:
 def env_after(node: Policy, *env: str) -> list[str]:
     """The container's env after the correction of this env."""
     target = container(list(env))
-    plan(node, target).apply(target)
-    return target.env
+    plan(node, target).apply(target.start)
+    return target.start.env
 
 
 def mounts_after(rules: list[dict[str, Any]], *destinations: str) -> list[object]:
     """The destinations of the container's mounts after the correction."""
     target = container(mounts=[bind(path) for path in destinations])
-    plan(policy(*rules), target).apply(target)
-    return [mount["destination"] for mount in target.mounts]
+    plan(policy(*rules), target).apply(target.start)
+    return [mount["destination"] for mount in target.start.mounts]
 
 
 def mount(path: str, **fields: Any) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def test_deny_does_not_take_the_policys_own_mounts_for_a_conflict() -> None:
     """The hook plans again what the wrapper corrected."""
     node = policy({"name": "r", "mounts": [mount("/m"), mount("/m/n")], "onConflict": "Deny"})
     target = container()
-    plan(node, target).apply(target)
+    plan(node, target).apply(target.start)
     again = plan(node, target)
     assert (again.refusal(), again.is_empty()) == ("", True)
 
@@ -165,8 +167,8 @@ def test_value_from_a_file_is_its_first_line(root_dir: Path) -> None:
     node = policy({"name": "r", "env": [{"name": "ZONE", "valueFrom": {"file": str(file)}}]})
     target = container(["ZONE=x"])
     decided = decide(node, target)
-    decided.apply(target)
-    assert (target.env, decided.env.values) == (["ZONE=eu-1"], {"ZONE": "eu-1"})
+    decided.apply(target.start)
+    assert (target.start.env, decided.env.values) == (["ZONE=eu-1"], {"ZONE": "eu-1"})
 
 
 def test_value_that_cannot_be_known_is_decided_by_the_failure_policy(root_dir: Path) -> None:
@@ -231,21 +233,19 @@ def test_more_forbidden_names_than_anybody_needs_refuse_the_container() -> None:
 def test_another_env_than_the_one_that_was_compared_is_corrected_too() -> None:
     """The positions of reserved names are those of the compared env."""
     compared, other = container(["CA=x", "B=1"]), container(["B=1", "C=2", "CA=y"])
-    plan(policy({"name": "r", "env": [{"name": "CA", "value": "/ca"}]}), compared).apply(other)
-    assert other.env == ["B=1", "C=2", "CA=/ca"]
+    plan(policy({"name": "r", "env": [{"name": "CA", "value": "/ca"}]}), compared).apply(other.start)
+    assert other.start.env == ["B=1", "C=2", "CA=/ca"]
 
 
 ALONE = {"name": "alone", "sharedProcesses": "Refuse"}
 
 
 def test_shared_processes_refuse_the_container_by_rule() -> None:
-    target = container()
-    target.shared_processes = "has the node's PID namespace"
+    target = Container(POD, Start([], [], shared_processes="has the node's PID namespace"))
     [denial] = plan(policy(ALONE), target).denials
     assert str(denial) == "rule alone: the container has the node's PID namespace, and sharedProcesses is Refuse"
     assert plan(policy({**CA, "sharedProcesses": "Allow"}), target).denials == ()
-    target.shared_processes = ""
-    assert plan(policy(ALONE), target).is_empty()
+    assert plan(policy(ALONE), Container(POD, Start([], [], shared_processes=""))).is_empty()
 
 
 def test_shared_processes_that_nobody_tells_are_for_the_failure_policy() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hook.core.base.compare import clean, glob_match, is_below
 from hook.core.container.spec import Spec
-from hook.core.plan import Container, plan
+from hook.core.facts import Container
+from hook.core.plan import plan
 from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy
 from hook.core.policy.source import PolicyInvalid
@@ -78,7 +79,7 @@ def specs(draw: st.DrawFn) -> Spec:
 
 
 def container(spec: Spec) -> Container:
-    return Container(POD, spec.env, spec.mounts)
+    return Container(POD, spec)
 
 
 def corrected(policy: Policy, spec: Spec) -> Spec:

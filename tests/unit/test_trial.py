@@ -44,7 +44,7 @@ class Tried:
             return Done(CONTAINER if draft else CONFIG, draft=draft)
 
         self.case = Case("runtime", "0a", lambda: self.policy)
-        self.verdict: Verdict = self.case.settle(lambda: (identify(self.spec), self.spec), act)
+        self.verdict: Verdict = self.case.run(lambda: (identify(self.spec), self.spec), act)
 
     @property
     def event(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def test_exception_of_a_tried_rule_refuses_nothing() -> None:
         decided.apply(spec)
         return Done(CONFIG)
 
-    verdict = case.settle(lambda: (identify(target), target), act)
+    verdict = case.run(lambda: (identify(target), target), act)
     assert (verdict.refusal, values_of(target.env, "CA")) == ("", ["/ca.pem"])
     assert verdict.event is not None
     assert "annotations claim a pod" in str(verdict.event["denials"])

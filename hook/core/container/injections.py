@@ -1,15 +1,26 @@
-"""What CDI specs place in a container: device nodes and mounts. Loaded only for `deviceAllocations.exclusive`."""
+"""What CDI specs and NVIDIA's hook place in a container. For `deviceAllocations.exclusive`; builtins only."""
 
 import posix
 
 from hook.core.base.compare import glob_match, literal_start
 from hook.core.base.errors import Undecided
+from hook.core.base.system import read_file
 from hook.core.container.cdi import DIRECTORIES, read_spec, spec_files
 from hook.core.container.nodes import number_in, number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.core.container.nodes import Number
+
+GPUS = "/proc/driver/nvidia/gpus"
+"""A directory for each GPU; the file `information` has its UUID and the minor number of /dev/nvidia*."""
+
+DEV = "/dev"
+
+EVERY_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+"""Nodes that NVIDIA's hook gives to each container with a GPU."""
+
+_GPU_LIMIT = 64 * 1024
 
 
 class Placed:
@@ -104,3 +115,25 @@ def _objects(path: str, edits: object, member: str) -> "list[dict[str, object]]"
             f"CDI spec {path}: containerEdits.{member} is not a list of objects; correct or remove the file"
         )
     return value
+
+
+def nodes_of(names: "set[str]") -> "list[str]":
+    """The paths of the nodes of the NVIDIA GPUs that have these UUIDs. A MIG device's is not in the driver's files.
+
+    NVIDIA's device plugin with `deviceListStrategy: envvar` answers with env and no device nodes, as HAMi's does too;
+    NVIDIA's hook then makes the nodes. Which node a GPU has is in the driver's own files.
+    """
+    found = []
+    try:
+        gpus = posix.listdir(GPUS)
+    except OSError:  # no driver of NVIDIA
+        return []
+    for gpu in gpus:
+        try:
+            text = read_file(f"{GPUS}/{gpu}/information", _GPU_LIMIT).decode("ascii", "replace")
+        except OSError:
+            continue
+        fields = {key: value.strip() for key, _, value in (line.partition(":") for line in text.split("\n"))}
+        if fields.get("GPU UUID") in names and fields.get("Device Minor", "").isdigit():
+            found.append(f"nvidia{fields['Device Minor']}")
+    return [f"{DEV}/{name}" for name in (*found, *EVERY_GPUS)] if found else []

@@ -5,12 +5,13 @@ Part of the start path: builtins only. Field names are the runtime-spec's.
 
 from hook.core.base.errors import TooLarge, Unacceptable, named
 from hook.core.base.jsontext import Malformed, Strings, bounded, decode, encode, encode_strings, fold, members, parse
+from hook.core.container.start import Start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.core.reserve.target import Entries
+    from hook.core.container.start import Entries
 
 LIMIT = 8 * 1024 * 1024
 """Maximum size in bytes of a config.json or process file. Linux starts no process with more than 6 MiB of env and
@@ -73,7 +74,7 @@ def without_nul(text: str) -> str:
     return text
 
 
-class Spec:
+class Spec(Start):
     """A config.json. Some of its parts can be replaced; `render` writes them into the text.
 
     These are `env` (process.env), `mounts`, `annotations`, `hooks`, `devices` (linux.devices) and `device_rules`

@@ -6,8 +6,8 @@ from hook.core.base.errors import Unacceptable, Undecided, describe
 from hook.core.base.system import is_shortage
 from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.core.container.identity import DOCKER, SANDBOX, Identity
-from hook.core.decide import check_source
-from hook.core.plan import Facts
+from hook.core.facts import Facts
+from hook.core.policy.entries import ALLOCATED, EXCLUSIVE
 from hook.core.policy.model import Policy, Rule
 from hook.core.reserve import devices, env, mounts
 
@@ -23,11 +23,16 @@ _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather_allocated(
-    facts: Facts, policy: Policy, identity: Identity, rules: "list[Rule]", read: "Callable[[str, int], bytes]"
+    facts: Facts,
+    policy: Policy,
+    identity: Identity,
+    rules: "list[Rule]",
+    read: "Callable[[str, int], bytes]",
+    check_source: "Callable[[Facts, str], None]",
 ) -> None:
     """Read the container's device allocations and its pod's claims, and what the rules reserve of them.
 
-    `read`: reads kubelet's device checkpoint, and its record of resource claims.
+    `read`: reads kubelet's device checkpoint, and its record of resource claims. `check_source`: looks at a hostPath.
     """
     _read_allocations(facts, policy, identity, read)
     if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
@@ -40,7 +45,7 @@ def gather_allocated(
             facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
         except (OSError, Undecided) as error:
             facts.allocation_problem = _problem(error)
-    patterns = [pattern for rule in rules for pattern in rule.plain.get(devices.EXCLUSIVE, ())]
+    patterns = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
         _read_devices(facts, patterns)
     for rule in rules:
@@ -86,8 +91,8 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
 
 def _uses_claims(rule: Rule) -> bool:
     """Whether the rule needs the pod's resource claims."""
-    listed = rule.plain.get(devices.EXCLUSIVE) or env.KIND in rule.allocations
-    return bool(listed) or env.ALLOCATED in [entry.source for entry in rule.env]
+    listed = rule.raw_lists.get(EXCLUSIVE) or env.KIND in rule.allocations
+    return bool(listed) or ALLOCATED in [entry.source for entry in rule.env]
 
 
 def _read_claims(

@@ -6,9 +6,8 @@ Loaded only for a container that such a rule applies to; builtins only. Part of 
 import posix
 
 from hook.core.base.compare import clean
-from hook.core.container.injections import Specs
+from hook.core.container.injections import Specs, nodes_of
 from hook.core.container.nodes import directories_above, inode, matching, number_of, within
-from hook.core.container.nvidia import nodes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

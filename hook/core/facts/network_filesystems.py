@@ -6,23 +6,22 @@ mounts says where one begins. Loaded only for rules in Audit mode; builtins only
 
 import posix
 
-from hook.core.base.system import SYMLINK_LIMIT, is_link, read_file
-from hook.core.reserve.env import FILE
+from hook.core.base.system import SYMLINK_LIMIT, is_link
+from hook.core.linux.mountinfo import mount_table
+from hook.core.policy.entries import FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.plan import Facts
+    from hook.core.facts import Facts
     from hook.core.policy.model import Rule
 
-_LOCAL = frozenset(
-    b"bcachefs bpf btrfs cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs erofs ext2 ext3 ext4 f2fs "
-    b"hugetlbfs iso9660 jfs mqueue nsfs overlay proc pstore ramfs reiserfs rootfs securityfs squashfs sysfs tmpfs "
-    b"tracefs udf vfat xfs zfs".split()
-)
+_NAMES = """
+bcachefs bpf btrfs cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs erofs ext2 ext3 ext4 f2fs hugetlbfs iso9660
+jfs mqueue nsfs overlay proc pstore ramfs reiserfs rootfs securityfs squashfs sysfs tmpfs tracefs udf vfat xfs zfs
+"""
+_LOCAL = frozenset(_NAMES.split())
 """File systems that answer from this machine. Any other, such as nfs4, ceph, fuse and autofs, may wait for another
 machine or for a process."""
-
-_LIMIT = 1 << 28
 
 
 def untouched(rules: "list[Rule]", facts: "Facts") -> "dict[str, str]":
@@ -49,15 +48,8 @@ def _paths(rules: "list[Rule]") -> "set[str]":
 
 def _mounts() -> "dict[str, str]":
     """The type of the file system that is mounted at each path, "" if it is local. Raises OSError."""
-    mounts = {}
-    lines = read_file("/proc/thread-self/mountinfo", _LIMIT).split(b"\n")
-    for line in filter(None, lines):  # a path may hold any other separator: the kernel does not escape them
-        fields, _, rest = line.partition(b" - ")
-        kind = rest.split(b" ", 1)[0]
-        parts = fields.split(b" ")[4].split(b"\\")
-        path = parts[0] + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts[1:])
-        mounts[path.decode("utf-8", "surrogateescape")] = "" if kind in _LOCAL else kind.decode("ascii", "replace")
-    return mounts
+    kinds = [(row.point, row.filesystem) for row in mount_table("thread-self").values()]
+    return {point: "" if kind in _LOCAL else kind for point, kind in kinds}
 
 
 def _remote(path: str, mounts: "dict[str, str]") -> str:

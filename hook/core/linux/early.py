@@ -16,9 +16,9 @@ from hook.core.base.errors import Unacceptable, named
 from hook.core.base.system import is_shortage
 from hook.core.base.text import REASONS
 from hook.core.container.spec import Spec
-from hook.core.linux.walk import Misled, Node, Place, Steps, Walks, made_at
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import KIND, PlaceMount
+from hook.core.linux.walk import Node, PathEscapes, Place, Steps, Walks, made_at
+from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve.mounts import KIND
 
 _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 """File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""
@@ -100,7 +100,7 @@ def _walked(walks: Walks, path: str) -> Place | None:
     """Where a path leads by the image's links; None if the runtime has no way there either."""
     try:
         return walks.to(path, everywhere=True)
-    except (Misled, OSError) as error:
+    except (PathEscapes, OSError) as error:
         if isinstance(error, OSError) and (is_shortage(error) or error.errno == errno.ELOOP):  # runc follows 255 links
             raise Unacceptable(f"{named(path)} of the container cannot be followed: {error.strerror}") from error
         return None

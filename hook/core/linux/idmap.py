@@ -16,9 +16,10 @@ from hook.core.base.errors import Unacceptable, Undecided, named
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
-from hook.core.linux.walk import Misled, NotSo, Row, mount_table
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.linux.walk import MountMismatch, PathEscapes
+from hook.core.reserve import PlaceMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
                 return "its mount would appear on the node (mountPropagation: Bidirectional)"
             fds.append(clone_idmapped(mounted, users, edit.name, there))
             trees = [(row, fds[-1]), *_below(there, view, edit, row, users, fds)]
-        except (Misled, NotSo, OSError, Undecided) as error:
+        except (PathEscapes, MountMismatch, OSError, Undecided) as error:
             if is_shortage(error):
                 raise
             return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
@@ -215,7 +216,10 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
 def _below(
     there: Namespace, view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]
 ) -> "Iterator[tuple[Row, int]]":
-    """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`. Raises NotSo, OSError."""
+    """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`.
+
+    Raises MountMismatch, OSError.
+    """
     along: set[int] = set()  # mounts on one that is moved go with it
     for row in view.below(mount.id, mount.point, view.inside):
         if row.parent in along:
@@ -223,7 +227,7 @@ def _below(
             continue
         fds.append(open_in_root(view.root, view.at(row)))
         if mount_id(fds[-1]) != row.id:
-            raise NotSo(f"another mount hides {named(view.at(row))}")
+            raise MountMismatch(f"another mount hides {named(view.at(row))}")
         if view.came_with(edit, row.point[len(mount.point) :], row):
             fds.append(clone_idmapped(fds[-1], users, view.at(row), there))
         else:

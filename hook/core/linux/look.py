@@ -11,10 +11,11 @@ from hook.core.base.compare import is_below, is_within
 from hook.core.base.errors import named
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
-from hook.core.linux.walk import Misled, Node, NotSo, Place, Row, Steps, Walks, made_at, mount_table
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import KIND, PlaceMount, volume_above
+from hook.core.linux.walk import MountMismatch, Node, PathEscapes, Place, Steps, Walks, made_at
+from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve.mounts import KIND, volume_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _looked(
     spec: Spec,
     sources: dict[str, posix.stat_result],
     still_waits: "Callable[[], None]",
-) -> list[tuple[PlaceMount, NotSo]]:
+) -> list[tuple[PlaceMount, MountMismatch]]:
     with Namespace(pid) as there:
         root = there.directory(rootfs)
         try:
@@ -91,7 +92,7 @@ def _looked(
             posix.close(root)
 
 
-def _still(edit: PlaceMount, problem: NotSo) -> str:
+def _still(edit: PlaceMount, problem: MountMismatch) -> str:
     return f"{named(edit.name)} in the image {_ASTRAY}" if problem.can_place else str(problem)
 
 
@@ -129,36 +130,37 @@ class View:
         self._points: set[tuple[str, str, str]] | None = None
 
     def row(self, number: int) -> Row:
-        """The mount with an id. Raises Misled."""
+        """The mount with an id. Raises PathEscapes."""
         row = self.table.get(number)
         if row is None:
-            raise Misled("leads through a mount that came meanwhile")
+            raise PathEscapes("leads through a mount that came meanwhile")
         return row
 
     def at(self, row: Row) -> str:
         """The place of a mount, as the container will see it."""
         return row.point.removeprefix(self.prefix)
 
-    def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+    def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
         """Returns the problem of each reserved mount that has one. Raises Unacceptable, OSError."""
         try:
             return self._problems(reserved)
         finally:
             self.walks.close()
 
-    def _problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+    def _problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
         if not self._is_the_images():
             return [
-                (edit, NotSo(f"{named(edit.name)}: another mount lies over the container's root")) for edit in reserved
+                (edit, MountMismatch(f"{named(edit.name)}: another mount lies over the container's root"))
+                for edit in reserved
             ]
-        found: list[tuple[PlaceMount, NotSo]] = []
+        found: list[tuple[PlaceMount, MountMismatch]] = []
         for edit in reserved:
             try:
                 self._hold(edit, reserved)
-            except NotSo as problem:
+            except MountMismatch as problem:
                 found.append((edit, problem))
-            except (Misled, OSError) as error:
-                found.append((edit, NotSo(f"{named(edit.name)} in the image {_cannot(error)}")))
+            except (PathEscapes, OSError) as error:
+                found.append((edit, MountMismatch(f"{named(edit.name)} in the image {_cannot(error)}")))
         return found or self.late(reserved)
 
     def _is_the_images(self) -> bool:
@@ -169,7 +171,7 @@ class View:
         return len(stacked) == 1
 
     def _hold(self, edit: PlaceMount, reserved: "Sequence[PlaceMount]") -> None:
-        """Raises NotSo, Misled, OSError where the container would see something else."""
+        """Raises MountMismatch, PathEscapes, OSError where the container would see something else."""
         place = self.walks.to(edit.name)
         self._check_way(edit, place)
         self.places[edit.name] = place
@@ -178,19 +180,19 @@ class View:
             self._check_nothing_mounted(edit, path, self._companions(edit, path, reserved))
             return
         if not place.is_there:
-            raise NotSo(f"{named(edit.name)} is missing in the container", can_place=True)
+            raise MountMismatch(f"{named(edit.name)} is missing in the container", can_place=True)
         fd = self.walks.fd(place.node)
         row = self.row(place.node.number)
         same = same_file(posix.fstat(fd), self.sources[edit.name])
         if row.point != self.prefix + path or not same:
             problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
             alone = row.point == self.prefix + path and self.row(row.parent).point != row.point
-            raise NotSo(problem, True, row if alone else None)
+            raise MountMismatch(problem, True, row if alone else None)
         under = self.row(row.parent)
         while under.point == row.point and (under.device, under.root) == (row.device, row.root):
             under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
         if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
-            raise NotSo(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
+            raise MountMismatch(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
         self.ours[row.id] = edit
         self._check_subtree(edit, row, self._companions(edit, path, reserved))
 
@@ -199,17 +201,19 @@ class View:
         for node in place.crossed:
             row = self.row(node.number)
             if row.filesystem in _NOBODYS:
-                raise Misled(f"leads through {named(str(node))}, a {row.filesystem} file system")
+                raise PathEscapes(f"leads through {named(str(node))}, a {row.filesystem} file system")
             if edit.mount and node.number != self.own and node.number not in self.ours and not edit.volumes_above:
-                raise NotSo(volume_above(self.at(row), edit.name))
+                raise MountMismatch(volume_above(self.at(row), edit.name))
         if edit.mount and place.node is self.walks.root:
-            raise Misled("leads to the container's root")
+            raise PathEscapes("leads to the container's root")
 
     def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
         for row in self.inside:
             at = self.at(row)
             if (at == path or is_below(at, path)) and not is_within(at, companions):
-                raise NotSo(f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below")
+                raise MountMismatch(
+                    f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below"
+                )
 
     def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
@@ -222,7 +226,7 @@ class View:
             if is_within(at, companions):
                 continue
             if not self.came_with(edit, row.point[len(mount.point) :], row):
-                raise NotSo(
+                raise MountMismatch(
                     f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
                 )
             if not all(option in row.options for option in wanted):
@@ -244,7 +248,7 @@ class View:
             point = mount.point + row.point[len(source) :]
             at = point.removeprefix(self.prefix)
             if not is_within(at, companions) and (point, row.device, row.root) not in there:
-                raise NotSo(
+                raise MountMismatch(
                     f"{named(row.point)} of the node is missing in the reserved mount {named(edit.name)}",
                     can_place=True,
                 )
@@ -296,7 +300,7 @@ class View:
             if other.mount and is_below(other.name, edit.name):
                 try:
                     place = self.walks.to(other.name)
-                except (Misled, OSError) as error:
+                except (PathEscapes, OSError) as error:
                     if is_shortage(error):
                         raise
                     continue
@@ -304,14 +308,14 @@ class View:
                     found.add(place.path)
         return found
 
-    def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, NotSo]]:
+    def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
         """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
 
         Devices, and directories in which it made some, must not have led into one. With a link in a volume that another
         mount was made through, only the container's own mounts show that (hook.core.linux.early saw the image and
         config.json).
         """
-        found: list[tuple[PlaceMount, NotSo]] = []
+        found: list[tuple[PlaceMount, MountMismatch]] = []
         places = [(edit, self.places[edit.name]) for edit in reserved if edit.mount]
         known: dict[Node, str] = {}
         for what, path in [*_made_late(self.spec), *_with_devices(self.spec)]:
@@ -322,7 +326,7 @@ class View:
                 if last not in known or place.links:
                     known[at if place.links else last] = self._changeable(place)
                 changeable = known[at if place.links else last]
-            except (Misled, OSError) as error:
+            except (PathEscapes, OSError) as error:
                 changeable = _cannot(error)
             upwards = at.upwards() if at else []
             for edit, own in places:
@@ -334,7 +338,7 @@ class View:
                     problem = changeable
                 else:
                     continue
-                found.append((edit, NotSo(f"{what} {named(path)} of the container {problem}")))
+                found.append((edit, MountMismatch(f"{what} {named(path)} of the container {problem}")))
         return found
 
     def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:

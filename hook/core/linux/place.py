@@ -7,10 +7,11 @@ from hook.core.base.compare import clean, is_below
 from hook.core.base.errors import named
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
+from hook.core.linux.mountinfo import mount_table
 from hook.core.linux.mountns import PRIVATE, Namespace, mount_id, open_in_root
-from hook.core.linux.walk import Misled, NotSo, Steps, Walks, mount_table
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import KIND, PlaceMount
+from hook.core.linux.walk import MountMismatch, PathEscapes, Steps, Walks
+from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve.mounts import KIND
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 
@@ -27,7 +28,7 @@ def placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spe
             for edit, tree in trees:
                 try:
                     _place(there, root, edit, tree, spec, shared)
-                except NotSo as problem:
+                except MountMismatch as problem:
                     denials.append(Reason(edit.rule, KIND, str(problem)))
         finally:
             posix.close(root)
@@ -35,7 +36,7 @@ def placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spe
 
 
 def _place(there: Namespace, root: int, edit: PlaceMount, tree: int, spec: Spec, shared: set[int]) -> None:
-    """Mount a tree, with what `allowBelow` lets through on top of it again. Raises NotSo.
+    """Mount a tree, with what `allowBelow` lets through on top of it again. Raises MountMismatch.
 
     `shared`: ids of mounts that propagate what is mounted on them to the node (mount_namespaces(7)).
     """
@@ -56,7 +57,7 @@ def _place(there: Namespace, root: int, edit: PlaceMount, tree: int, spec: Spec,
 
 
 def _clone(there: Namespace, root: int, path: str) -> int:
-    """A copy of the mount at a path, -1 if nothing is there. Raises NotSo: image and pod choose what is there."""
+    """A copy of the mount at a path, -1 if nothing is there. Raises MountMismatch for what image or pod chose."""
     try:
         fd = open_in_root(root, path)
         try:
@@ -69,7 +70,7 @@ def _clone(there: Namespace, root: int, path: str) -> int:
         if is_shortage(error):
             raise
         what = f"{named(path)}, which allowBelow lets through, cannot be reached"
-        raise NotSo(f"{what}: {posix.strerror(error.errno or 0)}") from None
+        raise MountMismatch(f"{what}: {posix.strerror(error.errno or 0)}") from None
 
 
 def _mount(
@@ -84,24 +85,24 @@ def _mount(
             there.move_mount(tree, target, path)
         finally:
             posix.close(target)
-    except (Misled, OSError) as error:
-        raise NotSo(f"{complaint}: {error.strerror if isinstance(error, OSError) else error}") from None
+    except (PathEscapes, OSError) as error:
+        raise MountMismatch(f"{complaint}: {error.strerror if isinstance(error, OSError) else error}") from None
 
 
 def _hide(there: Namespace, target: int, path: str) -> None:
-    """Stop the propagation of a mount that the reserved one will cover. Raises Misled if it covers only a part."""
+    """Stop the propagation of a mount that the reserved one will cover. Raises PathEscapes if it covers only a part."""
     try:
         there.set_attributes(target, [], path, PRIVATE)
     except OSError as error:
         if error.errno == errno.EINVAL:  # the descriptor is not the root of its mount (mount_setattr(2))
-            raise Misled("a mount there would appear on the node (mountPropagation: Bidirectional)") from None
+            raise PathEscapes("a mount there would appear on the node (mountPropagation: Bidirectional)") from None
         raise
 
 
 def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
     """The place to mount on; made where it is missing, as a runtime would, relative to an opened parent.
 
-    Raises Misled, OSError, which says what is wrong with the image.
+    Raises PathEscapes, OSError, which says what is wrong with the image.
     """
     walks = Walks(root, Steps())
     try:

@@ -8,19 +8,18 @@ import posix
 
 from hook.core.base.compare import clean
 from hook.core.base.errors import Unacceptable, named
-from hook.core.base.system import SYMLINK_LIMIT, read_fd, read_file
+from hook.core.base.system import SYMLINK_LIMIT
 from hook.core.linux.mountns import mount_id
-from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME
+from hook.core.policy.entries import BUILT_BY_THE_RUNTIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hook.core.container.spec import Spec
+    from hook.core.linux.mountinfo import Row
 
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
-_TABLE_LIMIT = 1 << 28
-"""Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
 
 _PATH_MAX = 4096
 """The kernel takes no longer path (path_resolution(7)), so no runtime can make anything at one."""
@@ -41,11 +40,11 @@ _KEPT = 16
 """Directories that `Walks` keeps open. A container can have mounts and devices in very many."""
 
 
-class Misled(Exception):
+class PathEscapes(Exception):
     """A symbolic link of the image leads the path into a tree in which nothing may be reserved."""
 
 
-class NotSo(Exception):
+class MountMismatch(Exception):
     """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
 
     `row`: the only mount at its path, if there is one.
@@ -144,7 +143,9 @@ class Walks:
         self._open: dict[Node, int] = {self.root: root}
 
     def to(self, path: str, everywhere: bool = False) -> Place:
-        """Walk an absolute path. Raises OSError; Misled for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
+        """Walk an absolute path.
+
+        Raises OSError; PathEscapes for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
 
         `everywhere`: walk into these trees too, and as runc does, for which `..` takes a missing name back.
         """
@@ -167,7 +168,7 @@ class Walks:
                 continue
             if node is self.root and not everywhere and "/" + part in BUILT_BY_THE_RUNTIME:
                 written = clean("/".join(["", part, *reversed(pending)]))
-                raise Misled(f"leads to {named(written)}, in a tree that the runtime builds")
+                raise PathEscapes(f"leads to {named(written)}, in a tree that the runtime builds")
             below = node.below.get(part) or self._looked_up(node, part)
             if below.target is None:
                 node = below
@@ -231,7 +232,7 @@ class Walks:
 
 
 def open_walked(root: int, path: str) -> int:
-    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.core.linux.rights)."""
+    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.node.rights)."""
     walks = Walks(root, Steps())
     try:
         place = walks.to(path, everywhere=True)
@@ -251,57 +252,3 @@ def made_at(spec: "Spec") -> "list[str]":
     paths = [str(device.get("path", "")) for device in spec.devices]
     paths += [f"/dev/{name}" for name in _DEFAULT_DEVICES]
     return sorted({way for path in paths for way in (path, clean(path))})
-
-
-class Row:
-    """A line of /proc/PID/mountinfo (proc(5)). `point`: the mount point, from that process's root."""
-
-    __slots__ = ("_rest", "device", "id", "parent", "point", "root")
-
-    def __init__(self, line: str) -> None:
-        number, parent, self.device, root, point, self._rest = line.split(" ", 5)
-        self.id, self.parent = int(number), int(parent)
-        self.root, self.point = (_plain(root), _plain(point)) if "\\" in line else (root, point)
-
-    @property
-    def options(self) -> list[str]:
-        """Options of the mount, not of its file system."""
-        return self._rest.split(" ", 1)[0].split(",")
-
-    @property
-    def shared(self) -> bool:
-        """Whether what is mounted on it appears in other mount namespaces (mount_namespaces(7))."""
-        return " shared:" in self._rest.partition(" - ")[0]
-
-    @property
-    def unbindable(self) -> bool:
-        """Whether the mount is unbindable: `rbind` does not copy it."""
-        return "unbindable" in self._rest.partition(" - ")[0].split(" ")[1:]
-
-    @property
-    def filesystem(self) -> str:
-        """Type of the file system."""
-        fields = self._rest.split(" ")
-        return fields[fields.index("-") + 1]
-
-
-def mount_table(pid: int) -> dict[int, Row]:
-    """The mounts of a process's mount namespace by id; 0: of this process. Raises OSError."""
-    return _table(read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT))
-
-
-def mount_table_at(fd: int) -> dict[int, Row]:
-    """The mounts in an opened mountinfo. Raises OSError."""
-    return _table(read_fd(fd, _TABLE_LIMIT, "mountinfo"))
-
-
-def _table(data: bytes) -> dict[int, Row]:
-    """Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines."""
-    rows = [Row(line) for line in data.decode("utf-8", "surrogateescape").split("\n") if line]
-    return {row.id: row for row in rows}
-
-
-def _plain(field: str) -> str:
-    """Without the octal escapes that proc(5) lists."""
-    first, *rest = field.split("\\")
-    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)

@@ -9,19 +9,21 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hook.core.base.compare import clean, is_below
+from hook.core.policy.entries import BUILT_BY_THE_RUNTIME, KEEP
 from hook.core.policy.model import Rule
 from hook.core.policy.overlap import always_overlap, contradicting
-from hook.core.policy.shape import Shapes
-from hook.core.policy.source import Path, Problem, Source
+from hook.core.policy.source import Path, PolicyInvalid, Problem, Source
 from hook.core.policy.trust_layout import LIVE
 from hook.core.reserve.annotations import FIELD, POD
-from hook.core.reserve.env import KEEP
-from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
+_RULES = ("spec", "rules")
 _KUBELET_ROOT = ("spec", "kubelet", "root")
+
+MOST_RULES = 1000
+"""Maximum number of rules of a policy: 100 are compiled in about 0.6 s, and a start may wait for that."""
 
 MOST_CONTRADICTIONS = 1000
 """How many contradictions between rules are listed."""
@@ -37,41 +39,31 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def check_shape(source: Source) -> list[Problem]:
-    """Violations of the JSON Schema."""
-    if _shapes().document(source.data):
-        return []
-    from jsonschema import Draft202012Validator  # slow to import, and to validate
+class Shape:
+    """The violations of the JSON Schema. `problems`: as text for the author of the policy."""
 
-    errors = Draft202012Validator(schema()).iter_errors(_without_valid_rules(source.data))
-    problems = {problem for error in errors for problem in _explain(source, error)}
-    return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.message))
+    def __init__(self, source: Source) -> None:
+        """Raises PolicyInvalid for more than MOST_RULES: checking more takes too long."""
+        from jsonschema import Draft202012Validator  # slow to import
 
+        rules = source.rules()
+        if isinstance(rules, list) and len(rules) > MOST_RULES:
+            given = f"rules: {len(rules)} given; a policy has at most {MOST_RULES}"
+            raise PolicyInvalid(source.path, [source.problem(_RULES, given, key=True)])
+        errors = list(Draft202012Validator(schema()).iter_errors(source.data))
+        self._wrong = {tuple(error.absolute_path)[:end] for error in errors for end in range(len(error.path) + 1)}
+        problems = {problem for error in errors for problem in _explain(source, error)}
+        self.problems = sorted(problems, key=lambda problem: (problem.line, problem.column, problem.message))
 
-def _without_valid_rules(data: Any) -> Any:
-    """The document with a short rule in place of each valid one: the same errors, in less time."""
-    spec = data.get("spec") if isinstance(data, dict) else None
-    if not isinstance(spec, dict) or not isinstance(spec.get("rules"), list):
-        return data
-    rules: list[Any] = spec["rules"]
-    is_valid = _shapes().definition("rule")
-    return {**data, "spec": {**spec, "rules": [{"name": "valid"} if is_valid(rule) else rule for rule in rules]}}
+    def well_formed(self, items: object, path: Path) -> Iterator[tuple[int, Any]]:
+        """The items of the list at a path without a violation, with their numbers.
 
-
-def well_formed(items: object, kind: str) -> Iterator[tuple[int, Any]]:
-    """The items of a list that are valid by a definition of the schema, with their numbers.
-
-    The checks after the schema look at these only, so that a schema error in one item does not hide problems in others.
-    """
-    is_valid = _shapes().definition(kind)
-    for number, item in enumerate(items if isinstance(items, list) else []):
-        if is_valid(item):
-            yield number, item
-
-
-@cache
-def _shapes() -> Shapes:
-    return Shapes(schema())
+        The checks after the schema look at these only, so that a violation in one item does not hide problems in
+        others.
+        """
+        for number, item in enumerate(items if isinstance(items, list) else []):
+            if (*path, number) not in self._wrong:
+                yield number, item
 
 
 def _explain(source: Source, error: ValidationError) -> list[Problem]:
@@ -106,8 +98,6 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
         given = (scalar and source.written(path)) or _yaml(value)
         hint = f'; quote it: "{given}"' if argument == "string" and scalar else ""
         return [source.problem(path, f"{what}: {given} is not {wanted}{hint}")]
-    if error.validator == "maxItems":
-        return [source.problem(path, f"{what}: {len(value)} given; a policy has at most {argument}", key=True)]
     if error.validator == "minItems":
         return [source.problem(path, f"{what}: the list is empty; leave it out to match everything")]
     hint = f"; it takes {expected}" if expected else ""
@@ -133,11 +123,11 @@ def _unknown_key(source: Source, path: list[str | int], key: str, allowed: list[
     return source.problem([*path, key], f"unknown field {key!r}{hint}", key=True)
 
 
-def check_meaning(source: Source) -> list[Problem]:
+def check_meaning(source: Source, shape: Shape) -> list[Problem]:
     """Checks that a schema cannot express: paths, names, selectors. Items that violate the schema are left out."""
     found: list[Problem] = []
     names: dict[str, int] = {}
-    valid = dict(well_formed(source.rules(), "rule"))
+    valid = dict(shape.well_formed(source.rules(), _RULES))
     root: Any = source.data
     for step in _KUBELET_ROOT:
         root = root.get(step) if isinstance(root, dict) else None
@@ -156,9 +146,9 @@ def check_meaning(source: Source) -> list[Problem]:
             fields = "trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
             message = f"rule {name} reserves nothing: give it {fields}"
             found.append(source.problem(at, message))
-        for position, env in well_formed(rule.get("env"), "env"):
+        for position, env in shape.well_formed(rule.get("env"), [*at, "env"]):
             found += _check_env(source, [*at, "env", position], env)
-        for position, mount in well_formed(rule.get("mounts"), "mount"):
+        for position, mount in shape.well_formed(rule.get("mounts"), [*at, "mounts"]):
             found += _check_mount(source, [*at, "mounts", position], mount)
         if number in valid:
             found += _check_exclusive(source, [*at, "deviceAllocations", "exclusive"], rule)
@@ -335,7 +325,7 @@ def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
             "this entry does nothing (reassert node install --adapter nri)",
             severity="warning",
         )
-        for position, entry in enumerate(rule.plain.get(FIELD, []))
+        for position, entry in enumerate(rule.raw_lists.get(FIELD, []))
         if entry.get("of") == POD
     ]
 

@@ -16,12 +16,10 @@ from hook.core.base.errors import ReassertError, describe
 from hook.core.base.jsontext import encode
 from hook.core.base.system import make_directory, replace_file, timestamp, trusted
 from hook.core.plan import SHARED_PROCESSES
+from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, VALUE, Env, Mount
 from hook.core.policy.model import AUDIT, ENFORCE, Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem, Source, parse
 from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, file_key, store_path
-from hook.core.reserve import devices
-from hook.core.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, VALUE, Env
-from hook.core.reserve.mounts import Mount
 
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict", SHARED_PROCESSES)
 """Fields of a rule that a start reads in another form than the policy file's."""
@@ -72,7 +70,7 @@ def rule_to_line(rule: Rule) -> list[object]:
         [[e.name, e.source, e.text, e.keep, e.trusted] for e in rule.env],
         [[m.source, m.destination, m.options, m.allow_below, m.skip_missing, m.volumes_above] for m in rule.mounts],
         rule.deny,
-        rule.plain,
+        rule.raw_lists,
         rule.allocations,
         rule.tried,
     ]
@@ -80,17 +78,13 @@ def rule_to_line(rule: Rule) -> list[object]:
 
 def compile_bytes(path: str, content: bytes) -> Compiled:
     """Check and compile a policy file. Raises PolicyInvalid with all problems."""
-    from hook.core.policy.check import (  # jsonschema: slow to import
-        check_meaning,
-        check_rules,
-        check_shape,
-        well_formed,
-    )
+    from hook.core.policy.check import Shape, check_meaning, check_rules  # jsonschema: slow to import
 
     source = parse(path, content)
     default = source.mode()
-    rules = {number: _rule(rule, default) for number, rule in well_formed(source.rules(), "rule")}
-    problems = [*check_shape(source), *check_meaning(source), *check_rules(source, rules)]
+    shape = Shape(source)
+    rules = {number: _rule(rule, default) for number, rule in shape.well_formed(source.rules(), ("spec", "rules"))}
+    problems = [*shape.problems, *check_meaning(source, shape), *check_rules(source, rules)]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):
         raise PolicyInvalid(path, problems)
@@ -263,8 +257,8 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
     if rule.get(SHARED_PROCESSES) == "Refuse":
         plain[SHARED_PROCESSES] = "Refuse"
     parts = rule.get("deviceAllocations") or {}
-    if parts.get(devices.EXCLUSIVE):
-        plain[devices.EXCLUSIVE] = list(parts[devices.EXCLUSIVE])
+    if parts.get(EXCLUSIVE):
+        plain[EXCLUSIVE] = list(parts[EXCLUSIVE])
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
     tried = rule.get("mode", default) == AUDIT

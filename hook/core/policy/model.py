@@ -6,8 +6,7 @@ namespace can match, so a thousand rules cost little more than one.
 
 from hook.core.base.compare import glob_match
 from hook.core.base.jsontext import parse
-from hook.core.reserve.env import ALLOCATED, Env
-from hook.core.reserve.mounts import Mount
+from hook.core.policy.entries import ALLOCATED, Env, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Rule:
     """A rule of the policy: its conditions and what it reserves.
 
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
-    `deny`: `onConflict: Deny`. `plain`: by field of the policy file, what needs no compiled form.
+    `deny`: `onConflict: Deny`. `raw_lists`: by field of the policy file, what needs no compiled form.
     `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
     `uses_allocations`: whether the rule needs kubelet's device checkpoint.
     """
@@ -48,7 +47,7 @@ class Rule:
         env: "list[Env]",
         mounts: "list[Mount]",
         deny: bool,
-        plain: "dict[str, Any]",
+        raw_lists: "dict[str, Any]",
         allocations: "list[str]",
         tried: bool,
     ) -> None:
@@ -58,10 +57,10 @@ class Rule:
         self.env = env
         self.mounts = mounts
         self.deny = deny
-        self.plain = plain
+        self.raw_lists = raw_lists
         self.allocations = allocations
         self.tried = tried
-        listed = allocations or plain.get("annotations") or plain.get("exclusive")
+        listed = allocations or raw_lists.get("annotations") or raw_lists.get("exclusive")
         self.uses_allocations = bool(listed) or ALLOCATED in [entry.source for entry in env]
 
 

@@ -1,7 +1,4 @@
-"""Parse a policy file, YAML 1.2 or JSON, into data with line and column of every value.
-
-libyaml reads what it reads like YAML 1.2 (hook.core.policy.quick), which is most files; ruamel.yaml reads all others.
-"""
+"""Parse a policy file, YAML 1.2 or JSON, into data with line and column of every value."""
 
 from __future__ import annotations
 
@@ -106,15 +103,7 @@ def parse(path: str, content: bytes) -> Source:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
         raise PolicyInvalid(path, [Problem(line, column, "not UTF-8: save the file as UTF-8")]) from None
-    try:
-        from hook.core.policy import quick
-
-        data = quick.data(_tabs_of_json(text), _NODES)
-    except ImportError:  # PyYAML without libyaml
-        data = None
-    if data is None:
-        data = _loaded(path, text)
-    return Source(path, hashlib.sha256(content).hexdigest(), data, text)
+    return Source(path, hashlib.sha256(content).hexdigest(), _loaded(path, text), text)
 
 
 def _loaded(path: str, text: str) -> Any:

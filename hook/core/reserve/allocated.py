@@ -2,15 +2,16 @@
 
 from hook.core.base.compare import clean, is_below
 from hook.core.container.allocation import Allocation
-from hook.core.reserve.env import ALLOCATED, FILE, KIND, Env, Reserved
-from hook.core.reserve.mounts import BUILT_BY_THE_RUNTIME, Mount
+from hook.core.policy.entries import ALLOCATED, BUILT_BY_THE_RUNTIME, FILE, Env, Mount
+from hook.core.reserve import Reserved, SetEnv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.plan import Container, Facts
+    from hook.core.facts import Container, Facts
     from hook.core.policy.model import Rule
     from hook.core.reserve import Outcome
-    from hook.core.reserve.mounts import OciMount
+
+    OciMount = dict[str, object]
 
 VOLUMES_ABOVE = "volumesAbove"
 """The part of `deviceAllocations` that allows a mount of the container above a device plugin's mount."""
@@ -32,7 +33,7 @@ def env_value(
         if path in facts.files:
             return (facts.files[path],)
         reason = facts.unreadable.get(path, f"{path} was not read")
-        outcome.cannot_tell(rule, KIND, f"cannot tell the value of env {name}: {reason}")
+        outcome.cannot_tell(rule, SetEnv.kind, f"cannot tell the value of env {name}: {reason}")
         return ()
     if facts.allocation_problem:
         return ()  # plan() adds this error once for the whole rule
@@ -54,7 +55,7 @@ def env_value(
     value = _allocated_value(name, set_by, container)
     if value is None:
         names = " and ".join(str(allocation) for allocation in set_by)
-        outcome.deny(rule, KIND, f"{names} set env {name} differently, and the container has neither value")
+        outcome.deny(rule, SetEnv.kind, f"{names} set env {name} differently, and the container has neither value")
         return ()
     origins[name] = "; ".join(str(allocation) for allocation in set_by) or "CDI"
     return (value,)
@@ -77,7 +78,7 @@ def _claimed_value(name: str, allocated: bool, container: "Container") -> "tuple
 
 def _values(name: str, container: "Container") -> "list[str | None]":
     """The container's values of a name, in order; None for an entry without `=`."""
-    return [value for _, _, value in Reserved({name: None}, []).search(container.env)[1]]
+    return [value for _, _, value in Reserved({name: None}, []).search(container.start.env)[1]]
 
 
 def _allocated_value(name: str, set_by: "list[Allocation]", container: "Container") -> "str | None":

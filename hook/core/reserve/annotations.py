@@ -9,11 +9,11 @@ from hook.core.reserve import SHOWN, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from hook.core.plan import Container
+    from hook.core.container.start import Start
+    from hook.core.facts import Container
     from hook.core.policy.model import Rule
-    from hook.core.reserve.target import Editable
 
 KIND = "annotation"
 FIELD = "annotations"
@@ -87,10 +87,10 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     An annotation of the pod cannot be removed: it refuses the container, also with `onConflict: Override`, since other
     NRI plugins act on it.
     """
-    patterns = [(rule, str(e["name"]), str(e.get("of", BOTH))) for rule in rules for e in rule.plain.get(FIELD, [])]
+    patterns = [(rule, str(e["name"]), str(e.get("of", BOTH))) for rule in rules for e in rule.raw_lists.get(FIELD, [])]
     if not patterns:
         return
-    for rule, key in _matching([p for p in patterns if p[2] != CONTAINER], container.pod_annotations, {}):
+    for rule, key in _matching([p for p in patterns if p[2] != CONTAINER], container.start.pod_annotations or {}, {}):
         if len(outcome.denials) > SHOWN:
             break
         message = f"annotation {named(key)} of the pod must be absent and was set, and cannot be removed"
@@ -98,8 +98,8 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     if container.facts.allocation_problem:
         return
     allocated = {key: value for a in container.facts.allocations for key, value in a.annotations.items()}
-    for rule, key in _matching([p for p in patterns if p[2] != POD], container.annotations, allocated):
-        edit = DropAnnotation(rule.name, key, container.annotations[key])
+    for rule, key in _matching([p for p in patterns if p[2] != POD], container.start.annotations, allocated):
+        edit = DropAnnotation(rule.name, key, container.start.annotations[key])
         if not outcome.count(KIND, rule.name):
             return
         outcome.edits.append(edit)
@@ -133,7 +133,7 @@ def want_unsteered(
 
 
 def _matching(
-    patterns: "list[tuple[Rule, str, str]]", annotations: "dict[str, str]", allowed: "dict[str, str]"
+    patterns: "list[tuple[Rule, str, str]]", annotations: "Mapping[str, str]", allowed: "dict[str, str]"
 ) -> "Iterator[tuple[Rule, str]]":
     """Each key that a pattern matches, with the first such pattern's rule; not the annotations that are allowed."""
     starts = tuple(literal_start(pattern) for _, pattern, _ in patterns)
@@ -146,7 +146,7 @@ def _matching(
                 break
 
 
-def apply(outcome: Outcome, target: "Editable") -> None:
+def apply(outcome: Outcome, target: "Start") -> None:
     """Remove these annotations from `target`."""
     gone = {edit.name for edit in outcome.edits if edit.kind == KIND}
     if gone:

@@ -1,21 +1,20 @@
-"""A closed world of devices: those that `exclusive` names and no allocation of the container accounts for go away.
+"""Which devices of the node a container may have, and what cgroup rules let it use. Pure.
 
-Loaded only for a container that such a rule applies to; builtins only.
+Loaded only for a container that a rule with `exclusive` applies to; builtins only.
 """
 
 from hook.core.base.compare import clean, glob_match
 from hook.core.base.errors import named
 from hook.core.container.nodes import number_in, words
-from hook.core.reserve import SHOWN, Edit, Outcome
-from hook.core.reserve.devices import EXCLUSIVE, KIND
+from hook.core.policy.entries import EXCLUSIVE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.core.container.nodes import Inode, Number
+    from hook.core.container.start import Start
+    from hook.core.facts import Container
     from hook.core.facts.exclusive import Devices
-    from hook.core.plan import Container
     from hook.core.policy.model import Rule
-    from hook.core.reserve.target import Editable
 
     Json = dict[str, object]
 
@@ -26,9 +25,6 @@ EVERY_CONTAINERS = frozenset(
 
 PTYS = range(136, 144)
 """Major numbers of pseudo-terminals (Linux, Documentation/admin-guide/devices.txt)."""
-
-RULES = "linux.resources.devices"
-"""Name of the edit of cgroup rules."""
 
 
 class Closed:
@@ -47,7 +43,7 @@ class Closed:
         self.patterns: list[tuple[Rule, str]] = []
         self._placed: dict[tuple[str, str], Rule] = {}
         for rule in sorted(rules, key=lambda rule: not rule.deny):  # of two that name a device, one that refuses counts
-            for pattern in rule.plain.get(EXCLUSIVE, []):
+            for pattern in rule.raw_lists.get(EXCLUSIVE, []):
                 if pattern.startswith("/"):
                     self.patterns.append((rule, pattern))
                 for number, path in facts.nodes[pattern].items():
@@ -57,7 +53,7 @@ class Closed:
                     self._placed.setdefault(pair, rule)
         refused: dict[Number, tuple[Rule, str]] = {}
         kept = set(facts.allocated)
-        for device in container.devices:
+        for device in container.start.devices:
             node, path = number_in(device), clean(str(device.get("path", "")))
             against = self.rule_for(node, path) if node else None
             if node and against:
@@ -125,6 +121,11 @@ class Closed:
         said = _Said(rules)
         return [number for number in sorted(self.nodes) if said.opens(number)]
 
+    def giving(self, rules: "list[Json]", usable: "list[Number]") -> "list[Json]":
+        """The rules that give access to any of these devices."""
+        against = {scope for number in usable for scope in _scopes(number)}
+        return [rule for rule in rules if rule.get("allow") and (_is_everything(rule) or _scope(rule) in against)]
+
     def narrowed(self, rules: "list[Json]") -> "list[Json]":
         """The rules without that access.
 
@@ -155,85 +156,11 @@ class Closed:
         before = [rule for at, rule in enumerate(rules[:last]) if at not in gone]
         return before + given + rules[last + 1 :]
 
-    def apply(self, target: "Editable") -> None:
+    def apply(self, target: "Start") -> None:
         """Take everything out of `target` that must not be there."""
         target.devices = [device for device in target.devices if not self.device(device)]
         target.mounts = [mount for mount in target.mounts if not self.mount(mount)]
         target.device_rules = self.narrowed(target.device_rules)
-
-
-class Drop(Edit):
-    """A device, a mount or cgroup access that the container must not have.
-
-    `what`: the same as text. `before`: its OCI objects.
-    """
-
-    kind = KIND
-
-    def __init__(self, rule: str, name: str, what: str, before: "list[Json]") -> None:
-        super().__init__(rule, name)
-        self.what = what
-        self.before = before
-
-    def conflict(self) -> str:
-        """What the container asked for that this edit overrides."""
-        return f"not allocated: {self.what}"
-
-    def before_and_after(self) -> "tuple[object, object]":
-        """OCI objects, and None: they are removed, or in cgroup rules the access is."""
-        return self.before, None
-
-
-class DropMount(Drop):
-    """A mount of a device node, of a directory that holds one, or one that a CDI spec places."""
-
-
-def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
-    """Find the devices, mounts and cgroup rules that give more than was allocated. The mounts' edits come before."""
-    facts = container.facts.devices
-    if facts is None or not any(rule.plain.get(EXCLUSIVE) for rule in rules):
-        return
-    ours = [edit.mount for edit in outcome.mounts if edit.mount]
-    closed = Closed(rules, facts, container, ours)
-    outcome.closed = closed
-    for device in container.devices:
-        rule = closed.device(device)
-        if rule and not _add(outcome, rule, _of_device(rule, device)):
-            return
-    for mount in container.mounts:
-        found = closed.mount(mount)
-        if found and not _add(outcome, found[0], _of_mount(*found, mount)):
-            return
-    usable = closed.usable(container.device_rules)
-    if usable:
-        rule = min((closed.nodes[number][0] for number in usable), key=lambda rule: not rule.deny)
-        names = ", ".join(f"{closed.path(number)} ({words(number)})" for number in usable[:SHOWN])
-        against = {scope for number in usable for scope in _scopes(number)}
-        giving = [r for r in container.device_rules if r.get("allow") and (_is_everything(r) or _scope(r) in against)]
-        what = f"cgroup rules let the container use {names}"
-        _add(outcome, rule, Drop(rule.name, RULES, what, giving[:SHOWN]))
-
-
-def _add(outcome: Outcome, rule: "Rule", edit: Drop) -> bool:
-    if not outcome.count(KIND, rule.name):
-        return False
-    outcome.edits.append(edit)
-    if rule.deny:
-        outcome.deny(rule.name, KIND, edit.conflict())
-    return True
-
-
-def _of_device(rule: "Rule", device: "Json") -> Drop:
-    path, number = clean(str(device.get("path", ""))), number_in(device)
-    return Drop(
-        rule.name, path, f"device {named(path)} ({words(number) if number else '-'}) is in the container", [device]
-    )
-
-
-def _of_mount(rule: "Rule", shown: str, mount: "Json") -> DropMount:
-    path = clean(str(mount["destination"]))
-    what = f"mount {named(path)} from {named(str(mount.get('source')))} shows {shown}"
-    return DropMount(rule.name, path, what, [mount])
 
 
 def _is_bind(mount: "Json") -> bool:

@@ -2,131 +2,20 @@
 
 from hook.core.base.compare import cleaned, is_below, parents
 from hook.core.base.errors import named
-from hook.core.reserve import EDITS, SHOWN, Edit, Outcome
+from hook.core.reserve import EDITS, Outcome, PlaceMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.core.plan import Container
+    from hook.core.container.start import Start
+    from hook.core.facts import Container
+    from hook.core.policy.entries import Mount
     from hook.core.policy.model import Rule
-    from hook.core.reserve.target import Editable
 
     OciMount = dict[str, object]
-    from hook.core.reserve import Outcome
 
 KIND = "mount"
 PART = "mounts"
 """The part of `deviceAllocations` that reserves a device plugin's mounts."""
-
-
-class Mount:
-    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
-
-    `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
-    may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
-    `volumes_above`: the container may have a mount above the destination. `around`: the destination and the paths
-    above it. `below`: what paths below it begin with.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        destination: str,
-        options: "list[str]",
-        allow_below: "list[str]",
-        skip_missing: bool,
-        volumes_above: bool = False,
-    ) -> None:
-        self.source = source
-        self.destination = destination
-        self.options = options
-        self.allow_below = allow_below
-        self.skip_missing = skip_missing
-        self.volumes_above = volumes_above
-        self.around = {destination, *parents(destination)}
-        self.below = destination.rstrip("/") + "/"
-
-    def wanted(self) -> "tuple[str, frozenset[str]]":
-        """What the rule wants at the destination, to be compared with what other rules want."""
-        return self.source, frozenset(self.options)
-
-    def as_oci(self, is_directory: bool = False) -> "OciMount":
-        """The object for OCI's `mounts`.
-
-        A directory also gets `rro`: crun obeys `ro` only after it has made all devices and mount points, of which a
-        link in the image can lead some into the node's directory, but `rro` at once. crun 1.8.1 refuses it for a file.
-        """
-        options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
-        return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
-
-
-class PlaceMount(Edit):
-    """A reserved mount as the last one mounted at its path, or no mount at the path.
-
-    `mount`: the OCI object, None if nothing may be mounted. `companions`: cleaned destinations of mounts that may come
-    after it: the plan's other reserved mounts and the mounts that `allowBelow` allows. Every other mount at the path or
-    below it is removed. `before`: the mounts that are removed, and the mounts above it, which stay if `volumes_above`.
-    """
-
-    kind = KIND
-
-    def __init__(
-        self,
-        rule: str,
-        name: str,
-        mount: "OciMount | None",
-        companions: "frozenset[str]",
-        before: "list[OciMount]",
-        origin: str = "",
-        volumes_above: bool = False,
-    ) -> None:
-        super().__init__(rule, name, origin)
-        self.mount = mount
-        self.companions = companions
-        self.before = before
-        self.volumes_above = volumes_above
-
-    def source(self) -> str:
-        """The path on the node, "" if nothing may be mounted."""
-        return str(self.mount["source"]) if self.mount else ""
-
-    def options(self) -> "list[str]":
-        """The mount(8) options."""
-        options = self.mount.get("options") if self.mount else None
-        return [str(option) for option in options] if isinstance(options, list) else []
-
-    def can_be_written(self) -> bool:
-        """Whether a runtime that has made all mounts can make a file in this one.
-
-        runc obeys `ro` at once, crun only `rro`, which a rule's directory has too (`Mount.as_oci`).
-        """
-        options = self.options()
-        return self.mount is not None and ("ro" not in options or (self.origin != "" and "rro" not in options))
-
-    def displaces(self, path: str) -> bool:
-        """Whether a mount at a cleaned path has to be removed."""
-        return path == self.name or (is_below(path, self.name) and path not in self.companions)
-
-    def in_place(self, paths: "list[str]", there: "list[OciMount]", displaced: "list[int]") -> bool:
-        """Whether config.json needs no edit for this mount.
-
-        `there`: the container's mounts. `paths`: their cleaned destinations. `displaced`: indexes of those to remove.
-        Only companions may come after the mount: another path could lead, by a link of the image, to a place above it.
-        """
-        if self.mount is None or len(displaced) != 1 or there[displaced[0]] != self.mount:
-            return not displaced and self.mount is None
-        return all(path in self.companions and not is_below(self.name, path) for path in paths[displaced[0] + 1 :])
-
-    def conflict(self) -> str:
-        """What the container asked for that this edit overrides, or ""."""
-        if not self.before:
-            return ""
-        others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
-        return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
-
-    def before_and_after(self) -> "tuple[object, object]":
-        """Destinations and sources of the mounts before; source and options of the reserved mount."""
-        before = [{"destination": m["destination"], "source": m.get("source")} for m in self.before]
-        return before, {"source": self.source(), "options": self.options()} if self.mount else None
 
 
 def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
@@ -161,7 +50,7 @@ def _compare(
             other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
-    there = container.mounts  # of NRI only the destinations are decoded, until one is looked at
+    there = container.start.mounts  # of NRI only the destinations are decoded, until one is looked at
     paths = cleaned(getattr(there, "destinations", None) or [str(mount["destination"]) for mount in there])
     placed: dict[str, OciMount | None] = {}
     for path, (_, mount, origin) in wanted.items():
@@ -175,7 +64,7 @@ def _compare(
     if True in [bool(mount.allow_below) for mount in rules_mounts]:
         companions = companions.union(path for path in paths if is_let_through(path, rules_mounts))
     near = _near(rules_mounts, paths)
-    devices = cleaned([str(device.get("path", "")) for device in container.devices]) if container.devices else []
+    devices = cleaned([str(device.get("path", "")) for device in container.start.devices])
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)) if len(wanted) > 1 else wanted:
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
@@ -208,7 +97,7 @@ def _near(mounts: "list[Mount]", paths: "list[str]") -> "list[tuple[int, str]]":
     return [(at, path) for at, path in enumerate(paths) if path in around or path.startswith(below)]
 
 
-def apply(outcome: Outcome, target: "Editable") -> None:
+def apply(outcome: Outcome, target: "Start") -> None:
     """Correct the mounts of `target`: remove those that have to go, and put reserved mounts last.
 
     Each reserved mount comes before its companions below it.
@@ -229,11 +118,6 @@ def apply(outcome: Outcome, target: "Editable") -> None:
     for edit in outcome.mounts:
         stay += [*([edit.mount] if edit.mount else []), *on_top[edit.name]]
     target.mounts = stay
-
-
-BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
-"""Trees in which nothing may be reserved: the runtime creates them, in part after all mounts, and a mount in them could
-give the container control of the node (CVE-2019-16884, runc)."""
 
 
 _NOTHING_MADE = ("proc", "sysfs", "devpts")

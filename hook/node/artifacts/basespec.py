@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hook.core.base.errors import ReassertError
-from hook.core.facts.valuefile import first_line
+from hook.core.facts.files import first_line
+from hook.core.policy.entries import FILE, Env
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import FILE, Env
 from hook.node.artifacts.hookentry import oci_hook
 from hook.node.errors import NodeError
 

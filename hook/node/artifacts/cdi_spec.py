@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hook.core.base.errors import ReassertError
+from hook.core.policy.entries import VALUE
 from hook.core.policy.model import AUDIT, Policy, Rule
-from hook.core.reserve.env import VALUE
 from hook.node.artifacts.hookentry import oci_hook
 
 KIND = "reassert.internal/rule"

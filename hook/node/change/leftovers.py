@@ -16,7 +16,7 @@ from hook.node.change.record import Record
 _STATE = {
     "last-verify.json": "the last result of node verify",
     "events-position.json": "the position of --metrics",
-    "unchanged-starts": "starts that no agent has counted yet",
+    "unchanged-starts": "starts that an earlier version has counted",
 }
 """Other files in the directory of compiled policies (hook.ops.metrics)."""
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from hook.core.container.nodes import words
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.rights import DAC_OVERRIDE, ENTER
-from hook.core.linux.running import Taken
 from hook.core.linux.walk import open_walked
-from hook.core.linux.workers import apart
 from hook.core.reserve.exclusive import Closed
 from hook.node.errors import NodeError
+from hook.node.rights import DAC_OVERRIDE, ENTER
+from hook.node.running import Taken
+from hook.node.workers import apart
 
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -9,9 +9,9 @@ from itertools import product
 from pathlib import Path
 
 from hook.core.container.identity import CONTAINER, Identity
+from hook.core.policy.entries import Mount
 from hook.core.policy.model import Condition, Match, Policy, Rule, evaluate, select
-from hook.core.policy.words import actual, wanted
-from hook.core.reserve.mounts import Mount
+from hook.node.words import actual, wanted
 
 PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
 """The two values that a reserved name gets, in kubelet's order: the device plugin's, then the pod's."""

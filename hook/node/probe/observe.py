@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hook.core.base.compare import is_below
-from hook.core.linux import workers
 from hook.core.linux.walk import open_walked
-from hook.core.reserve.mounts import Mount
+from hook.core.policy.entries import Mount
+from hook.node import workers
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Gone
 
@@ -49,7 +49,7 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
     """Returns the mounts at and below reserved paths in the mount namespace of a process.
 
     Other mounts come first. Mounts that are as reserved come last, in the policy's form. A process without rights reads
-    them (hook.core.linux.workers). Raises Gone, NodeError, OSError.
+    them (hook.node.workers). Raises Gone, NodeError, OSError.
     """
 
     def take() -> tuple[int, int] | None:

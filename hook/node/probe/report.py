@@ -165,7 +165,7 @@ class Report:
         parts = [printable(part) for part in parts]
         if self.nothing:
             return "\n".join([*parts, printable(f"result     nothing to verify: {self.nothing}")])
-        from hook.core.base.terminal import table  # imports importlib.metadata
+        from hook.node.terminal import table  # imports importlib.metadata
 
         rows = []
         for finding in self.findings:

@@ -19,8 +19,8 @@ from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import make_directory, read_fd
 from hook.core.container.identity import Identity
-from hook.core.linux import workers
 from hook.entry.protocol import COLD_PROBE
+from hook.node import workers
 from hook.node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def processes() -> set[int]:
 def environs(pids: set[int]) -> dict[int, list[str]]:
     """Returns the environment of each process that runs. Bytes that are not UTF-8 become surrogates.
 
-    A process without rights reads it (hook.core.linux.workers).
+    A process without rights reads it (hook.node.workers).
     """
     found: dict[int, list[str]] = {}
     for some in batched(sorted(pids), _AT_ONCE):

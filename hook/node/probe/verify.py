@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import timestamp
-from hook.core.decide import gather
+from hook.core.container.start import Start
+from hook.core.facts import Container, Facts
+from hook.core.facts.gather import gather
 from hook.core.linux.idmap import remountable
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.plan import Plan, plan
 from hook.core.policy.model import AUDIT, Match, Policy, excluded
-from hook.core.reserve import Edit
-from hook.core.reserve.env import SetEnv
+from hook.core.reserve import Edit, PlaceMount, SetEnv
 from hook.core.reserve.exclusive import Closed
-from hook.core.reserve.mounts import PlaceMount
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
@@ -272,9 +272,8 @@ class Attempt:
             reserved = [mount for match in self.matches for mount in match.rule.mounts]
             rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
             mounts_there = observe.mounts(running.pid, reserved)
-            there = Container(self.starter.identity, running.environ(), mounts_there, self.facts, device_rules=rules)
-            there.shared_processes = ""  # no test container shares them
-            seen.decided = plan(self.policy, there, self.matches)
+            there = Start(running.environ(), mounts_there, device_rules=rules, shared_processes="")
+            seen.decided = plan(self.policy, Container(self.starter.identity, there, self.facts), self.matches)
         if (env or mounts) and seen.executed is None:
             try:
                 seen.executed = _in_exec(running, seen.decided)

@@ -12,10 +12,11 @@ from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.errors import ReassertError, describe
 from hook.core.container.identity import Identity
 from hook.core.container.injections import Specs
-from hook.core.plan import Container, Facts
+from hook.core.container.start import Start
+from hook.core.facts import Container, Facts
+from hook.core.policy.entries import EXCLUSIVE
 from hook.core.policy.model import Rule
 from hook.core.reserve.annotations import BOTH, CONTAINER, FIELD, POD
-from hook.core.reserve.devices import EXCLUSIVE
 from hook.core.reserve.exclusive import Closed
 from hook.node.engines.base import NRI, Handler
 from hook.node.probe import devices
@@ -47,7 +48,7 @@ def closed_world(rules: list[Rule], facts: Facts, who: Identity) -> Closed | Non
     """The devices that a container without an allocation must not have; None without a rule about that."""
     if facts.devices is None:
         return None
-    return Closed(rules, facts.devices, Container(who, [], [], facts), [])
+    return Closed(rules, facts.devices, Container(who, Start([], []), facts), [])
 
 
 def ways(rules: list[Rule], closed: Closed | None) -> list[Way]:
@@ -68,7 +69,7 @@ def _to_devices(rules: list[Rule], closed: Closed) -> list[Way]:
             Way("privileged", extra=Extra(privileged=True)),
         ]
     else:
-        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.plain.get(EXCLUSIVE, [])))
+        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.raw_lists.get(EXCLUSIVE, [])))
         found = [Way(name, why=f"this node has no device of {patterns}", absent=True) for name in names]
     device = _cdi_device(rules, closed)
     if device:
@@ -80,7 +81,7 @@ def _to_devices(rules: list[Rule], closed: Closed) -> list[Way]:
 
 def _cdi_device(rules: list[Rule], closed: Closed) -> str:
     """A CDI device that places a closed device or, of a kind that is closed, anything."""
-    kinds = [pattern for rule in rules for pattern in rule.plain.get(EXCLUSIVE, []) if not pattern.startswith("/")]
+    kinds = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, []) if not pattern.startswith("/")]
     for name, placed in sorted(Specs(["*"]).devices.items()):
         if placed.nodes.keys() & closed.nodes.keys():
             return name
@@ -92,7 +93,7 @@ def _cdi_device(rules: list[Rule], closed: Closed) -> str:
 def _by_annotation(rules: list[Rule]) -> list[Way]:
     asked: dict[str, dict[str, str]] = {CONTAINER: {}, POD: {}}
     for rule in rules:
-        for entry in rule.plain.get(FIELD, []):
+        for entry in rule.raw_lists.get(FIELD, []):
             name, of = str(entry["name"]), str(entry.get("of", BOTH))
             key = name.replace("*", "reassert-verify").replace("?", "x") if is_pattern(name) else name
             for each in (CONTAINER, POD) if of == BOTH else (of,):

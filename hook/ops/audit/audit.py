@@ -12,9 +12,9 @@ from hook.core.base.system import read_file
 from hook.core.container import cdi
 from hook.core.container.identity import Identity
 from hook.core.decide import Case
-from hook.core.linux import workers
+from hook.node import workers
 from hook.ops.audit.inventory import Running
-from hook.ops.audit.judge import STALE, Actual, Difference, Judge
+from hook.ops.audit.judge import STALE, Difference, Judge, actual
 from hook.ops.audit.process import Gone, Process
 from hook.ops.audit.why import Round
 
@@ -81,7 +81,7 @@ class Auditor:
             process.check()
             raise
         case = Case("audit", container.id, lambda: self.round.policy, self.read)
-        decided = case.decide(who, Actual(spec, process.environ()))
+        decided = case.decide(who, actual(spec, process.environ()))
         if decided.excluded:
             because, line = self.round.exemption(who)
             return _found(container, EXEMPT, because=because or decided.excluded, line=line)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from hook.core.base.errors import ReassertError, Usage
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
+from hook.node.terminal import table
 from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, Finding, audit
 from hook.ops.audit.inventory import chosen, running
 from hook.ops.audit.why import look

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable
 
 from hook.core.base.errors import ReassertError
+from hook.core.container.start import Start
 from hook.core.linux.mountns import own_directories
 from hook.core.plan import Plan
-from hook.core.reserve.env import SetEnv
+from hook.core.reserve import SetEnv
 from hook.entry.write_spec import Decision
 from hook.ops.audit.inventory import Running, running
-from hook.ops.audit.judge import STALE, Actual, Difference, Judge
+from hook.ops.audit.judge import STALE, Difference, Judge, actual
 from hook.ops.audit.process import Process
 
 SECONDS = 5.0
@@ -29,7 +30,7 @@ class _NoReasons:
         return ""
 
 
-def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> set[tuple[str, str]] | None:
+def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> set[tuple[str, str]] | None:
     """Kind and name of each difference of a running container; None if this process cannot look at it.
 
     That is so in a pod without the node's /proc and /run. `decide`: the plan for what the container really has.
@@ -55,7 +56,7 @@ def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> set[tup
     return {("mount" if different.kind == STALE else different.kind, different.name) for different in found[0]}
 
 
-def _wrong(container: Running, decide: Callable[[Actual], Plan]) -> list[Difference]:
+def _wrong(container: Running, decide: Callable[[Start], Plan]) -> list[Difference]:
     """By its process and its mounts; where this process may not look at these, by its config.json.
 
     The service's unit allows no look (packaging/systemd). config.json has what the wrapper corrected.
@@ -66,9 +67,9 @@ def _wrong(container: Running, decide: Callable[[Actual], Plan]) -> list[Differe
             raise ReassertError("this process sees another /proc than the runtime")
         try:
             own_directories()
-            decided = decide(Actual(spec, process.environ()))
+            decided = decide(actual(spec, process.environ()))
             return Judge(_NoReasons()).differences(container, spec, decided, process)
         except OSError:
-            decided = decide(Actual(spec, list(spec.env)))
+            decided = decide(actual(spec, list(spec.env)))
             edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]
             return [Difference(edit.rule, edit.kind, edit.name, "", "") for edit in edits]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hook.core.base.errors import Undecided, named
 from hook.core.container.spec import Spec
-from hook.core.linux import running as real
-from hook.core.linux.walk import NotSo
+from hook.core.container.start import Start
+from hook.core.linux.walk import MountMismatch
 from hook.core.plan import Plan
-from hook.core.reserve import Edit, Reason
+from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import KIND as DEVICE
-from hook.core.reserve.env import SetEnv
-from hook.core.reserve.mounts import PlaceMount
 from hook.entry import write_spec as decision
+from hook.node import running as real
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
 
@@ -44,17 +44,11 @@ class Knowledge(Protocol):
         """Why a container differs."""
 
 
-class Actual:
-    """What a running container has, for plan(): env of its process, the rest of its config.json."""
-
-    def __init__(self, spec: Spec, env: list[str]) -> None:
-        self.env = env
-        self.mounts = spec.mounts
-        self.annotations = spec.annotations
-        self.devices = spec.devices
-        self.device_rules = spec.device_rules
-        self.shared_processes = spec.shared_processes
-        self.pod_annotations: dict[str, str] = {}
+def actual(spec: Spec, env: list[str]) -> Start:
+    """What a running container has: the env of its process, and all else of its config.json."""
+    start = copy(spec)
+    start.env = env
+    return start
 
 
 @dataclass
@@ -93,7 +87,9 @@ class Judge:
         found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
         return found
 
-    def _mount(self, edit: PlaceMount, problem: NotSo, container: Running, spec: Spec, decided: Plan) -> Difference:
+    def _mount(
+        self, edit: PlaceMount, problem: MountMismatch, container: Running, spec: Spec, decided: Plan
+    ) -> Difference:
         created = _created(spec)
         there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
         if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):

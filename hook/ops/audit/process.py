@@ -10,7 +10,7 @@ from typing import Self
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import read_fd
-from hook.core.linux.running import Taken
+from hook.node.running import Taken
 
 ENVIRON_LIMIT = 8 << 20
 """Bytes of env that are read. Linux starts no process with more than 6 MiB (execve(2)), but a process can move the

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from hook.core.base.errors import ReassertError
-from hook.core.linux.running import Node
-from hook.core.linux.walk import Row, mount_table
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.policy.model import Policy
+from hook.node.running import Node
 from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.judge import has_mount
 from hook.ops.audit.process import Gone, Process

@@ -13,16 +13,18 @@ from xml.etree import ElementTree
 from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import read_file
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.core.container.allocation import Allocation
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
+from hook.core.container.start import Start
 from hook.core.decide import Case
-from hook.core.plan import Container, Facts, Plan
+from hook.core.facts import Container, Facts
+from hook.core.plan import Plan
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import ENFORCE, Match, Policy
-from hook.ops.cases.pods import Given, Pod, Start, documents
+from hook.node.terminal import table
+from hook.ops.cases.pods import Given, Pod, documents
 from hook.ops.policy.command import FILE
 
 KIND = "PolicyTest"
@@ -116,7 +118,7 @@ class Tested(Case):
         self._node = node
         self._where = where
 
-    def contain(self, policy: Policy, who: Identity, target: Any, matches: list[Match]) -> Container:
+    def contain(self, policy: Policy, who: Identity, start: Start, matches: list[Match]) -> Container:
         """See Case. hostPaths exist, but for those that the case calls missing; files have what the case gives them."""
         facts = Facts()
         facts.allocations = [_allocation(a, self._where) for a in _list(self._node.get("allocations"), self._where)]
@@ -127,11 +129,7 @@ class Tested(Case):
             for env in match.rule.env if match.applies else []:
                 if env.source == "file" and env.text not in facts.files:
                     facts.unreadable[str(env.text)] = f"the case does not say what {env.text} has (node.files)"
-        of_spec = target.env, target.mounts, facts, target.annotations, target.devices, target.device_rules
-        container = Container(who, *of_spec)
-        container.pod_annotations = getattr(target, "pod_annotations", {})
-        container.shared_processes = target.shared_processes
-        return container
+        return Container(who, start, facts)
 
 
 def _run(path: Path, case: dict[str, Any], where: str, policy: Policy) -> Iterator[Result]:
@@ -163,7 +161,7 @@ def _run(path: Path, case: dict[str, Any], where: str, policy: Policy) -> Iterat
 
 def _containers(
     path: Path, case: dict[str, Any], where: str, node: dict[str, Any]
-) -> Iterator[tuple[str, Identity, Any]]:
+) -> Iterator[tuple[str, Identity, Start]]:
     if "config" in case:
         config = str(path.parent / str(case["config"]))
         spec = Spec(read_file(config, LIMIT), config)
@@ -189,8 +187,7 @@ def _containers(
     if not found:
         raise CaseProblem(f"{where}: the pod has no container {wanted}")
     for kind, container in found:
-        start = pod.start(kind, container, given, sees_labels=adapter == "nri")
-        yield str(container.get("name")), start.identity, start
+        yield str(container.get("name")), *pod.start(kind, container, given, sees_labels=adapter == "nri")
 
 
 def _of_refusal(wanted: object, refusal: str) -> list[str]:
@@ -202,7 +199,7 @@ def _of_refusal(wanted: object, refusal: str) -> list[str]:
     return [] if not isinstance(wanted, str) or wanted in refusal else [f"refused with another text: {refusal}"]
 
 
-def _failures(expected: dict[str, Any], decided: Plan | None, target: Start | Spec) -> Iterator[str]:
+def _failures(expected: dict[str, Any], decided: Plan | None, target: Start) -> Iterator[str]:
     """How a container that starts differs from what is expected."""
     values = {name: value for name, equals, value in (entry.partition("=") for entry in target.env) if equals}
     yield from _differences("env", expected.get("env"), values)  # of a name that occurs twice, the last value counts

@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hook.core.base.errors import ReassertError, describe
-from hook.core.base.terminal import counted, table
 from hook.core.base.text import joined
 from hook.core.decide import Case
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import AUDIT, Policy
-from hook.core.reserve.words import words
+from hook.node.terminal import counted, table
+from hook.node.words import words
 from hook.ops.policy.show import effective
 
 if TYPE_CHECKING:
     from hook.core.container.identity import Identity
+    from hook.core.container.start import Start
     from hook.core.plan import Plan
-    from hook.core.reserve.target import Target
     from hook.ops.audit.inventory import Running
 
 ABSENT = "-"
@@ -131,7 +131,7 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
 
 
 def touched(
-    old: Policy, new: Policy, containers: Iterable[tuple[Identity, Target]]
+    old: Policy, new: Policy, containers: Iterable[tuple[Identity, Start]]
 ) -> Iterator[tuple[Identity, list[str]]]:
     """The containers about which the two policies decide differently, and the entries that differ.
 

@@ -18,9 +18,8 @@ def explain(file: str, policy_file: str | None, store_directory: str, output: st
     pod = Pod(documents(file), file)
     found = []
     for kind, container in pod.containers():
-        start = pod.start(kind, container, Given())
         case = Case("explain", "", lambda: policy)
-        decided = case.decide(start.identity, start)
+        decided = case.decide(*pod.start(kind, container, Given()))
         found.append((decided, case))
     if output == "json":
         print(json.dumps([as_json(decided, case.container, file, case.trial) for decided, case in found], indent=2))

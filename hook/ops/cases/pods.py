@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hook.core.base.errors import ReassertError
 from hook.core.container.identity import APP_TYPES, CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
 from hook.core.container.spec import JOINED, THE_NODES
-
-if TYPE_CHECKING:
-    from hook.core.reserve.target import Entries
+from hook.core.container.start import Start
 
 UID = "00000000-0000-0000-0000-000000000000"
 """Of a pod whose YAML has none: no pod of a cluster has it."""
@@ -51,20 +49,6 @@ class Given:
     plugin_env: dict[str, str] = field(default_factory=dict)
     config_maps: dict[str, Mapping[str, str]] = field(default_factory=dict)
     secrets: dict[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-@dataclass
-class Start:
-    """A container before it starts: its identity, and the attributes of hook.core.reserve.target.Target."""
-
-    identity: Identity
-    env: Entries
-    mounts: list[dict[str, object]]
-    devices: list[dict[str, object]] = field(default_factory=list)
-    device_rules: list[dict[str, object]] = field(default_factory=list)
-    annotations: dict[str, str] = field(default_factory=dict)
-    pod_annotations: dict[str, str] = field(default_factory=dict)
-    shared_processes: str = ""
 
 
 def documents(path: str | Path) -> list[Any]:
@@ -110,7 +94,9 @@ class Pod:
         """The type of each container, and the container."""
         return [(kind, each) for kind, key in _LISTS for each in self.spec.get(key) or [] if isinstance(each, dict)]
 
-    def start(self, kind: str, container: dict[str, Any], given: Given, sees_labels: bool = True) -> Start:
+    def start(
+        self, kind: str, container: dict[str, Any], given: Given, sees_labels: bool = True
+    ) -> tuple[Identity, Start]:
         """What the engine would be asked to start. `sees_labels`: as NRI; without, as a config.json of containerd.
 
         Raises PodProblem.
@@ -129,14 +115,15 @@ class Pod:
             _strings(meta.get("labels")) if sees_labels else None,
         )
         env = self._env(container, given, identity)
-        return Start(
-            identity,
+        start = Start(
             [*given.image_env, *[f"{name}={value}" for name, value in given.plugin_env.items()], *env],
             list(self._mounts(container)),
-            [{"path": str(d.get("devicePath")), "type": "b"} for d in container.get("volumeDevices") or []],
-            pod_annotations=_strings(meta.get("annotations")) if sees_labels else {},
+            devices=[{"path": str(d.get("devicePath")), "type": "b"} for d in container.get("volumeDevices") or []],
             shared_processes=self._shared_processes(container),
         )
+        if sees_labels:
+            start.pod_annotations = _strings(meta.get("annotations"))
+        return identity, start
 
     def _shared_processes(self, container: dict[str, Any]) -> str:
         """As `shared_processes` of hook.core.container.spec says it of what kubelet asks an engine for."""

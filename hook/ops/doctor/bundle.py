@@ -16,8 +16,7 @@ from typing import Any
 
 from hook import __version__
 from hook.core.base.errors import ReassertError, describe
-from hook.core.linux import workers
-from hook.node import show, systemd
+from hook.node import show, systemd, workers
 from hook.node.artifacts.agent_unit import UNITS
 from hook.ops.audit.audit import take
 from hook.ops.audit.inventory import Running

@@ -10,11 +10,11 @@ from dataclasses import asdict
 
 from hook.core import events
 from hook.core.base.errors import ReassertError
-from hook.core.base.tail import tail
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.node import status
 from hook.node.change.record import Record
+from hook.node.tail import tail
+from hook.node.terminal import table
 from hook.ops.audit import stale
 from hook.ops.audit.audit import Audit, audit
 from hook.ops.audit.command import progress

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from hook.core.policy.entries import ALLOCATED, VALUE
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import ALLOCATED, VALUE
 
 HIDDEN = "(hidden)"
 

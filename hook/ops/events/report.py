@@ -10,8 +10,8 @@ import sys
 import time
 
 from hook.core.base.system import timestamp
-from hook.core.base.terminal import counted, table
 from hook.core.base.text import printable, shortened
+from hook.node.terminal import counted, table
 from hook.ops.events import reader, select
 from hook.ops.events.summary import CHANGED, FAILED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, Summary, Workload, summarise
 

@@ -10,13 +10,14 @@ from hook.core import events
 from hook.core.base.system import make_directory, replace_file
 from hook.core.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 from hook.core.policy.model import AUDIT
-from hook.entry.unchanged_starts import ADAPTERS, UnchangedStarts
 from hook.nri.report import DRIFTED
 from hook.ops.events import select
 from hook.ops.events.reader import Event, Tail
 
 NAME = "events-position.json"
 """In the directory of compiled policies: where the counting ended. What is logged while no agent runs counts too."""
+
+ADAPTERS = ("runtime", "hook", "precreate", "nri")
 
 _NO_LOG = (0, 0, 0)
 """The place before the first event of a node: all that is logged counts."""
@@ -31,10 +32,7 @@ _OUTCOMES = {
 
 
 class LogCounter:
-    """Counts what is appended to the event log. `own`: adapters of this process, which count for themselves.
-
-    `unchanged`: counts what leaves no event; None: one of its own.
-    """
+    """Counts what is appended to the event log. `own`: adapters of this process, which count for themselves."""
 
     def __init__(
         self,
@@ -42,22 +40,18 @@ class LogCounter:
         store: str,
         metrics: NoMetrics,
         own: tuple[str, ...] = (),
-        unchanged: UnchangedStarts | None = None,
     ) -> None:
         self._metrics = metrics
         self._own = own
         self._store = store
         self._place = _read(store)
-        self._unchanged = unchanged or UnchangedStarts(store)
-        self._unchanged.metrics = metrics
         self._tail = Tail(log, start=self._place)
         if self._place is None:
             self._tail.to_the_end()
             self._keep_place()
 
     def count(self) -> None:
-        """Count the events and the unchanged starts since the last call."""
-        self._unchanged.count()
+        """Count the events since the last call."""
         for event in self._tail.new():
             self._event(event)
         self._keep_place()

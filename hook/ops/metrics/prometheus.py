@@ -47,8 +47,8 @@ class Metrics(NoMetrics):
         )
         self._execs = counter(
             "execs",
-            "Processes that the wrapper let start in running containers (exec), such as probes; start is warm or cold, "
-            "and cold the reason. A refused one counts in reassert_containers_total.",
+            "Processes that the agent let start in running containers (exec), such as probes. A cold one is not "
+            "counted, and a refused one counts in reassert_containers_total.",
             "start",
             "cold",
         )

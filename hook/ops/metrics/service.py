@@ -19,7 +19,6 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from hook.core.base.errors import Usage
 from hook.core.base.system import replace_file
 from hook.core.metrics import NoMetrics
-from hook.entry.unchanged_starts import UnchangedStarts
 from hook.node.metrics import UNIX, check_address, check_directory
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState
@@ -32,22 +31,21 @@ _COUNT, _WRITE = 5.0, 15.0
 """Seconds between two looks at the event log, and between two versions of the textfile."""
 
 
-def start(options: argparse.Namespace, has_plugin: bool, unchanged: UnchangedStarts | None) -> NoMetrics:
+def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> NoMetrics:
     """What counts, served as the options say. Raises Usage.
 
     `options`: metrics, textfile, policy, store, events. `has_plugin`: whether the NRI plugin is in this process.
-    `unchanged`: counts what leaves no event, None where this process is not the agent. The agent counts the other
-    adapters from the event log, and it runs without metrics while the address is in use or the directory is missing:
-    container starts wait for it.
+    `all_adapters`: whether this process is the agent. The agent counts the other adapters from the event log, and it
+    runs without metrics while the address is in use or the directory is missing: container starts wait for it.
     """
     if not options.metrics and not options.textfile:
         return NoMetrics()
-    metrics, all_adapters = Metrics(), unchanged is not None
+    metrics = Metrics()
     if not has_plugin:
         metrics.without_plugin()
     state = NodeState(metrics, options.policy, options.store, has_plugin)
     own = ("nri",) if has_plugin else ()
-    log = LogCounter(options.events, options.store, metrics, own, unchanged) if all_adapters else None
+    log = LogCounter(options.events, options.store, metrics, own) if all_adapters else None
 
     def refresh() -> None:
         try:

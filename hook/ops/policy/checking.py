@@ -11,11 +11,11 @@ from typing import Any
 from hook import __version__
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import Untrusted, trusted
-from hook.core.base.terminal import counted
 from hook.core.base.text import printable
 from hook.core.policy import store
 from hook.core.policy.compiler import Compiled, compile_bytes, read_source
 from hook.core.policy.source import PolicyInvalid, Problem
+from hook.node.terminal import counted
 
 STDIN = "-"
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

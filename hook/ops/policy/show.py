@@ -12,15 +12,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.terminal import counted
 from hook.core.base.text import printable, printable_lines
 from hook.core.policy import store
 from hook.core.policy.compiler import stored_header
+from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, Env, Mount
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.reserve.allocated import VOLUMES_ABOVE
-from hook.core.reserve.devices import EXCLUSIVE
-from hook.core.reserve.env import ABSENT, ALLOCATED, FILE, KEEP, Env
-from hook.core.reserve.mounts import Mount
+from hook.node.terminal import counted
 
 
 class NotPermitted(ReassertError):
@@ -153,9 +151,9 @@ def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]
         shown["mounts"] = [_mount(mount) for mount in rule.mounts]
     if trust:
         _say_origin(shown, trust)
-    shown.update({field: entries for field, entries in rule.plain.items() if field != EXCLUSIVE})
+    shown.update({field: entries for field, entries in rule.raw_lists.items() if field != EXCLUSIVE})
     parts: dict[str, Any] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
-    parts.update({EXCLUSIVE: rule.plain[EXCLUSIVE]} if EXCLUSIVE in rule.plain else {})
+    parts.update({EXCLUSIVE: rule.raw_lists[EXCLUSIVE]} if EXCLUSIVE in rule.raw_lists else {})
     if parts:
         shown["deviceAllocations"] = parts
     shown["onConflict"] = "Deny" if rule.deny else "Override"

@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from hook.core.base.errors import ReassertError, describe
-from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.core.policy import trust_layout as layout
 from hook.core.policy.compiler import compile_bytes, read_source
+from hook.core.policy.entries import VALUE
 from hook.core.policy.model import Policy
-from hook.core.reserve.env import VALUE
+from hook.node.terminal import table
 from hook.ops.trust.certificate import Certificate, Place, certificates
 from hook.ops.trust.generation import Store, digests, read_tree
 from hook.ops.trust.images import IMAGES, REPLACES, Image, Mounts, source_of

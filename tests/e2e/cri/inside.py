@@ -15,13 +15,13 @@ from types import SimpleNamespace
 
 from hook.core.base.errors import ReassertError
 from hook.core.policy import store
-from hook.entry import preload as late
+from hook.entry import preload
 from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.pods import PodStarter
 from hook.node.probe.verify import probe, verify
 
-assert all((encodings.ascii, encodings.idna, late.LOADED))
+assert all((encodings.ascii, encodings.idna, preload))
 
 
 def main(pid: str, request: str) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.base.errors import Undecided
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reserved
 from hook.entry.write_spec import ANNOTATION, read, stamp
 
 NOTHING = Reserved({}, [])

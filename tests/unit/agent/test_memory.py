@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hook.agent.fallback import GoCold
+from hook.agent.filecache import SETTLED_NS
 from hook.agent.memory import Memory, _lasts
-from hook.core.base.filecache import SETTLED_NS
 from hook.core.policy.compiler import refresh
 from unit.support import document
 

@@ -14,10 +14,10 @@ import pytest
 
 from hook.cli import main
 from hook.core.container.identity import Identity
-from hook.core.linux import workers
 from hook.core.policy.compiler import compile_bytes
-from hook.core.reserve.env import Reserved
+from hook.core.reserve import Reserved
 from hook.entry.write_spec import Decision
+from hook.node import workers
 from hook.ops.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, Finding
 from hook.ops.audit.command import as_table, progress
 from hook.ops.audit.inventory import Running

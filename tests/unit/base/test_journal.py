@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hook.core import events
+from hook.core import decide, events
 from hook.core.base import journal
 from hook.core.base.logfile import try_to_append
 from unit.eventlog.support import DENIED, NVIDIA, event
@@ -102,7 +102,7 @@ def test_the_policy_says_where_events_go_and_how_much_is_kept(journald: socket.s
         for _ in range(count):
             if (tmp_path / "l").exists():
                 os.truncate(tmp_path / "l", 1 << 20)  # a hole
-            made = events.container_event(case("runtime", "0a1b", in_force))
+            made = decide.container_event(case("runtime", "0a1b", in_force))
             events.write(str(tmp_path / "l"), {**made, "event": "x"})
 
     write(5, eventLog={"maxSizeMiB": 1, "keep": 2, "journal": True})

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from hook.ops.cases.pods import UID, Given, Pod, PodProblem, Start
+from hook.core.container.identity import Identity
+from hook.core.container.start import Start
+from hook.ops.cases.pods import UID, Given, Pod, PodProblem
 
 HEAD = "kind: Pod\nmetadata: {name: web, namespace: team-a, labels: {app: web}, annotations: {x: y}}\nspec:\n"
 
@@ -21,6 +23,11 @@ def pod(text: str) -> Pod:
 
 def start(own: str, given: Given | None = None, **options: Any) -> Start:
     """The only container, of HEAD with these lines appended."""
+    return both(own, given, **options)[1]
+
+
+def both(own: str, given: Given | None = None, **options: Any) -> tuple[Identity, Start]:
+    """Its identity too."""
     found = pod(HEAD + own)
     [(kind, container)] = found.containers()
     return found.start(kind, container, given or Given(), **options)
@@ -32,14 +39,14 @@ def env(own: str, given: Given | None = None) -> list[str]:
 
 
 def test_identity_is_that_of_the_pod() -> None:
-    who = start("  containers: [{name: c, image: i}]").identity
+    who, _ = both("  containers: [{name: c, image: i}]")
     assert (who.namespace, who.pod, who.uid, who.container, who.image) == ("team-a", "web", UID, "c", "i")
     assert (who.types, who.labels) == (("container",), {"app": "web"})
 
 
 def test_wrapper_sees_no_labels_and_no_annotations_of_the_pod() -> None:
-    found = start("  containers: [{name: c, image: i}]", sees_labels=False)
-    assert (found.identity.labels, len(found.identity.types), found.pod_annotations) == (None, 3, {})
+    who, found = both("  containers: [{name: c, image: i}]", sees_labels=False)
+    assert (who.labels, len(who.types), found.pod_annotations) == (None, 3, None)
 
 
 def test_env_comes_from_image_plugin_and_pod_in_this_order() -> None:
@@ -121,7 +128,7 @@ def test_template_of_a_workload(kind: str) -> None:
     )
     found = pod(f"kind: {kind}\nmetadata: {{name: w, namespace: n}}\nspec:\n  {inner.strip()}\n")
     [(container_type, container)] = found.containers()
-    who = found.start(container_type, container, Given()).identity
+    who = found.start(container_type, container, Given())[0]
     assert (who.namespace, who.pod, who.labels) == ("n", "w", {"a": "b"})
 
 
@@ -175,4 +182,4 @@ def test_processes_that_a_container_shares(spec: str, own: str, shared: str) -> 
         f"kind: Pod\nspec:\n  {spec}\n  containers: [{{name: app}}]\n  ephemeralContainers: [{{name: e, {own}}}]"
     )
     kind, container = found.containers()[-1]
-    assert found.start(kind, container, Given()).shared_processes == shared
+    assert found.start(kind, container, Given())[1].shared_processes == shared

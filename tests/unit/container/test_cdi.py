@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from hook.core.base.errors import Undecided
 from hook.core.container.cdi import CONVERTED, DIRECTORIES, convert_all, env_of_devices
-from hook.core.linux.workers import apart
+from hook.node.workers import apart
 
 GPU = "vendor.example/gpu"
 

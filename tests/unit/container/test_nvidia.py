@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.core.container import nvidia
+from hook.core.container import injections
 from unit.allocated import Node, ours, spec
 from unit.support import bind
 
@@ -31,8 +31,8 @@ NODES = {"nvidia0": 0, "nvidia1": 1, "nvidiactl": 255, "nvidia-uvm": 254}
 @pytest.fixture
 def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with two GPUs, whose order on the bus is not that of their minor numbers."""
-    monkeypatch.setattr(nvidia, "GPUS", str(root_dir / "gpus"))
-    monkeypatch.setattr(nvidia, "DEV", str(root_dir / "dev"))
+    monkeypatch.setattr(injections, "GPUS", str(root_dir / "gpus"))
+    monkeypatch.setattr(injections, "DEV", str(root_dir / "dev"))
     for bus, uuid, minor in (("0000:07:00.0", "GPU-aaaa", 1), ("0000:0b:00.0", "GPU-bbbb", 0)):
         (root_dir / "gpus" / bus).mkdir(parents=True)
         text = INFORMATION.format(uuid=uuid, bus=bus, minor=minor)
@@ -73,6 +73,6 @@ def test_where_the_answer_names_nodes_they_are_all(node: Node) -> None:
 
 
 def test_without_the_driver_nothing_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "GPUS", "/nowhere")
+    monkeypatch.setattr(injections, "GPUS", "/nowhere")
     node.allocate(ours("x", envs={VISIBLE: "GPU-aaaa"}))
     assert len(dropped(node)) == len(NODES)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hook.core.base.errors import Unacceptable
 from hook.core.base.jsontext import Malformed, Strings, fold
-from hook.core.container.process import ProcessFile
 from hook.core.container.spec import Spec
+from hook.entry.exec import ProcessFile
 from hook.nri.asked import nul_in
 from unit.support import FIXTURES
 

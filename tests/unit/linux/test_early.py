@@ -12,7 +12,7 @@ import pytest
 from hook.core.base.errors import Unacceptable
 from hook.core.container.spec import Spec
 from hook.core.linux.early import astray
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount
 
 RESERVED = "/etc/ssl"
 

@@ -16,9 +16,9 @@ import pytest
 from hook.core.container.spec import Spec
 from hook.core.linux.idmap import protect
 from hook.core.linux.look import View, look
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import own_directories
-from hook.core.linux.walk import Row, mount_table
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount
 from unit.support import spec
 
 pytestmark = pytest.mark.users  # setns(2) ends a chroot, which rootless.sh makes

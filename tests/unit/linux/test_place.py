@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import clone_source, own_directories
 from hook.core.linux.place import placed
-from hook.core.linux.walk import Row, mount_table
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount
 from unit.support import spec
 
 pytestmark = [pytest.mark.openat2, pytest.mark.users]  # setns(2) ends the root directory of tests/rootless.sh

@@ -12,7 +12,7 @@ import pytest
 
 from hook.core.base.errors import Unacceptable
 from hook.core.linux.mountns import open_in_root
-from hook.core.linux.walk import STEPS, Misled, Steps, Walks
+from hook.core.linux.walk import STEPS, PathEscapes, Steps, Walks
 
 PATHS = [
     *("/", "/a", "/a/b", "/a/b/c", "/a/b/none", "/a/none/none", "/a/file", "/a/file/below", "/a/b/", "//a//b", "a/b/c"),
@@ -73,7 +73,7 @@ def test_place_is_written_without_links_and_says_what_was_passed(root: int) -> N
     assert [str(node) for node in place.crossed] == ["/", "/to-a", "/a", "/a/up", "/a/b"]
     assert [str(node) for node in place.links] == ["/to-a", "/a/up"]
     assert not place.is_there
-    with pytest.raises(Misled, match="leads to /dev/null, in a tree"):
+    with pytest.raises(PathEscapes, match="leads to /dev/null, in a tree"):
         walks.to("/dev/null")
     assert walks.to("/dev/none/../null", everywhere=True).path == "/dev/null"
     walks.close()

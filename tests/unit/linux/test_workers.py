@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
-from hook.core.linux import rights
 from hook.core.linux.mountns import Namespace
-from hook.core.linux.rights import DAC_READ_SEARCH, ENTER, READ, SYS_ADMIN
 from hook.core.linux.walk import open_walked
-from hook.core.linux.workers import apart
+from hook.node import rights
+from hook.node.rights import DAC_READ_SEARCH, ENTER, READ, SYS_ADMIN
+from hook.node.workers import apart
 from hook.ops.audit.process import Process
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -208,7 +208,7 @@ def test_one_function_enters_namespaces() -> None:
             names = [getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(function)]
             if {"setns", "_setns", "nsenter"} & set(names):
                 users[f"{path.relative_to(top)}: {function.name}"] = names.count("_setns")
-    assert users == {"linux/mountns.py: call": 2, "linux/mountns.py: _setns": 0}
+    assert users == {"core/linux/mountns.py: call": 2, "core/linux/mountns.py: _setns": 0}
 
 
 @pytest.mark.root

@@ -22,7 +22,6 @@ from hook.core.base.errors import Usage
 from hook.core.base.logfile import append
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
-from hook.entry.unchanged_starts import UnchangedStarts
 from hook.node.metrics import check_directory
 from hook.node.probe import verified
 from hook.ops.metrics import service
@@ -247,7 +246,7 @@ def options(directory: Path, **more: Any) -> argparse.Namespace:
 
 
 def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
-    assert type(service.start(options(tmp_path), False, None)) is NoMetrics
+    assert type(service.start(options(tmp_path), False, False)) is NoMetrics
 
 
 def test_a_node_without_the_plugin_is_none_without_a_connection() -> None:
@@ -322,7 +321,7 @@ def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys
 def serve(address: str, directory: str) -> None:
     """The agent's part of it, in a process of its own."""
     service._COUNT = 0.2
-    service.start(options(Path(directory), metrics=address), False, UnchangedStarts(directory))
+    service.start(options(Path(directory), metrics=address), False, True)
     time.sleep(60)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hook.core.base.compare import glob_match
 from hook.core.container.identity import TYPES, Identity
 from hook.core.policy.model import Match, evaluate, excluded, select
-from hook.core.policy.words import actual
+from hook.node.words import actual
 from unit.support import POD, examples, policy, rule
 
 UNSEEN = Identity("ambiguous", None)

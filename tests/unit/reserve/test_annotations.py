@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.plan import Container, Plan, plan
+from hook.core.facts import Container
+from hook.core.plan import Plan, plan
 from hook.core.reserve import STEERING
 from hook.core.reserve.annotations import HARMLESS, STEER
 from unit.support import container, policy, problems
@@ -20,9 +21,9 @@ def decided(of: str | None, where: str, key: str = KEY, problem: str = "", **rul
     made: Container = container()
     made.facts.allocation_problem = problem
     if where == "pod":
-        made.pod_annotations = {key: "gpu=0"}
+        made.start.pod_annotations = {key: "gpu=0"}
     else:
-        made.annotations = {key: "gpu=0"}
+        made.start.annotations = {key: "gpu=0"}
     return plan(policy({"name": "cdi", "annotations": [entry], **rule}), made)
 
 
@@ -56,7 +57,7 @@ def test_annotation_of_the_pod_refuses_whatever_else_is_known() -> None:
 
 def test_many_annotations_of_the_pod_are_not_all_listed() -> None:
     made = container()
-    made.pod_annotations = {f"nvidia.cdi.k8s.io/{number}": "x" for number in range(5000)}
+    made.start.pod_annotations = {f"nvidia.cdi.k8s.io/{number}": "x" for number in range(5000)}
     entry = {"name": "nvidia.cdi.k8s.io/*", "absent": True}
     assert 1 < len(plan(policy({"name": "cdi", "annotations": [entry]}), made).denials) < 100
 
@@ -73,10 +74,10 @@ def test_unknown_owner_is_an_error() -> None:
 def unsteered(annotations: dict[str, str], *rules: dict[str, Any], **spec: Any) -> tuple[Plan, dict[str, str]]:
     """The plan for a container with these annotations, and what it then has."""
     made: Container = container()
-    made.annotations = annotations
+    made.start.annotations = annotations
     found = plan(policy(*(rules or ({"name": "env", "env": [{"name": "A", "value": "b"}]},)), **spec), made)
-    found.apply(made)
-    return found, made.annotations
+    found.apply(made.start)
+    return found, made.start.annotations
 
 
 STEERS = {f"{start}x" if start != "bundle" else start: "/x" for start in STEERING}

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.jsontext import Strings, strings_at
 from hook.core.plan import plan
-from hook.core.reserve.env import Reserved, SetEnv
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount, Reserved, SetEnv
 from unit.support import bind, container, name_of, policy
 
 if TYPE_CHECKING:
-    from hook.core.reserve.target import Entries
+    from hook.core.container.start import Entries
 
 NAMES = st.sampled_from(["A", "AB", "B", "a", ""])
 nul_entries = st.lists(st.text("AB=\0", max_size=6), max_size=8)
@@ -151,9 +150,9 @@ def placed(*destinations: str, **fields: Any) -> list[object]:
     target = container(mounts=[bind(path, path) for path in destinations])
     decided = plan(node, target)
     assert [edit.name for edit in decided.edits] == ["/m/n"]
-    decided.apply(target)
+    decided.apply(target.start)
     assert plan(node, target).edits == ()
-    return [mount["source"] for mount in target.mounts]
+    return [mount["source"] for mount in target.start.mounts]
 
 
 def test_mount_is_placed_last_and_what_stood_at_it_or_below_is_gone() -> None:

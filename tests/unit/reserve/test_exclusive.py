@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.core.facts import Container, Facts
 from hook.core.facts.exclusive import Devices
-from hook.core.plan import Container, Facts, Plan, plan
+from hook.core.plan import Plan, plan
 from unit.allocated import spec
 from unit.support import POD, bind, examples, policy
 
@@ -59,7 +60,7 @@ def allow(
 
 
 def container(target: Any, at: Facts) -> Container:
-    return Container(POD, target.env, target.mounts, at, target.annotations, target.devices, target.device_rules)
+    return Container(POD, target, at)
 
 
 def decide(*rules: Json, at: Facts | None = None, **fields: Any) -> tuple[Plan, Any]:

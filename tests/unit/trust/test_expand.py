@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.plan import Facts, plan
+from hook.core.facts import Facts
+from hook.core.plan import plan
 from hook.core.policy import trust_layout as layout
 from hook.core.policy.check import schema
 from hook.core.policy.compiler import refresh, rule_to_line
@@ -50,7 +51,7 @@ def test_rule_with_trust_reserves_the_mounts_of_every_distribution_and_the_env_o
     assert env["NODE_EXTRA_CA_CERTS"] == "/etc/ssl/certs/added.pem"
     assert env["GIT_SSL_CAPATH"] is None
     assert not {"JAVA_TOOL_OPTIONS", "NODE_OPTIONS"} & env.keys()
-    assert not made.plain  # a usual start loads no module for what `plain` lists
+    assert not made.raw_lists  # a usual start loads no module for what `raw_lists` has
 
 
 def test_stacks_select_the_env_and_defaults_stands_for_all_without_a_tradeoff() -> None:

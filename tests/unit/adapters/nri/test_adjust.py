@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.core.container.start import Start
+from hook.core.facts import Container
 from hook.core.facts.exclusive import Devices
-from hook.core.plan import Container, Plan, plan
+from hook.core.plan import Plan, plan
 from hook.core.reserve import Edit
 from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
@@ -67,7 +69,7 @@ def test_a_container_either_gets_what_the_policy_wants_or_is_refused(
     pairs: list[tuple[str, str | None]], value: str | None, more: bool
 ) -> None:
     env = [name if given is None else f"{name}={given}" for name, given in pairs]
-    container = Container(POD, env, [])
+    container = Container(POD, Start(env, []))
     other = {"name": "other", "env": [{"name": "OTHER", "value": "1"}]}
     adjustment, denials = adjust(planned(container, gpu(value), *[other] * more), container, True)
     final = [entry for entry in predicted_env(env, adjustment.env) if entry.partition("=")[0] == "GPU"]
@@ -78,7 +80,7 @@ def test_a_container_either_gets_what_the_policy_wants_or_is_refused(
 def test_absent_name_without_a_value_goes_with_what_else_is_set() -> None:
     """NRI drops entries without `=` as soon as it sets a name; a name that must be absent it cannot be asked for."""
     other = {"name": "other", "env": [{"name": "OTHER", "value": "1"}]}
-    container = Container(POD, ["GPU"], [])
+    container = Container(POD, Start(["GPU"], []))
     adjustment, denials = adjust(planned(container, gpu(None), other), container, True)
     assert (adjustment.env, denials) == ({"OTHER": "1"}, [])
 
@@ -104,13 +106,13 @@ def test_device_is_asked_for_as_far_as_nri_can_give_it(more: dict[str, str], why
     before: list[Any] = [{**device, "path": more["before"]}] if "before" in more else []
     edit = PlaceDevice("gpu", "/dev/gpu0", device, more.get("access", "rw"), before, "vendor.com/gpu")
     decided: Any = SimpleNamespace(edits=[edit])
-    adjustment, denials = adjust(decided, Container(POD, [], []), True)
+    adjustment, denials = adjust(decided, Container(POD, Start([], [])), True)
     assert (adjustment.devices, [denial.message for denial in denials]) == ([device], [why] if why else [])
 
 
 def test_edit_of_another_kind_is_refused_and_an_annotation_is_not() -> None:
     decided: Any = SimpleNamespace(edits=[Rlimit("r", "NOFILE"), DropAnnotation("a", "x", "1")])
-    adjustment, denials = adjust(decided, Container(POD, [], []), True)
+    adjustment, denials = adjust(decided, Container(POD, Start([], [])), True)
     assert adjustment.annotations == ["x"]
     assert [str(denial) for denial in denials] == [
         "rule r: rlimit NOFILE is not what the policy wants, and NRI cannot change it"
@@ -130,7 +132,7 @@ def company(ca: Path, **more: Any) -> dict[str, Any]:
 
 def mounts_after(paths: list[str], ca: Path, removes: bool, **more: Any) -> tuple[list[tuple[str, str]], list[str]]:
     there = [bind("/proc"), *(bind(path) for path in paths), bind("/var/run/secrets/token")]
-    container = Container(POD, [], there)
+    container = Container(POD, Start([], there))
     adjustment, denials = adjust(planned(container, company(ca, **more)), container, removes)
     final = predicted_mounts(there, adjustment)
     found = [(str(mount["destination"]), str(mount["source"])) for mount in final if "ssl" in str(mount["destination"])]
@@ -168,7 +170,7 @@ def test_what_is_let_through_stays(ca: Path) -> None:
 
 
 def drifted(env: list[str], mounts: list[dict[str, object]], *rules: dict[str, Any]) -> list[str]:
-    container = Container(POD, env, mounts)
+    container = Container(POD, Start(env, mounts))
     return [edit.name for edit in still_wrong(planned(container, *rules), container)]
 
 
@@ -176,7 +178,7 @@ def drifted(env: list[str], mounts: list[dict[str, object]], *rules: dict[str, A
 @pytest.mark.parametrize("paths", [[], ["/etc/ssl"], ["/etc/ssl/certs"], ["/etc//ssl/", "/etc/ssl"], ["/var/deep/er"]])
 def test_what_an_adjustment_made_of_a_container_is_no_drift(ca: Path, paths: list[str], removes: bool) -> None:
     there = [bind("/proc"), *(bind(path) for path in paths), bind("/var/run/secrets/token")]
-    container = Container(POD, [], there)
+    container = Container(POD, Start([], there))
     adjustment, denials = adjust(planned(container, company(ca)), container, removes)
     assert denials == []
     assert drifted([], predicted_mounts(there, adjustment), company(ca)) == []
@@ -185,7 +187,7 @@ def test_what_an_adjustment_made_of_a_container_is_no_drift(ca: Path, paths: lis
 
 @pytest.mark.parametrize("at", ["/etc", "/etc/ssl", "/etc/ssl/certs", "/etc/ssl/link"])
 def test_mount_that_hides_the_reserved_one_is_drift(ca: Path, at: str) -> None:
-    adjustment, _ = adjust(planned(Container(POD, [], []), company(ca)), Container(POD, [], []), True)
+    adjustment, _ = adjust(planned(Container(POD, Start([], [])), company(ca)), Container(POD, Start([], [])), True)
     rule = company(ca, volumesAbove="Allow")
     assert drifted([], [*adjustment.mounts, bind(at, str(ca / "link"))], rule) == ["/etc/ssl"]
 
@@ -199,7 +201,7 @@ def test_drift_of_env_is_what_processes_have(ca: Path) -> None:
 
 @pytest.mark.parametrize("removes", [True, False])
 def test_a_path_where_nothing_may_be_mounted(removes: bool) -> None:
-    container = Container(POD, [], [bind("/x")])
+    container = Container(POD, Start([], [bind("/x")]))
     rule = {"name": "none", "mounts": [{"mountPath": "/x", "absent": True}]}
     adjustment, denials = adjust(planned(container, rule), container, removes)
     assert (adjustment.removed, bool(denials)) == ((["/x"], False) if removes else ([], True))
@@ -253,7 +255,7 @@ EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}
 
 def closed(mounts: list[dict[str, object]], **fields: Any) -> tuple[Plan, Container]:
     """A node with a device that was not allocated to the container."""
-    container = Container(POD, [], mounts, **fields)
+    container = Container(POD, Start([], mounts, **fields))
     found = container.facts.devices = Devices()
     found.nodes = {"/dev/gpu*": {("c", 240, 0): "/dev/gpu0"}}
     found.sources = {"/dev/gpu0": {("c", 240, 0)}, "/pod": set()}

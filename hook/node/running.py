@@ -15,16 +15,16 @@ from hook.core.base.errors import named
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View, tree_of
 from hook.core.linux.lookdevices import devices_below
+from hook.core.linux.mountinfo import Row, mount_table, mount_table_at
 from hook.core.linux.mountns import Namespace
-from hook.core.linux.walk import NotSo, Row, mount_table, mount_table_at, open_walked
+from hook.core.linux.walk import MountMismatch, open_walked
 from hook.core.plan import Plan
-from hook.core.reserve import Reason
-from hook.core.reserve.mounts import PlaceMount
+from hook.core.reserve import PlaceMount, Reason
 
 DELETED = "//deleted"
 """What mountinfo has behind the root of a mount whose file was removed or replaced on the node (proc(5))."""
 
-Problems = tuple[list[tuple[PlaceMount, NotSo]], list[Reason]]
+Problems = tuple[list[tuple[PlaceMount, MountMismatch]], list[Reason]]
 
 
 class Node:
@@ -76,9 +76,9 @@ class _View(View):
     def set_options(self, row: Row, wanted: list[str]) -> None:
         """The container runs: nothing is set, and a missing option is a problem."""
         missing = [option for option in wanted if option not in row.options]
-        raise NotSo(f"{named(self.at(row))} is not mounted {','.join(missing)}")
+        raise MountMismatch(f"{named(self.at(row))} is not mounted {','.join(missing)}")
 
-    def late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, NotSo]]:
+    def late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
         """The runtime makes nothing more of any path: its mounts are in the table."""
         return []
 

@@ -1,17 +1,20 @@
-"""Read the file of a `valueFrom.file`; what a missing hostPath means. Part of the start path: builtins only."""
+"""Read the file of a `valueFrom.file`. For such rules; builtins only."""
 
 import posix
 
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.jsontext import Malformed, decode
 from hook.core.base.system import Untrusted, is_file, is_shortage, read_fd, trusted
-from hook.core.plan import Facts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.core.facts import Facts
 
 VALUE_LIMIT = 128 * 1024
 """Maximum size of a `valueFrom.file` in bytes: Linux's MAX_ARG_STRLEN, the limit of an env entry."""
 
 
-def read_value(facts: Facts, path: str) -> None:
+def read_value(facts: "Facts", path: str) -> None:
     """Note the first line of a file, or why it cannot be read. Raises OSError for a shortage."""
     try:
         facts.files[path] = first_line(path)
@@ -19,15 +22,6 @@ def read_value(facts: Facts, path: str) -> None:
         if is_shortage(error):
             raise
         facts.unreadable[path] = describe(error)
-
-
-def not_there(facts: Facts, source: str, error: OSError) -> None:
-    """Note that a hostPath is missing; if that is not certain, why it cannot be looked at. Raises a shortage."""
-    if is_shortage(error):
-        raise error
-    facts.absent_sources.add(source)
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        facts.unreadable[source] = describe(error)
 
 
 def first_line(path: str) -> str:

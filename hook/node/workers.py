@@ -1,4 +1,4 @@
-"""Looks at containers in child processes, one for each, which have given up their rights (hook.core.linux.rights).
+"""Looks at containers in child processes, one for each, which have given up their rights (hook.node.rights).
 
 What a container controls is read by a process that can open no file for writing, start no program and reach no other
 process: what opens the container's files needs rights, what reads them does not. A container can also make a read of
@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from hook.core.linux.mountns import own_directories
-from hook.core.linux.rights import ENTER, filter_of, keep, only_read
+from hook.node.rights import ENTER, filter_of, keep, only_read
 
 SECONDS = 10.0
 """How long one container may take."""
