@@ -238,6 +238,8 @@ class Agent:
                     raise GoCold(BUSY)
                 frame = answer(self._memory, job.request, client, job.given)
             except GoCold as reason:
+                if reason.__cause__:
+                    print(f"reassert: {describe(reason.__cause__)}", file=sys.stderr)
                 frame = protocol.cold(str(reason))
             except BaseException as error:  # a cold start says what is wrong with it, if it still is
                 print(f"reassert: {describe(error)}", file=sys.stderr)

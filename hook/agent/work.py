@@ -7,6 +7,7 @@ thread can use the caller's working directory, and can enter a container's mount
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import time
@@ -70,6 +71,9 @@ _DISPATCHERS = 64
 
 LOADED = (late, early, idmap, look, lookdevices, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
+
+_NOT_PLAIN = (errno.ELOOP, errno.ENOSYS, errno.EPERM)
+"""Errors of openat2(2): a magic link is part of the path, or systemd's system call filter does not know the call."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
@@ -222,8 +226,10 @@ class Asking(hooks.HookCaller, updates.UpdateCaller):
             fd = open_plain(path, flags)
         except (FileNotFoundError, NotADirectoryError):
             raise
-        except OSError:
-            raise GoCold(PATH) from None
+        except OSError as error:
+            if error.errno in _NOT_PLAIN:
+                raise GoCold(PATH) from None
+            raise GoCold(ERROR) from error
         status = os.fstat(fd)
         if status.st_dev in self._memory.own_trees:
             os.close(fd)
@@ -282,8 +288,8 @@ class Asking(hooks.HookCaller, updates.UpdateCaller):
         except FileNotFoundError:
             self.still_waits()
             raise
-        except FileExistsError:  # of an earlier process with this pid
-            raise GoCold(ERROR) from None
+        except FileExistsError as error:  # of an earlier process with this pid
+            raise GoCold(ERROR) from error
 
     def before_mounting(self) -> None:
         """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""

@@ -6,6 +6,7 @@ import _socket
 import array
 import json
 import os
+import resource
 import select
 import socket
 import stat
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,58 @@ def test_caller_needs_the_agents_rights_and_namespaces(root_dir: Path, other: li
             connection.close()
 
 
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """This process may open so many files more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/", os.O_PATH)
+    os.close(lowest)
+    taken = [os.open("/", os.O_PATH) for _ in range(64)]  # no gap is left below the limit
+    top = max(*taken, lowest) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (top + count, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("free", range(4))
+def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
+    agent: Agent, here: int, free: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a free descriptor the kernel is not asked: the reason is `error`, and the error is on standard error."""
+    with agent.connected(agent.frame("create", "0a"), here) as connection:
+        with free_descriptors(free):
+            job = agent.take()
+        if job:  # the descriptors were enough
+            assert free == 3
+            os.close(job.given)
+            return
+        agent.clients.expire()
+        if free == 0:  # it is not accepted, and waits
+            assert agent.tally.new_drops() == {"Too many open files": 1}
+            connection.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                connection.recv(100)
+            return
+        assert connection.recv(100) == protocol.cold("error")
+    assert agent.tally.as_json()["cold"] == {"error": 1}
+    assert "Too many open files" in capfd.readouterr().err
+
+
+def test_request_for_whose_descriptor_none_is_free_is_an_error(agent: Agent, here: int) -> None:
+    with agent.connected() as connection:
+        assert agent.take() is None
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [here]))]
+        connection.sendmsg([agent.frame("create", "0a")], sent)
+        with free_descriptors(0):
+            assert agent.take() is None
+        assert connection.recv(100) == protocol.cold("error")
+        agent.clients.expire()
+
+
 @pytest.mark.users
 def test_another_user_is_dropped(agent: Agent) -> None:
     for path in (agent.directory / "run", Path(agent.path)):
@@ -366,6 +419,16 @@ def test_agent_that_must_not_answer_changes_nothing(
     frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", **other)
     assert cold(agent.ask, frame, here, **how) == reason
     assert (agent.config.read_text(), os.listdir(agent.bundle)) == (before, ["config.json"])
+
+
+def test_file_that_no_free_descriptor_can_open_is_an_error(agent: Agent, here: int) -> None:
+    """Only a path that depends on its reader is a reason `path`."""
+    before = agent.write()
+    frame = agent.frame("create", "--bundle", str(agent.bundle), "0a")
+    with free_descriptors(2):  # for the socket pair
+        assert cold(agent.ask, frame, here) == "error"
+    assert agent.config.read_text() == before
+    assert agent.ask(frame, here) == protocol.go()
 
 
 def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Agent, here: int) -> None:
