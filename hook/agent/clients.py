@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from hook.agent.counters import COLD, Tally
-from hook.agent.fallback import CALLER, ERROR
+from hook.agent.answers import CALLER, COLD, ERROR, Counters
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.system import is_shortage
 from hook.core.linux.mountns import root_of
@@ -202,11 +201,13 @@ class Job:
 class Clients:
     """The connections of one listening socket. Any thread may take a request. `status`: answers STATUS."""
 
-    def __init__(self, listener: socket.socket, poll: select.epoll, tally: Tally, status: Callable[[], bytes]) -> None:
+    def __init__(
+        self, listener: socket.socket, poll: select.epoll, counters: Counters, status: Callable[[], bytes]
+    ) -> None:
         self._listener = listener
         self._listening = listener.fileno()
         self._poll = poll
-        self._tally = tally
+        self._counters = counters
         self._status = status
         self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
         self._lock = threading.Lock()
@@ -252,7 +253,7 @@ class Clients:
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # without what `accept` finds out again
         except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
             if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
-                self._tally.dropped(describe(error))
+                self._counters.dropped(describe(error))
                 time.sleep(0.01)
             return None
         finally:
@@ -276,7 +277,7 @@ class Clients:
             pass
 
     def _turn_away(self, client: Client) -> None:
-        self._tally.answered(COLD, client.unproven, 0.0)
+        self._counters.answered(COLD, client.unproven, 0.0)
         self._door.answer(client.connection, protocol.cold(client.unproven))
 
     def _received(self, client: Client) -> Job | None:
@@ -357,4 +358,4 @@ class Clients:
 
     def _drop(self, connection: _socket.socket, reason: str) -> None:
         connection.close()
-        self._tally.dropped(reason)
+        self._counters.dropped(reason)

@@ -6,9 +6,9 @@ import os
 import stat
 from collections.abc import Sequence
 
-from hook.agent.fallback import POLICY, GoCold
+from hook.agent.answers import POLICY, Fallback
 from hook.core.base.compare import parents
-from hook.core.base.filecache import Kept, is_settled
+from hook.core.base.filecache import FileCache, is_settled
 from hook.core.base.system import Untrusted, trusted
 from hook.core.policy import store
 from hook.core.policy.model import Policy
@@ -29,10 +29,10 @@ class Memory:
         self.source = source
         self.directory = directory
         self.events = event_log
-        self.stores: Kept[store.Stored] = Kept(1)
-        self.checkpoints: Kept[bytes] = Kept(2)
-        self.bundles: Kept[str] = Kept(_DECISIONS)
-        self.decisions: Kept[Reserved | None] = Kept(_DECISIONS)
+        self.stores: FileCache[store.Stored] = FileCache(1)
+        self.checkpoints: FileCache[bytes] = FileCache(2)
+        self.bundles: FileCache[str] = FileCache(_DECISIONS)
+        self.decisions: FileCache[Reserved | None] = FileCache(_DECISIONS)
         self.unchanged = UnchangedStarts(directory)
         self.options: dict[tuple[str, str], Options] = {}
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
@@ -42,7 +42,7 @@ class Memory:
         self._directories = list(dict.fromkeys(way for file in self._files for way in ["/", *parents(file)]))
 
     def policy(self) -> Policy:
-        """Returns the policy in force. Raises GoCold if it must be compiled first."""
+        """Returns the policy in force. Raises Fallback if it must be compiled first."""
         found = self._as_found()
         last = self._last
         if last is not None and last[0] == found:
@@ -63,16 +63,16 @@ class Memory:
             return [], []
 
     def _looked_up(self) -> tuple[Policy, str]:
-        """Returns the policy in force, and why the policy file cannot be used, or "". Raises GoCold."""
+        """Returns the policy in force, and why the policy file cannot be used, or "". Raises Fallback."""
         problem, key = store.source_key(self.source)
         path = store.store_path(self.source, self.directory)
         try:
             trusted(path)
         except (Untrusted, OSError):
-            raise GoCold(POLICY) from None
+            raise Fallback(POLICY) from None
         stored = self.stores.get(path, self._read)
         if not problem and not stored.has_compiled(key):
-            raise GoCold(POLICY)
+            raise Fallback(POLICY)
         state = (stored, problem, tuple(key))
         last = self._policy
         if last is not None and last[0] == state:
@@ -82,10 +82,10 @@ class Memory:
         return policy, problem
 
     def _read(self) -> store.Stored:
-        """Reads the store. Raises GoCold, so that a failure is not kept."""
+        """Reads the store. Raises Fallback, so that a failure is not kept."""
         stored = store.read_store(self.source, self.directory)
         if stored is None:
-            raise GoCold(POLICY)
+            raise Fallback(POLICY)
         return stored
 
 

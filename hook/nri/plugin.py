@@ -18,14 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hook.core.base.errors import describe
-from hook.entry import preload as late
+from hook.entry import preload
 from hook.nri import ttrpc, validation
 from hook.nri.creation import removes_mounts, sends_cdi_devices
 from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
 from hook.nri.request import CREATE, MOST, QUIET, VALIDATE, Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, Violation, frames
 
-LOADED = late.LOADED
+LOADED = preload.LOADED
 """Loaded before the first request."""
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"

@@ -25,7 +25,7 @@ _COARSE_NS = 2 * _SECOND_NS + SETTLED_NS
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class FileCache(Generic[T]):
     """A cache of at most `count` values by path; the value that was used longest ago is dropped first."""
 
     def __init__(self, count: int) -> None:

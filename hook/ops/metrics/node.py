@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.filecache import Kept
+from hook.core.base.filecache import FileCache
 from hook.core.base.system import read_file
 from hook.core.policy import store
 from hook.core.policy import trust_layout as layout
@@ -79,8 +79,8 @@ class NodeState:
         self._source = source
         self._directory = directory
         self._has_plugin = has_plugin
-        self._stored: Kept[_Stored] = Kept(1)
-        self._bundles: Kept[list[float]] = Kept(_BUNDLES)
+        self._stored: FileCache[_Stored] = FileCache(1)
+        self._bundles: FileCache[list[float]] = FileCache(_BUNDLES)
         self._look_at = 0.0
 
     def refresh(self) -> None:

@@ -23,11 +23,10 @@ from typing import Any
 import pytest
 
 from hook import __version__
+from hook.agent.answers import Counters, Fallback
 from hook.agent.clients import Client, Clients, Job, Kernel
-from hook.agent.counters import Tally
-from hook.agent.fallback import GoCold
-from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
+from hook.agent.service import listener_at
 from hook.agent.work import answer
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.linux.mountns import own_directories
@@ -58,11 +57,11 @@ class Agent:
         (directory / "policy").write_text(document(*rules))
         refresh(f"{directory}/policy", f"{directory}/store")
         self.memory = Memory(f"{directory}/policy", f"{directory}/store", f"{directory}/events")
-        self.tally = Tally(NoMetrics())
+        self.counters = Counters(NoMetrics())
         self.poll = select.epoll()
         self.path = f"{directory}/run/sock"
         self.listener, self.ours = listener_at(self.path)
-        self.clients = Clients(self.listener, self.poll, self.tally, lambda: b"status")
+        self.clients = Clients(self.listener, self.poll, self.counters, lambda: b"status")
         self.front = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)  # waits
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(own_directories).result()
@@ -89,7 +88,7 @@ class Agent:
         return self.clients.take(fd)
 
     def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False) -> bytes:
-        """The answer to a request. Raises GoCold. `late`: its age in seconds."""
+        """The answer to a request. Raises Fallback. `late`: its age in seconds."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             client = Client(ours, self.front.pid, 0o22)
@@ -129,7 +128,7 @@ def here(agent: Agent) -> Iterator[int]:
 
 def cold(work: Callable[..., object], *given: Any, **more: Any) -> str:
     """Why the agent does not answer."""
-    with pytest.raises(GoCold) as caught:
+    with pytest.raises(Fallback) as caught:
         work(*given, **more)
     return str(caught.value)
 
@@ -162,7 +161,7 @@ def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None
         assert job is not None
         os.close(job.given)
         agent.clients.expire()  # it is silent no longer
-        assert agent.tally.as_json()["dropped"] == 0
+        assert agent.counters.as_json()["dropped"] == 0
 
 
 def test_status_is_answered(agent: Agent) -> None:
@@ -187,7 +186,7 @@ def test_client_that_no_front_can_be_is_dropped(
     with agent.connected(agent.frame("create", "0a") if frame is None else frame, *[here] * count) as connection:
         assert agent.take() is None
         assert connection.recv(100) == b""
-    assert agent.tally.new_drops() == {why: 1}
+    assert agent.counters.new_drops() == {why: 1}
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -195,12 +194,12 @@ def test_silent_client_is_dropped_after_a_second_and_not_before(agent: Agent) ->
     with agent.connected() as connection:
         assert agent.take() is None
         began = time.monotonic()
-        while not agent.tally.as_json()["dropped"]:
+        while not agent.counters.as_json()["dropped"]:
             agent.clients.expire()
             time.sleep(0.01)
         assert time.monotonic() - began > protocol.SECONDS - 0.1
         assert connection.recv(100) == b""
-    assert agent.tally.new_drops() == {"no request within a second": 1}
+    assert agent.counters.new_drops() == {"no request within a second": 1}
 
 
 CALL = """import socket, sys
@@ -269,13 +268,13 @@ def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
             return
         agent.clients.expire()
         if free == 0:  # it is not accepted, and waits
-            assert agent.tally.new_drops() == {"Too many open files": 1}
+            assert agent.counters.new_drops() == {"Too many open files": 1}
             connection.settimeout(0)
             with pytest.raises(BlockingIOError):
                 connection.recv(100)
             return
         assert connection.recv(100) == protocol.cold("error")
-    assert agent.tally.as_json()["cold"] == {"error": 1}
+    assert agent.counters.as_json()["cold"] == {"error": 1}
     assert "Too many open files" in capfd.readouterr().err
 
 
@@ -297,7 +296,7 @@ def test_another_user_is_dropped(agent: Agent) -> None:
     with subprocess.Popen(["/usr/bin/python3", "-c", CALL, agent.path], user=65534, stdout=subprocess.PIPE) as process:
         assert agent.take() is None
         assert process.communicate(timeout=60)[0] == b""
-    assert agent.tally.new_drops() == {"uid 65534 is not root": 1}
+    assert agent.counters.new_drops() == {"uid 65534 is not root": 1}
 
 
 # -- the listening socket
@@ -336,7 +335,7 @@ def test_path_that_is_not_free_or_safe_is_told(agent: Agent) -> None:
 
 LISTEN = """import os, sys
 sys.path.insert(0, sys.argv[1])
-from hook.agent.listener import listener_at
+from hook.agent.service import listener_at
 try:
     listener, ours = listener_at(sys.argv[2])
     print(ours, listener.fileno(), listener.get_inheritable(), "LISTEN_PID" in os.environ or "LISTEN_FDS" in os.environ)

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from hook.core.base import filecache as kept
-from hook.core.base.filecache import Kept
+from hook.core.base.filecache import FileCache
 
 
-def read(path: Path, cache: Kept[str], calls: list[int]) -> str:
+def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:
     def make() -> str:
         calls.append(1)
         return path.read_text()
@@ -23,7 +23,7 @@ def read(path: Path, cache: Kept[str], calls: list[int]) -> str:
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
-    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]  # a list of anything
+    path, cache, calls = tmp_path / "f", FileCache[str](2), []  # type: ignore[var-annotated]  # a list of anything
     path.write_text("one")
     time.sleep(kept.SETTLED_NS / 1e9 + 0.05)
     assert [read(path, cache, calls) for _ in range(3)] == ["one"] * 3
@@ -36,7 +36,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
 
 def test_a_file_that_has_just_changed_is_not_kept(tmp_path: Path) -> None:
     """Within one tick of the clock another change of the same length would have the same key."""
-    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]  # a list of anything
+    path, cache, calls = tmp_path / "f", FileCache[str](2), []  # type: ignore[var-annotated]  # a list of anything
     for number in range(300):
         text = f"{number:03}"
         with path.open("r+" if number else "w") as file:
@@ -54,7 +54,7 @@ def test_a_file_with_times_in_whole_seconds_is_not_kept_within_its_second(
         st_mode=stat.S_IFREG, st_dev=1, st_ino=1, st_size=3, st_mtime_ns=second, st_ctime_ns=second
     )
     monkeypatch.setattr(kept, "os", SimpleNamespace(stat=lambda _: status))
-    path, cache, calls = tmp_path / "f", Kept[str](2), []  # type: ignore[var-annotated]  # a list of anything
+    path, cache, calls = tmp_path / "f", FileCache[str](2), []  # type: ignore[var-annotated]  # a list of anything
     for tenth, text in ((2, "one"), (5, "two"), (9, "new")):
         monkeypatch.setattr(kept, "time", SimpleNamespace(time_ns=lambda at=second + tenth * 10**8: at))
         path.write_text(text)
@@ -65,7 +65,7 @@ def test_a_file_with_times_in_whole_seconds_is_not_kept_within_its_second(
 
 
 def test_what_is_missing_or_no_file_is_asked_for_again(tmp_path: Path) -> None:
-    cache = Kept[str](2)
+    cache = FileCache[str](2)
     answers = iter(["a", "b"])
     assert [cache.get(str(tmp_path / "gone"), lambda: next(answers)) for _ in range(2)] == ["a", "b"]
     answers = iter(["a", "b"])
@@ -73,7 +73,7 @@ def test_what_is_missing_or_no_file_is_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_only_so_many_are_kept(tmp_path: Path) -> None:
-    cache = Kept[str](2)
+    cache = FileCache[str](2)
     for name in "abc":
         (tmp_path / name).write_text(name)
     time.sleep(kept.SETTLED_NS / 1e9 + 0.05)
