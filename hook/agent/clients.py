@@ -14,14 +14,15 @@ import os
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
-from hook.agent.counters import COLD, Tally
-from hook.agent.fallback import CALLER
+from hook.agent.answers import CALLER, COLD, ERROR, Counters
 from hook.core.base.errors import Undecided, describe
+from hook.core.base.system import is_shortage
 from hook.core.linux.mountns import root_of
 from hook.entry import protocol
 from hook.entry.protocol import Malformed, Request
@@ -58,20 +59,21 @@ class Kernel:
         """The umask of the process that connected; None unless it is provably as privileged as this one.
 
         It has this process's mount, user and pid namespace and root directory, and each capability that this process
-        has: so the agent lends no right that the caller has not. An engine's runtime has all capabilities.
+        has: so the agent lends no right that the caller has not. An engine's runtime has all capabilities. Raises
+        OSError for a shortage, for example of descriptors: then the kernel has said nothing about the process.
         """
+        proc = -1
         try:
             proc = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # it has ended, or is of another pid namespace
-            return None
-        try:
             rights, umask = _rights(proc)
             if _place(proc) == self._place and not self._rights & ~rights and _lives(connection):
                 return umask
-        except (OSError, Undecided, ValueError):  # it has ended
-            pass
+        except (OSError, Undecided, ValueError) as error:  # it has ended, or is of another pid namespace
+            if is_shortage(error):
+                raise
         finally:
-            os.close(proc)
+            if proc >= 0:
+                os.close(proc)
         return None
 
 
@@ -117,17 +119,18 @@ def _lives(connection: _socket.socket) -> bool:
 class Client:
     """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
 
-    `umask`: of that process, -1 if `Kernel.umask_of` proves nothing: it may ask for the status and nothing else.
-    `polled`: whether the connection's descriptor is registered.
+    `umask`: of that process. `unproven`: "", or the reason for a cold start if `Kernel.umask_of` proves nothing: the
+    process may ask for the status and nothing else. `polled`: whether the connection's descriptor is registered.
     """
 
-    __slots__ = ("began", "connection", "pid", "polled", "umask")
+    __slots__ = ("began", "connection", "pid", "polled", "umask", "unproven")
 
-    def __init__(self, connection: _socket.socket, pid: int, umask: int) -> None:
+    def __init__(self, connection: _socket.socket, pid: int, umask: int, unproven: str = "") -> None:
         self.began = time.monotonic()
         self.connection = connection
         self.pid = pid
         self.umask = umask
+        self.unproven = unproven
         self.polled = False
 
     def reply(self, frame: bytes) -> None:
@@ -151,7 +154,7 @@ class _Door:
     def __init__(self) -> None:
         self._leaving: SimpleQueue[tuple[float, _socket.socket]] = SimpleQueue()
         self._moved = 0.0
-        self._count = 0
+        self._threads: set[threading.Thread] = set()
 
     def answer(self, connection: _socket.socket, frame: bytes) -> None:
         """Sends the answer at once, and has the connection closed once the caller has read it."""
@@ -166,19 +169,22 @@ class _Door:
         thread that answers requests could enter no mount namespace any more (setns(2)).
         """
         now = time.monotonic()
-        stuck = now - self._moved > 3 * protocol.SECONDS and self._count < self._THREADS
-        if not self._leaving.empty() and (stuck or not self._count):
+        stuck = now - self._moved > 3 * protocol.SECONDS and len(self._threads) < self._THREADS
+        if not self._leaving.empty() and (stuck or not self._threads):
             self._moved = now
-            self._count += 1
-            threading.Thread(target=self._close_all, name="door", daemon=True).start()
+            thread = threading.Thread(target=self._close_all, name="door", daemon=True)
+            self._threads.add(thread)
+            thread.start()
 
     def _close_all(self) -> None:
-        while True:
-            when, connection = self._leaving.get()
-            if self._leaving.qsize() < CLIENTS:
-                time.sleep(max(0.0, when - time.monotonic()))
-            connection.close()
-            self._moved = time.monotonic()
+        with contextlib.suppress(Empty):
+            while True:
+                when, connection = self._leaving.get_nowait()
+                if self._leaving.qsize() < CLIENTS:
+                    time.sleep(max(0.0, when - time.monotonic()))
+                connection.close()
+                self._moved = time.monotonic()
+        self._threads.discard(threading.current_thread())
 
 
 class Job:
@@ -195,11 +201,13 @@ class Job:
 class Clients:
     """The connections of one listening socket. Any thread may take a request. `status`: answers STATUS."""
 
-    def __init__(self, listener: socket.socket, poll: select.epoll, tally: Tally, status: Callable[[], bytes]) -> None:
+    def __init__(
+        self, listener: socket.socket, poll: select.epoll, counters: Counters, status: Callable[[], bytes]
+    ) -> None:
         self._listener = listener
         self._listening = listener.fileno()
         self._poll = poll
-        self._tally = tally
+        self._counters = counters
         self._status = status
         self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
         self._lock = threading.Lock()
@@ -222,7 +230,7 @@ class Clients:
         """Drops those that have sent no request within a second. Called by the main thread, now and then."""
         self._door.look_after()
         for client in self._taken_out(time.monotonic() - protocol.SECONDS):
-            if client.umask < 0:  # it may have sent something by now
+            if client.unproven:  # it may have sent something by now
                 self._turn_away(client)
             else:
                 self._drop(client.connection, "no request within a second")
@@ -245,18 +253,22 @@ class Clients:
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # without what `accept` finds out again
         except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
             if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
-                self._tally.dropped(describe(error))
+                self._counters.dropped(describe(error))
                 time.sleep(0.01)
             return None
         finally:
             self._listen()
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
-        if uid == 0:
+        if uid:
+            self._drop(connection, f"uid {uid} is not root")
+            return None
+        try:
             umask = self._kernel.umask_of(connection, pid)
-            return Client(connection, pid, -1 if umask is None else umask)
-        self._drop(connection, f"uid {uid} is not root")
-        return None
+        except OSError as error:
+            print(f"reassert: {describe(error)}", file=sys.stderr)
+            return Client(connection, pid, -1, ERROR)
+        return Client(connection, pid, -1, CALLER) if umask is None else Client(connection, pid, umask)
 
     def _listen(self) -> None:
         try:
@@ -265,20 +277,23 @@ class Clients:
             pass
 
     def _turn_away(self, client: Client) -> None:
-        self._tally.answered(COLD, CALLER, 0.0)
-        self._door.answer(client.connection, protocol.cold(CALLER))
+        self._counters.answered(COLD, client.unproven, 0.0)
+        self._door.answer(client.connection, protocol.cold(client.unproven))
 
     def _received(self, client: Client) -> Job | None:
         try:
-            if client.umask >= 0:
+            if not client.unproven:
                 return self._job(client)
             self._answer_unproven(client)
         except BlockingIOError:
             self._wait_for(client)
         except Malformed as error:
             self._drop(client.connection, str(error))
-        except OSError as error:  # also if the status cannot be read, for example where no descriptor is free
-            if client.umask < 0:
+        except OSError as error:  # for example where no descriptor is free, also for the status
+            if is_shortage(error) and not client.unproven:
+                print(f"reassert: {describe(error)}", file=sys.stderr)
+                client.unproven = ERROR
+            if client.unproven:
                 self._turn_away(client)
             else:
                 self._drop(client.connection, describe(error))
@@ -304,6 +319,8 @@ class Clients:
                 client.reply(self._status())
                 return None
             request = Request(frame)
+            if not fds and flags & _socket.MSG_CTRUNC:  # it was sent, and no descriptor is free for it
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if len(fds) != 1:
                 raise Malformed("the request has no descriptor")
             return Job(client, request, fds.pop())
@@ -325,7 +342,7 @@ class Clients:
         """Front has usually sent its request by the time its connection is accepted."""
         reason = "too many connections"
         with self._lock:
-            if len(self._silent) < (CLIENTS if client.umask >= 0 else CLIENTS // 2):
+            if len(self._silent) < (CLIENTS // 2 if client.unproven else CLIENTS):
                 register = self._poll.modify if client.polled else self._poll.register
                 try:
                     register(client.connection.fileno(), _ONCE)  # an event is taken only behind this lock
@@ -334,11 +351,11 @@ class Clients:
                     return
                 except OSError as error:  # for example root's limit of epoll(7)
                     reason = describe(error)
-        if client.umask < 0:
+        if client.unproven:
             self._turn_away(client)
         else:
             self._drop(client.connection, reason)
 
     def _drop(self, connection: _socket.socket, reason: str) -> None:
         connection.close()
-        self._tally.dropped(reason)
+        self._counters.dropped(reason)

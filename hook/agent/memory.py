@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from hook.agent.fallback import POLICY, GoCold
+from hook.agent.answers import POLICY, Fallback
 from hook.agent.filecache import FileCache, is_settled
 from hook.agent.starts import WarmStarts
 from hook.core.base.compare import parents
@@ -42,7 +42,7 @@ class Memory:
         self._directories = list(dict.fromkeys(way for file in self._files for way in ["/", *parents(file)]))
 
     def policy(self) -> Policy:
-        """Returns the policy in force. Raises GoCold if it must be compiled first."""
+        """Returns the policy in force. Raises Fallback if it must be compiled first."""
         found = self._as_found()
         last = self._last
         if last is not None and last[0] == found:
@@ -63,16 +63,16 @@ class Memory:
             return [], []
 
     def _looked_up(self) -> tuple[Policy, str]:
-        """Returns the policy in force, and why the policy file cannot be used, or "". Raises GoCold."""
+        """Returns the policy in force, and why the policy file cannot be used, or "". Raises Fallback."""
         problem, key = store.source_key(self.source)
         path = store.store_path(self.source, self.directory)
         try:
             trusted(path)
         except (Untrusted, OSError):
-            raise GoCold(POLICY) from None
+            raise Fallback(POLICY) from None
         stored = self.stores.get(path, self._read)
         if not problem and not stored.has_compiled(key):
-            raise GoCold(POLICY)
+            raise Fallback(POLICY)
         state = (stored, problem, tuple(key))
         last = self._policy
         if last is not None and last[0] == state:
@@ -82,10 +82,10 @@ class Memory:
         return policy, problem
 
     def _read(self) -> store.Stored:
-        """Reads the store. Raises GoCold, so that a failure is not kept."""
+        """Reads the store. Raises Fallback, so that a failure is not kept."""
         stored = store.read_store(self.source, self.directory)
         if stored is None:
-            raise GoCold(POLICY)
+            raise Fallback(POLICY)
         return stored
 
 

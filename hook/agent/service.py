@@ -11,23 +11,22 @@ import resource
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
 
 from hook import __version__
+from hook.agent.answers import BUSY, CHANGED, COLD, ERROR, GO, LATE, REFUSED, Counters, Fallback
 from hook.agent.clients import Client, Clients, Job
-from hook.agent.counters import COLD, Tally
-from hook.agent.fallback import BUSY, ERROR, LATE, GoCold
-from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
 from hook.agent.work import answer
 from hook.agent.workers import RELIEF, Workers
 from hook.core import events
-from hook.core.base.errors import Usage, describe
+from hook.core.base.errors import ReassertError, Usage, describe
 from hook.core.base.notifier import Notifier
-from hook.core.base.system import timestamp
+from hook.core.base.system import make_directory, timestamp, trusted
 from hook.core.linux.mountns import few_arenas, own_directories, own_root, trim_memory
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
@@ -53,7 +52,12 @@ _COLLECTED = 500
 collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5
-_ANSWERS = {b"G": "go", b"A": "changed", b"R": "refused", b"C": COLD}
+_ANSWERS = {b"G": GO, b"A": CHANGED, b"R": REFUSED, b"C": COLD}
+
+
+_BACKLOG = 4096
+_SUN_PATH = 107
+"""Bytes that the path of a socket may have (unix(7))."""
 
 
 class _Stop(BaseException):
@@ -107,7 +111,7 @@ def main(
         listener, own = listener_at(chosen.socket)
         memory = Memory(chosen.policy, chosen.store, chosen.events)
         metrics = memory.starts.metrics = metrics_of()
-        agent = Agent(listener, memory, notifier, Tally(metrics))
+        agent = Agent(listener, memory, notifier, Counters(metrics))
         if start_plugin:
             agent.plugin = start_plugin(metrics)
         gc.freeze()  # what is loaded now, stays
@@ -133,12 +137,12 @@ def _stop(*_: object) -> None:
 class Agent:
     """The connections of one listening socket. `plugin`: the NRI plugin, if it is in this process."""
 
-    def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, tally: Tally) -> None:
+    def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, counters: Counters) -> None:
         self._memory = memory
         self._notifier = notifier
-        self._tally = tally
+        self._counters = counters
         self._poll = select.epoll()
-        self._clients = Clients(listener, self._poll, tally, lambda: json.dumps(self.status()).encode())
+        self._clients = Clients(listener, self._poll, counters, lambda: json.dumps(self.status()).encode())
         self._workers: Workers[Job] = Workers(REQUESTS, self._poll, self._clients.take, self._work, own_directories)
         self._told = 0.0
         self._answers = self._collected = 0  # at the last look, at the last collection
@@ -195,7 +199,7 @@ class Agent:
         self._workers.wait(protocol.SECONDS)
         self._told = 0.0
         self._tell_dropped()
-        counts = self._tally.as_json()
+        counts = self._counters.as_json()
         self.log(ENDED, "info", f"answered {sum(counts['warm'].values())} container starts and hooks", **counts)
 
     def status(self) -> dict[str, object]:
@@ -210,14 +214,14 @@ class Agent:
             "memoryKiB": pages * (os.sysconf("SC_PAGE_SIZE") // 1024),
             "nri": self.plugin.connected() if self.plugin else None,
             "working": self._workers.count(),
-            **self._tally.as_json(),
+            **self._counters.as_json(),
             "last": self._memory.starts.as_json(),
         }
 
     def log(self, event: str, level: str, text: str, **more: object) -> None:
         """Logs an event about the agent itself."""
         now = timestamp(time.time_ns())
-        with contextlib.suppress(GoCold):
+        with contextlib.suppress(Fallback):
             events.SETTINGS[:] = self._memory.policy().event_log
         events.write(
             self._memory.events,
@@ -230,11 +234,13 @@ class Agent:
         try:
             try:
                 if time.monotonic() - client.began > protocol.SECONDS:
-                    raise GoCold(LATE)
+                    raise Fallback(LATE)
                 if job.given >= self._descriptors:  # it was the lowest free one (open(2)): soon there is none
-                    raise GoCold(BUSY)
+                    raise Fallback(BUSY)
                 frame = answer(self._memory, job.request, client, job.given)
-            except GoCold as reason:
+            except Fallback as reason:
+                if reason.__cause__:
+                    print(f"reassert: {describe(reason.__cause__)}", file=sys.stderr)
                 frame = protocol.cold(str(reason))
             except BaseException as error:  # a cold start says what is wrong with it, if it still is
                 print(f"reassert: {describe(error)}", file=sys.stderr)
@@ -253,10 +259,10 @@ class Agent:
         start = len(protocol.ANSWER) + 1
         kind = _ANSWERS[frame[start : start + 1]]
         reason = frame[start + 1 : -1].decode() if kind == COLD else ""
-        self._tally.answered(kind, reason, time.monotonic() - client.began)
+        self._counters.answered(kind, reason, time.monotonic() - client.began)
 
     def _collect(self) -> None:
-        answers = self._tally.count
+        answers = self._counters.count
         idle = answers == self._answers and not self._workers.count()
         self._answers = answers
         if (idle and answers != self._collected) or answers - self._collected > _COLLECTED:
@@ -267,7 +273,58 @@ class Agent:
     def _tell_dropped(self) -> None:
         """Logs one event for all clients that were dropped within a second."""
         now = time.monotonic()
-        if now - self._told > protocol.SECONDS and (dropped := self._tally.new_drops()):
+        if now - self._told > protocol.SECONDS and (dropped := self._counters.new_drops()):
             self._told = now
             text = "connections without a valid request were dropped"
             self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))
+
+
+def listener_at(path: str) -> tuple[socket.socket, bool]:
+    """The socket to listen on, and whether it is ours to remove: not systemd's (sd_listen_fds(3))."""
+    if os.environ.pop("LISTEN_PID", "") == str(os.getpid()) and os.environ.pop("LISTEN_FDS", "") == "1":
+        listener = socket.socket(fileno=3)
+        listener.set_inheritable(False)
+        if listener.family != socket.AF_UNIX or listener.type != socket.SOCK_SEQPACKET:
+            raise Usage("the socket unit has to have ListenSequentialPacket=")
+        return listener, False
+    if len(os.fsencode(path)) > _SUN_PATH:
+        raise Usage(f"--socket takes a path of at most {_SUN_PATH} bytes, not {path!r}")
+    _check_directory(os.path.dirname(path))
+    _check_free(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mask = os.umask(0o177)
+    temporary = f"{os.path.dirname(path)}/.{os.getpid()}"
+    try:
+        listener.bind(temporary)
+        listener.listen(_BACKLOG)
+        os.rename(temporary, path)  # after listen(), so no connection to `path` is refused
+    finally:
+        os.umask(mask)
+    return listener, True
+
+
+def _check_directory(directory: str) -> None:
+    """Makes the directory, unless it exists. Raises ReassertError if another user than root may use it; OSError."""
+    make_directory(directory, 0o700)
+    status = trusted(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        raise ReassertError(f"{directory} must be a directory that only root may use (chmod 700 {directory})")
+
+
+def _check_free(path: str) -> None:
+    """Raises ReassertError unless `path` is missing, or is a socket on which no process listens any more."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
+        raise ReassertError(f"{path} is a {kind}, not the agent's socket; remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:  # it may be full
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return
+        except OSError as error:
+            raise ReassertError(f"{path}: another program uses this socket: {describe(error)}") from None
+    raise ReassertError(f"{path}: another agent listens on this socket")

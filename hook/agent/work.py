@@ -7,13 +7,13 @@ thread can use the caller's working directory, and can enter a container's mount
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import time
 
 from hook import __version__
-from hook.agent.clients import Client
-from hook.agent.fallback import (
+from hook.agent.answers import (
     BUNDLE,
     ERROR,
     LATE,
@@ -26,8 +26,9 @@ from hook.agent.fallback import (
     SIZE,
     STAGE,
     VERSION,
-    GoCold,
+    Fallback,
 )
+from hook.agent.clients import Client
 from hook.agent.memory import Memory
 from hook.core import events
 from hook.core.base.errors import Refused, Usage
@@ -69,6 +70,9 @@ _DISPATCHERS = 64
 LOADED = (preload, early, idmap, look, lookdevices, place)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
+_NOT_PLAIN = (errno.ELOOP, errno.ENOSYS, errno.EPERM)
+"""Errors of openat2(2): a magic link is part of the path, or systemd's system call filter does not know the call."""
+
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
@@ -96,15 +100,15 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return "".join(self._said)
 
     def still_waits(self) -> None:
-        """Raises GoCold if front has stopped waiting or is about to, or if other threads have waited long enough."""
+        """Raises Fallback if front has stopped waiting or is about to, or if other threads have waited long enough."""
         if time.monotonic() > self._deadline:
-            raise GoCold(LATE)
+            raise Fallback(LATE)
         if time.thread_time() > self._cpu:
-            raise GoCold(LONG)
+            raise Fallback(LONG)
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
-            raise GoCold(LATE)
+            raise Fallback(LATE)
 
     def say(self, text: str, is_hook: bool = False) -> None:
         """Adds a line for the caller's standard error, with the words of a cold start."""
@@ -135,14 +139,14 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Returns the content of front's copy of stdin. The offset stays: a cold start may read the copy after this."""
         size = os.fstat(self._given).st_size
         if size > _LARGEST:
-            raise GoCold(SIZE)
+            raise Fallback(SIZE)
         data = _few(os.pread(self._given, size, 0))
         _check_probe(data.decode("utf-8", "replace"))
         return data
 
     def parents_arguments(self) -> list[str]:
-        """Raises GoCold: the agent's parent is not the runtime."""
-        raise GoCold(BUNDLE)
+        """Raises Fallback: the agent's parent is not the runtime."""
+        raise Fallback(BUNDLE)
 
     def is_restore(self) -> bool:
         """Returns whether the runtime restores a checkpoint: front's parent."""
@@ -156,7 +160,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return hooks.restores(arguments[1:-1])
 
     def config(self, path: str) -> bytes:
-        """Returns a container's config.json. Raises GoCold if it is too large, and as a cold start does."""
+        """Returns a container's config.json. Raises Fallback if it is too large, and as a cold start does."""
         if path == self._replaced:
             return super().config(path)
         try:
@@ -171,13 +175,13 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             if not is_file(status):
                 return super().config(path)
             if status.st_size > _LARGEST:
-                raise GoCold(SIZE)
+                raise Fallback(SIZE)
             return _few(read_fd(fd, LIMIT, path, status.st_size))
         finally:
             os.close(fd)
 
     def check_paths(self, invocation: Invocation) -> None:
-        """Raises GoCold for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin.
+        """Raises Fallback for paths that differ between the caller and the agent, such as /proc/self and /dev/stdin.
 
         The --log counts only for a refusal (`check_log`).
         """
@@ -196,7 +200,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             self.plain(config)
 
     def check_log(self) -> None:
-        """Raises GoCold if the --log is another file for the caller."""
+        """Raises Fallback if the --log is another file for the caller."""
         if self._log:
             self.plain(self._log)
 
@@ -206,7 +210,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             os.close(self._held[1])
 
     def plain(self, path: str) -> None:
-        """Raises GoCold for a path whose target depends on the process that opens it. A missing file is no reason."""
+        """Raises Fallback for a path whose target depends on the process that opens it. A missing file is no reason."""
         for way in (path, path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")):
             try:
                 os.close(self._opened(way, os.O_PATH)[0])
@@ -215,21 +219,23 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                 continue
 
     def _opened(self, path: str, flags: int) -> tuple[int, os.stat_result]:
-        """Opens a file. Raises GoCold as `plain`, FileNotFoundError, NotADirectoryError."""
+        """Opens a file. Raises Fallback as `plain`, FileNotFoundError, NotADirectoryError."""
         try:
             fd = open_plain(path, flags)
         except (FileNotFoundError, NotADirectoryError):
             raise
-        except OSError:
-            raise GoCold(PATH) from None
+        except OSError as error:
+            if error.errno in _NOT_PLAIN:
+                raise Fallback(PATH) from None
+            raise Fallback(ERROR) from error
         status = os.fstat(fd)
         if status.st_dev in self._memory.own_trees:
             os.close(fd)
-            raise GoCold(PATH)
+            raise Fallback(PATH)
         return fd, status
 
     def process_file(self, path: str) -> tuple[bytes, bool]:
-        """Returns what a cold start reads. Raises GoCold for a pipe: the cold start could not read it again."""
+        """Returns what a cold start reads. Raises Fallback for a pipe: the cold start could not read it again."""
         try:
             fd, status = self._opened(path, os.O_PATH)
         except OSError:  # the same, with the words of a cold start
@@ -237,15 +243,15 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             return super().process_file(path)
         os.close(fd)
         if not is_file(status) or is_link(path):
-            raise GoCold(PIPE)
+            raise Fallback(PIPE)
         if status.st_size > _LARGEST:
-            raise GoCold(SIZE)
+            raise Fallback(SIZE)
         data, is_pipe = super().process_file(path)
         return _few(data), is_pipe
 
     def resources(self, path: str) -> bytes:
-        """Raises GoCold: the real runtime gets corrected resources through a descriptor of its own."""
-        raise GoCold(PIPE)
+        """Raises Fallback: the real runtime gets corrected resources through a descriptor of its own."""
+        raise Fallback(PIPE)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
         """Returns a container's bundle, cached while the real runtime's state file is unchanged."""
@@ -253,7 +259,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
         def recorded(base: str) -> str:
             if not base.startswith("/"):
-                raise GoCold(PATH)
+                raise Fallback(PATH)
             return kept.get(base + STATE_JSON, lambda: from_state_json(base)) or kept.get(
                 base + STATUS, lambda: from_status(base)
             )
@@ -263,7 +269,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
     def decided(self, config: str) -> Reserved | None:
         """Returns what was decided at the create, cached while config.json is unchanged."""
         if not config.startswith("/"):
-            raise GoCold(PATH)
+            raise Fallback(PATH)
         self.plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
@@ -280,15 +286,15 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         except FileNotFoundError:
             self.still_waits()
             raise
-        except FileExistsError:  # of an earlier process with this pid
-            raise GoCold(ERROR) from None
+        except FileExistsError as error:  # of an earlier process with this pid
+            raise Fallback(ERROR) from error
 
     def before_mounting(self) -> None:
-        """Raises GoCold: only a cold start mounts, because an agent that is late could mount after front gave up."""
-        raise GoCold(MOUNT)
+        """Raises Fallback: only a cold start mounts, because an agent that is late could mount after front gave up."""
+        raise Fallback(MOUNT)
 
     def report(self, options: Options, verdict: Verdict) -> None:
-        """Writes the event. Raises Refused if the verdict is a refusal; GoCold, if it cannot be appended to --log."""
+        """Writes the event. Raises Refused if the verdict is a refusal; Fallback, if it cannot be appended to --log."""
         if verdict.refusal:
             self.check_log()
         super().report(options, verdict)
@@ -300,14 +306,14 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
 
 def answer(memory: Memory, request: Request, client: Client, given: int) -> bytes:
-    """Returns the frame that answers a request. Raises GoCold; any other error means cold too.
+    """Returns the frame that answers a request. Raises Fallback; any other error means cold too.
 
     In a thread with its own root, working directory and umask (`own_directories`).
     """
     if request.version != __version__:
-        raise GoCold(VERSION)
+        raise Fallback(VERSION)
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
-        raise GoCold(OPTIONS)
+        raise Fallback(OPTIONS)
     os.umask(client.umask)
     caller = Asking(memory, request, client, given)
     if request.kind == HOOK:
@@ -323,9 +329,9 @@ def _of_hook(request: Request, caller: Asking) -> bytes:
     try:
         options = hooks.options_of([*_where(request), *request.arguments])
     except Usage:
-        raise GoCold(OPTIONS) from None
+        raise Fallback(OPTIONS) from None
     if options.operands[0] not in _WARM_STAGES:
-        raise GoCold(STAGE)
+        raise Fallback(STAGE)
     if options.config.rpartition("/")[0] != options.bundle:
         caller.plain(options.bundle)
     status = hooks.run(options, caller)
@@ -336,7 +342,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         options = caller.options(request)
     except Usage:
-        raise GoCold(OPTIONS) from None
+        raise Fallback(OPTIONS) from None
     invocation = Invocation(request.arguments)
     if not invocation.doubt() and invocation.starts_nothing():
         return protocol.go()
@@ -351,7 +357,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
         return protocol.go()
     frame = protocol.changed(arguments)
     if len(frame) > protocol.LIMIT or len(arguments) > protocol.ARGUMENTS:
-        raise GoCold(SIZE)
+        raise Fallback(SIZE)
     return frame
 
 
@@ -365,7 +371,7 @@ def _where(request: Request) -> list[str]:
 
 
 def _check_probe(text: str) -> None:
-    """Raises GoCold for a probe of `node verify` that is to start cold. `text`: names the container."""
+    """Raises Fallback for a probe of `node verify` that is to start cold. `text`: names the container."""
     if not os.access(events.PROBES, os.F_OK):  # as almost always, and without the cost of an exception
         return
     try:
@@ -381,13 +387,13 @@ def _check_probe(text: str) -> None:
         except (OSError, ValueError):
             continue
         if is_cold:
-            raise GoCold(PROBE)
+            raise Fallback(PROBE)
 
 
 def _few(data: bytes) -> bytes:
-    """The JSON document. Raises GoCold if its lists may have more than _ENTRIES together."""
+    """The JSON document. Raises Fallback if its lists may have more than _ENTRIES together."""
     if len(data) > _ENTRIES and data.count(b",") > _ENTRIES:
-        raise GoCold(SIZE)
+        raise Fallback(SIZE)
     return data
 
 
@@ -397,4 +403,4 @@ def _small(path: str, limit: int) -> None:
     except OSError:
         return
     if size > limit:
-        raise GoCold(SIZE)
+        raise Fallback(SIZE)

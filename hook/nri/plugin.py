@@ -20,36 +20,14 @@ from typing import Any
 from hook.core.base.errors import describe
 from hook.entry import preload
 from hook.nri import ttrpc, validation
-from hook.nri.creation import Reply, removes_mounts, sends_cdi_devices
-from hook.nri.mux import PLUGIN, RUNTIME, Violation, frames
-from hook.nri.pending import MOST, QUIET
+from hook.nri.creation import removes_mounts, sends_cdi_devices
 from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
-
-
-class Job:
-    """A request in progress. The first thread that claims it answers it, and no other does."""
-
-    def __init__(self, stream: int, method: str, limit: float) -> None:
-        self.stream = stream
-        self.method = method
-        self.started = time.monotonic()
-        self.deadline = self.started + limit
-        self.container = ""
-        self._answered = threading.Lock()
-
-    def claim(self) -> bool:
-        """Claim the right to answer. False if another thread has it already."""
-        return self._answered.acquire(blocking=False)
-
-    def answered(self) -> bool:
-        """Whether a thread has claimed the answer."""
-        return self._answered.locked()
-
+from hook.nri.request import CREATE, MOST, QUIET, VALIDATE, Reply, Request
+from hook.nri.ttrpc import PLUGIN, RUNTIME, Violation, frames
 
 LOADED = preload
 """Loaded before the first request."""
 
-CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
@@ -100,6 +78,7 @@ class Plugin:
     def __init__(self, connection: socket.socket, decider: validation.Validator, name: str, index: str) -> None:
         self._socket = connection
         self._decider = decider
+        self._events = decider.pending
         self._report = decider.report
         self._name = name
         self._index = index
@@ -109,8 +88,8 @@ class Plugin:
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
-        self._job: Job | None = None
-        self._stuck: list[Job] = []
+        self._serving: Request | None = None
+        self.stuck: list[Request] = []
         self._closed = threading.Event()
         self._ending = threading.Lock()
         self._pods: list[Any] = []
@@ -136,8 +115,9 @@ class Plugin:
             self._start_reader()
             while not self._closed.wait(TICK):
                 self._watch_reader()
-                self._decider.tell_held(UNHELD)
-                self.on_tick(len(self._stuck) < THREADS)
+                if self._events.release(UNHELD):
+                    self._events.write_aside()
+                self.on_tick(len(self.stuck) < THREADS)
                 if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
                     self._end("the runtime did not configure the plugin in time")
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
@@ -146,7 +126,7 @@ class Plugin:
             self._socket.close()
             if self._subscribed:  # and no request followed
                 self._decider.unwanted[self._runtime] += 1
-            self._decider.tell_all(1.0)
+            self._events.finish(1.0)
             if self.connected.is_set():
                 self._report.metrics.connected(False)
 
@@ -160,37 +140,36 @@ class Plugin:
         """Replace a reader that is stuck in a request, and answer requests whose deadline has passed."""
         now = time.monotonic()
         with self._lock:
-            job = self._job
-            if job and now - job.started > RELIEF and len(self._stuck) < THREADS:
-                self._stuck.append(job)
-                self._job = None
+            request = self._serving
+            if request and now - request.started > RELIEF and len(self.stuck) < THREADS:
+                self.stuck.append(request)
+                self._serving = None
                 self._start_reader()
-            elif job and now > job.deadline and job not in self._stuck:
-                self._stuck.append(job)
-            late = [job for job in self._stuck if now > job.deadline and not job.answered()]
-        for job in late:
-            threading.Thread(target=self._answer_late, args=(job,), name="late", daemon=True).start()
+            elif request and now > request.deadline and request not in self.stuck:
+                self.stuck.append(request)
+            late = [each for each in self.stuck if now > each.deadline and not each.is_answered()]
+        for each in late:
+            threading.Thread(target=self._answer_late, args=(each,), name="late", daemon=True).start()
 
-    def _answer_late(self, job: Job) -> None:
+    def _answer_late(self, request: Request) -> None:
         """Answer in place of the stuck thread. Runs in its own thread, since the log or the socket may hang too."""
         try:
-            if job.method in (CREATE, VALIDATE):
-                answered = self._reply(job, self._decider.too_late(job.container))
+            if request.method in (CREATE, VALIDATE):
+                answered = self._reply(request, self._decider.too_late(request))
             else:
-                answered = self._answer(job, ttrpc.get("Empty"))
+                answered = self._answer(request, ttrpc.get("Empty"))
             if answered:
-                self._decider.pending.write()
-                self._report.plugin(RELIEVED, "error", f"{job.method} takes too long", id=job.container)
+                self._events.write()
+                self._report.plugin(RELIEVED, "error", f"{request.method} takes too long", id=request.container)
         except OSError as error:
             self._end(describe(error))
 
     def _read(self) -> None:
         """Read and serve requests until another thread replaces this one as the reader."""
         this = threading.current_thread()
-        pending = self._decider.pending
         try:
             while self._reader is this and not self._closed.is_set():
-                count = pending.count()
+                count = self._events.count()
                 if count >= MOST or not (self._waiting or self._receive(count > 0)):
                     self._tell()
                 elif self._waiting:
@@ -204,16 +183,16 @@ class Plugin:
         except Exception as error:  # a bug in reassert: close the connection, keep the process
             self._violated(describe(error))
         finally:
-            self._decider.pending.write()
+            self._events.write()
 
     def _tell(self) -> None:
         """Write events. If this takes long, another thread reads the next requests."""
-        job = self._job = Job(0, "", math.inf)
-        job.claim()
+        request = self._serving = Request("", limit=math.inf)
+        request.claim()
         try:
-            self._decider.pending.write()
+            self._events.write()
         finally:
-            self._done(job)
+            self._done(request)
 
     def _receive(self, events_wait: bool) -> bool:
         """Wait for bytes and add the messages that they complete to those that wait. Raises EOFError.
@@ -241,23 +220,23 @@ class Plugin:
             if response.status.code:
                 raise Violation(f"the runtime refused to register the plugin: {response.status.message}")
             return
-        request = ttrpc.read_request(message)
-        limit = min(DEADLINE, request.timeout_nano / 1e9 * 0.75) if request.timeout_nano > 0 else DEADLINE
-        job = self._job = Job(message.stream, request.method, limit)
+        call = ttrpc.read_request(message)
+        limit = min(DEADLINE, call.timeout_nano / 1e9 * 0.75) if call.timeout_nano > 0 else DEADLINE
+        request = self._serving = Request(call.method, message.stream, limit)
         try:
             if message.skipped:
-                self._serve_unread(job, message.skipped)
+                self._serve_unread(request, message.skipped)
             else:
-                self._serve(job, request)
+                self._serve(request, call)
         finally:
-            self._done(job)
+            self._done(request)
 
-    def _done(self, job: Job) -> None:
+    def _done(self, request: Request) -> None:
         with self._lock:
-            if self._job is job:
-                self._job = None
-            if job in self._stuck:  # with THREADS stuck, a job can be both
-                self._stuck.remove(job)
+            if self._serving is request:
+                self._serving = None
+            if request in self.stuck:  # with THREADS stuck, one can be both
+                self.stuck.remove(request)
 
     def _send(self, stream: int, data: bytes) -> None:
         with self._sending:
@@ -265,89 +244,88 @@ class Plugin:
 
     # -- the Plugin service
 
-    def _serve(self, job: Job, request: Any) -> None:
-        if request.service != SERVICE:
-            raise Violation(f"a call of the unknown service {request.service!r}")
-        if self._subscribed and job.method != "Configure":
+    def _serve(self, request: Request, call: Any) -> None:
+        if call.service != SERVICE:
+            raise Violation(f"a call of the unknown service {call.service!r}")
+        if self._subscribed and request.method != "Configure":
             self._subscribed = False  # the runtime accepted the subscription
             self._decider.unwanted[self._runtime] = 0
-        if job.method == CREATE:
-            argument = ttrpc.parse(_CreateContainerRequest, request.payload)
+        if request.method == CREATE:
+            argument = ttrpc.parse(_CreateContainerRequest, call.payload)
             container = argument.container
-            job.container = container.id
-            self._reply(job, self._decider.create(argument.pod, container))
-        elif job.method == VALIDATE:
-            argument = ttrpc.parse(_ValidateContainerAdjustmentRequest, request.payload)
-            job.container = argument.container.id
-            self._reply(job, self._decider.validate(argument))
+            request.container = container.id
+            self._reply(request, self._decider.create(request, argument.pod, container))
+        elif request.method == VALIDATE:
+            argument = ttrpc.parse(_ValidateContainerAdjustmentRequest, call.payload)
+            request.container = argument.container.id
+            self._reply(request, self._decider.validate(request, argument))
         else:
-            self._decider.pending.write()
-            self._serve_other(job, request)
+            self._events.write()
+            self._serve_other(request, call)
 
-    def _serve_other(self, job: Job, request: Any) -> None:
+    def _serve_other(self, request: Request, call: Any) -> None:
         if request.method == "Configure":
-            configure = ttrpc.parse(ttrpc.get("ConfigureRequest"), request.payload)
-            self._answer(job, lambda: self._configure(configure))
+            configure = ttrpc.parse(ttrpc.get("ConfigureRequest"), call.payload)
+            self._answer(request, lambda: self._configure(configure))
         elif request.method == "Synchronize":
-            synchronize = ttrpc.parse(ttrpc.get("SynchronizeRequest"), request.payload)
-            self._answer(job, lambda: self._synchronize(synchronize))
+            synchronize = ttrpc.parse(ttrpc.get("SynchronizeRequest"), call.payload)
+            self._answer(request, lambda: self._synchronize(synchronize))
         elif request.method in _EMPTY:
-            self._answer(job, ttrpc.get("Empty"))
+            self._answer(request, ttrpc.get("Empty"))
         elif request.method in _LATER:
-            self._send(
-                PLUGIN, ttrpc.refusal(job.stream, ttrpc.UNIMPLEMENTED, "reassert did not subscribe to this call")
-            )
+            text = "reassert did not subscribe to this call"
+            self._send(PLUGIN, ttrpc.refusal(request.stream, ttrpc.UNIMPLEMENTED, text))
         else:
             raise Violation(f"a call of the unknown method {request.method!r}")
 
-    def _serve_unread(self, job: Job, size: int) -> None:
+    def _serve_unread(self, request: Request, size: int) -> None:
         """Answer a request that is too large to be read: a container is refused, as containerd 2.x does itself."""
         why = f"a message of {size} bytes; the limit is {ttrpc.MESSAGE_LIMIT}"
-        if job.method in (CREATE, VALIDATE):
-            self._reply(job, self._decider.unread(why))
+        if request.method in (CREATE, VALIDATE):
+            self._reply(request, self._decider.unread(why))
             return
-        self._leave_unread(job.method, why)
-        if job.method == "Synchronize":
+        self._leave_unread(request.method, why)
+        if request.method == "Synchronize":
             self._synchronized()
-        self._answer(job, ttrpc.get("Empty"))
+        self._answer(request, ttrpc.get("Empty"))
 
     def _leave_unread(self, method: str, why: str) -> None:
         self._report.metrics.error("decision")
         self._report.plugin(UNREAD, "warning", f"{method} was answered unread: {why}")
         self._pods, self._containers, self._listed = [], [], 0
 
-    def _reply(self, job: Job, reply: Reply) -> bool:
+    def _reply(self, request: Request, reply: Reply) -> bool:
         """Answer for a container, unless another thread has. Its event is written soon afterwards (`PendingEvents`)."""
-        if reply.refusal and job.method == VALIDATE:
-            data = ttrpc.rejection(job.stream, reply.refusal)
+        if reply.refusal and request.method == VALIDATE:
+            data = ttrpc.rejection(request.stream, reply.refusal)
         elif reply.refusal:
-            data = ttrpc.refusal(job.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
+            data = ttrpc.refusal(request.stream, ttrpc.PERMISSION_DENIED, reply.refusal)
         else:
-            data = ttrpc.answer(job.stream, reply.payload)
-        if not job.claim():
+            data = ttrpc.answer(request.stream, reply.payload)
+        if not request.claim(reply):
             return False
-        held = job.method == CREATE and self._decider.validates and not reply.refusal
+        first = self._events.take(request.container) if request.method == VALIDATE else None
+        if reply.is_repeated and not reply.refusal:
+            reply.first = first
+        held = request.method == CREATE and self._decider.validates and not reply.refusal
         if held:  # before the answer is sent: another thread may read the next request at once
-            self._decider.hold(job.container, reply)
+            self._events.hold(request)
         try:
             self._send(PLUGIN, data)
         except OSError:
-            self._decider.forget(job.container)  # the runtime was asked for nothing
+            self._events.take(request.container)  # the runtime was asked for nothing
             raise
         if not held:
-            self._decider.pending.add(job.container, reply.tell)
+            self._events.add(request)
         return True
 
-    def _answer(self, job: Job, make: Callable[[], Any]) -> bool:
+    def _answer(self, request: Request, make: Callable[[], Any]) -> bool:
+        """Answer unless another thread has; whether it was sent."""
         try:
-            data = ttrpc.answer(job.stream, ttrpc.serialize(make()))
+            data = ttrpc.answer(request.stream, ttrpc.serialize(make()))
         except Exception as error:
-            data = ttrpc.refusal(job.stream, ttrpc.UNKNOWN, f"reassert: {describe(error)}")
-        return self._send_once(job, data)
-
-    def _send_once(self, job: Job, data: bytes) -> bool:
-        """Send the answer unless another thread has answered; whether it was sent."""
-        claimed = job.claim()
+            data = ttrpc.refusal(request.stream, ttrpc.UNKNOWN, f"reassert: {describe(error)}")
+        claimed = request.claim()
         if claimed:
             self._send(PLUGIN, data)
         return claimed

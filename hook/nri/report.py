@@ -8,8 +8,6 @@ import time
 from collections import deque
 from typing import Any
 
-import structlog
-
 from hook.core.base.logfile import try_to_append
 from hook.core.base.system import timestamp
 from hook.core.events import SETTINGS, line
@@ -40,20 +38,18 @@ class Report:
         self.events = events
         self.metrics = metrics
         self._lines: deque[str] = deque()
-        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: line(record))
-        self._log = structlog.wrap_logger(_Lines(self), processors=[renderer])
         self._closed = False
         self._printer = threading.Thread(target=self._print, name="log", daemon=True)
         self._printer.start()
 
     def container(self, event: dict[str, Any]) -> None:
         """Write an event about a container (hook.core.events)."""
-        self.line(line(event))  # without structlog, which is slower
+        self.line(line(event))
 
     def plugin(self, event: str, level: str, message: str, **more: object) -> None:
         """Write an event about the plugin itself."""
-        now = timestamp(time.time_ns())
-        self._log.info(event, timestamp=now, adapter=ADAPTER, level=level, message=message, **more)
+        record = {"event": event, "timestamp": timestamp(time.time_ns()), "adapter": ADAPTER, "level": level}
+        self.line(line({**record, "message": message, **more}))
 
     def line(self, text: str) -> None:
         """Write one line to the event log and, in the background, to standard output."""
@@ -88,10 +84,3 @@ class Report:
         """Wait up to `seconds` until standard output has taken all lines. No line may come after this call."""
         self._closed = True
         self._printer.join(seconds)
-
-
-class _Lines:
-    """The logger that structlog writes to."""
-
-    def __init__(self, report: Report) -> None:
-        self.info = report.line

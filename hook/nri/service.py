@@ -147,7 +147,7 @@ class Service:
 
     def finish(self) -> None:
         """Write the events that were not written yet. Waits for that at most two seconds."""
-        self._decider.tell_all(1.0)
+        self._decider.pending.finish(1.0)
         self._report.close()
 
     def launched(self, descriptor: int) -> int:

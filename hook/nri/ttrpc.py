@@ -1,7 +1,11 @@
-"""ttrpc, containerd's gRPC without HTTP/2: messages on a byte stream. No I/O here.
+"""NRI's wire: frames of several byte streams over one socket, and in each stream the messages of ttrpc. No I/O here.
 
-A message is its length, its stream id (u32 each, big-endian), its type and flags (u8 each), then a protobuf message
-(containerd/ttrpc, PROTOCOL.md). Only unary calls are implemented: NRI uses no others.
+A frame is the stream's number and the payload's length (u32 each, big-endian), then the payload (containerd/nri,
+pkg/net/multiplex). A frame may end anywhere in a message.
+
+ttrpc is containerd's gRPC without HTTP/2. A message is its length, its stream id (u32 each, big-endian), its type and
+flags (u8 each), then a protobuf message (containerd/ttrpc, PROTOCOL.md). Only unary calls are implemented: NRI uses no
+others.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from hook.core.base.errors import ReassertError
 from hook.core.base.protobuf import load
 from hook.core.base.text import message
-from hook.nri.mux import PLUGIN, RUNTIME, Demux, Violation
 
 _CLASSES = load(Path(__file__).with_name("nri.proto"))
 
@@ -49,6 +53,67 @@ _WHOLE = struct.Struct(">IIIIBB")
 _Request: Any = get("Request")
 _Response: Any = get("Response")
 _PAYLOAD: int = _Response.DESCRIPTOR.fields_by_name["payload"].number
+
+
+PLUGIN, RUNTIME = 1, 2
+"""Numbers of the streams: on PLUGIN the runtime calls the plugin, on RUNTIME the plugin calls the runtime."""
+
+FRAME_LIMIT = 4096
+"""Bytes of the largest payload that the plugin sends. A runtime closes the connection at a larger one."""
+
+INCOMING_LIMIT = 10 + 64 * 1024 * 1024
+"""Bytes of the largest payload that the plugin accepts: the largest message may come in one frame."""
+
+_FRAME = struct.Struct(">II")
+
+
+class Violation(ReassertError):
+    """The runtime sent bytes that are not valid NRI. The plugin closes the connection."""
+
+
+def frames(stream: int, data: bytes) -> bytes:
+    """Bytes of a stream as frames, ready to be sent."""
+    if 0 < len(data) <= FRAME_LIMIT:  # as almost always
+        return _FRAME.pack(stream, len(data)) + data
+    parts = []
+    for at in range(0, len(data), FRAME_LIMIT):
+        payload = data[at : at + FRAME_LIMIT]
+        parts += [_FRAME.pack(stream, len(payload)), payload]
+    return b"".join(parts)
+
+
+class Demux:
+    """Splits the bytes from the socket into payloads. A payload that arrives in pieces is returned in pieces."""
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        self._stream = 0
+        self._left = 0
+
+    def is_cut(self) -> bool:
+        """Whether the bytes so far end inside a frame."""
+        return bool(self._left or self._header)
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The payloads, or pieces of them, that these bytes hold, in order, each with its stream. Raises Violation."""
+        pieces = []
+        at = 0
+        while at < len(data):
+            if self._left:
+                piece = data[at : at + self._left]
+                pieces.append((self._stream, piece))
+                self._left -= len(piece)
+                at += len(piece)
+                continue
+            header = data[at : at + _FRAME.size - len(self._header)]
+            self._header += header
+            at += len(header)
+            if len(self._header) == _FRAME.size:
+                self._stream, self._left = _FRAME.unpack(self._header)
+                self._header.clear()
+                if self._left > INCOMING_LIMIT:
+                    raise Violation(f"a frame of {self._left} bytes; the limit is {INCOMING_LIMIT}")
+        return pieces
 
 
 class Message(NamedTuple):

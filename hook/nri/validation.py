@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
-import time
 from collections import Counter, deque
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from hook.core.base.compare import clean
 from hook.core.base.errors import Undecided, named
@@ -27,9 +24,10 @@ from hook.core.policy.resident import Resident
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import Drop, DropMount
 from hook.nri.adjust import in_order, mount_leftovers, own_parts
-from hook.nri.asked import Asked
-from hook.nri.creation import Decider, Reply, version_at_least
+from hook.nri.creation import Decider, version_at_least
 from hook.nri.report import Report
+from hook.nri.request import VALIDATE, Reply, Request
+from hook.nri.requested import RequestedContainer
 
 EVENT = 1 << (14 - 1)
 """VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""
@@ -50,13 +48,6 @@ def is_known_to(engine: str, version: str, nri_version: str) -> bool:
     return version_at_least(engine, version, {"containerd": (2, 2), "cri-o": (1, 34)})
 
 
-class Held(NamedTuple):
-    """A reply that was sent, and whose event waits for the runtime's question about all plugins. `since`: monotonic."""
-
-    reply: Reply
-    since: float
-
-
 class Validator(Decider):
     """Decides for one runtime, and again about the adjustment of all plugins where the runtime asks for that.
 
@@ -68,104 +59,46 @@ class Validator(Decider):
         super().__init__(resident, report)
         self.validates = False
         self.unwanted: Counter[str] = Counter()
-        self._held: dict[str, Held] = {}
 
-    def validate(self, request: Any) -> Reply:
+    def validate(self, request: Request, asked: Any) -> Reply:
         """The decision about what all plugins together ask for. It refuses what leaves the reserved state.
 
-        The event that is held stays until there is a decision: where that takes too long, `too_late` writes it.
+        `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
         """
-        held = self._held.get(request.container.id)
-        first = held.reply.verdict if held else None
-        if held and first and first.plan is None:  # `failurePolicy` let it start undecided
-            self.forget(request.container.id)
-            return Reply(b"", "", held.reply.tell)
-        case = self._case(request.container.id)
+        case = request.case = self._case(asked.container.id)
         case.tries = False  # the first event has it
-        known = {(edit.kind, edit.name) for edit in first.plan.edits} if first and first.plan else set()
-        is_new = False
+        reply, first = Reply(case), self.pending.held(asked.container.id)
+        before = first.verdict if first else None
+        if before and before.plan is None:  # `failurePolicy` let it start undecided
+            reply.is_repeated = True
+            return reply
+        known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
+        reasons = {str(each) for each in before.reasons} if before else set()
+        reply.is_repeated = True
 
-        def read() -> tuple[Identity, Asked]:
-            case.who = self.identify(request.pod, request.container)
-            case.reads_node = bool(request.adjust.CDI_devices)
-            merged = Merged(request)
+        def read() -> tuple[Identity, Merged]:
+            case.who = self.identify(asked.pod, asked.container)
+            case.reads_node = bool(asked.adjust.CDI_devices)
+            merged = Merged(asked)
             case.reads_node = False
             return case.who, merged
 
         def act(decided: Plan, merged: Merged) -> Done:
-            nonlocal is_new
             if merged.problem and any(match.applies for match in decided.matches):
                 raise Undecided(merged.problem)
             wrong = edits_left(decided, case.container)
             audit = decided.audit_only()  # then nothing was corrected, and the first event names it
             said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
-            reasons = {str(each) for each in first.reasons} if first else set()
-            is_new = bool(said) or any(str(each) not in reasons for each in decided.reasons())
-            denials = [_reason(edit, case.container, merged.owners) for edit in said]
-            return Done(NOWHERE, denials, wrong)
+            reply.is_repeated = not said and all(str(each) in reasons for each in decided.reasons())
+            return Done(NOWHERE, [_reason(edit, case.container, merged.owners) for edit in said], wrong)
 
-        verdict = self._settle(case, read, act)
-        again = self._reply(case, verdict)
-        held = self._held.pop(request.container.id, None)
-        if again.refusal or is_new:
-            return again
-        if held:
-            return again._replace(tell=lambda: self._tell_both(held.reply, again))
-        return again if verdict.plan is None else again._replace(tell=_say_nothing)
+        return reply.settle(case.run(read, act))
 
-    @staticmethod
-    def _tell_both(first: Reply, again: Reply) -> None:
-        """Write the event that was held; and the error, if the runtime's question could not be answered."""
-        decided = again.verdict is not None and again.verdict.plan is not None
-        first.tell(checked=decided)
-        if not decided:
-            again.tell()
-
-    def hold(self, container_id: str, reply: Reply) -> None:
-        """Keep the event about a container until `validate`, and write those that wait for another container.
-
-        The runtime asks about one container at a time, and not again if another plugin refused the container.
-        """
-        self._release()
-        self._held[container_id] = Held(reply, time.monotonic())
-        self.pending.add(container_id, reply.event)
-
-    def forget(self, container_id: str) -> None:
-        """Drop the event about a container that is held."""
-        self._held.pop(container_id, None)
-
-    def _release(self, age: float = 0.0) -> bool:
-        """Let the events that were held for `age` seconds be written; whether there are any."""
-        now, released = time.monotonic(), False
-        for container_id, held in list(self._held.items()):
-            if now - held.since >= age and self._held.pop(container_id, None) is not None:
-                self.pending.add(container_id, held.reply.tell)
-                released = True
-        return released
-
-    def tell_held(self, age: float) -> None:
-        """Write the events that were held for `age` seconds, in a thread of its own."""
-        if self._release(age):
-            threading.Thread(target=self.pending.write, name="held", daemon=True).start()
-
-    def tell_all(self, wait: float) -> None:
-        """The same for every event. `wait`: for how many seconds at most to wait for it."""
-        self._release(0.0)
-        with suppress(RuntimeError):  # no thread can be started: the one that reads requests writes them
-            threading.Thread(target=self.pending.write, name="held", daemon=True).start()
-        self.pending.wait(wait)
-
-    def too_late(self, container_id: str) -> Reply:
-        """As for a container that is being created. An event that was held is written too if the container starts."""
-        reply = super().too_late(container_id)
-        held = self._held.pop(container_id, None)
-        if held and not reply.refusal:
-            return reply._replace(tell=lambda: self._tell_both(held.reply, reply))
+    def too_late(self, request: Request) -> Reply:
+        """As for a container that is being created. An event that is held is written too if the container starts."""
+        reply = super().too_late(request)
+        reply.is_repeated = request.method == VALIDATE
         return reply
-
-
-def _say_nothing() -> None:
-    """There is no event about a container that is as the policy wants it."""
 
 
 class _Keyed:
@@ -193,7 +126,7 @@ class _Keyed:
         return [each for each in self._objects if each is not None]
 
 
-class Merged(Asked):
+class Merged(RequestedContainer):
     """What a container would start with after the merged adjustment. Raises Unacceptable, TooLarge.
 
     `owners`: by kind and name, the plugin that asked for it. `problem`: why the result is not known, or "".

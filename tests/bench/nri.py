@@ -31,7 +31,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 
 from hook.nri import ttrpc  # noqa: E402  # after the path is set
-from hook.nri.mux import PLUGIN, RUNTIME, Demux, frames  # noqa: E402  # likewise
+from hook.nri.ttrpc import PLUGIN, RUNTIME, Demux, frames  # noqa: E402  # likewise
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 POLICY = {

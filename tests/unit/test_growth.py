@@ -40,6 +40,7 @@ from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.nri import ttrpc
 from hook.nri.report import Report
+from hook.nri.request import CREATE, Request
 from hook.nri.validation import Validator
 from hook.ops.explain import explain
 from unit.adapters.nri.support import VALIDATE, create_request
@@ -278,8 +279,8 @@ class Node:
 
     def nri(self) -> None:
         request = self.request()
-        reply = self.validator.create(request.pod, request.container)
-        reply.tell()
+        reply = self.validator.create(Request(CREATE), request.pod, request.container)
+        reply.tell(self.report)
 
     def nri_validate(self) -> None:
         """What another plugin asked for is as long as the container itself."""
@@ -296,8 +297,8 @@ class Node:
             "env": [{"key": key, "value": value} for key, _, value in (e.partition("=") for e in container.env)],
             "linux": {"devices": [{"path": d.path, "type": d.type, "major": 195, "minor": d.minor} for d in devices]},
         }
-        reply = self.validator.validate(VALIDATE(pod=pod, container=container, adjust=adjust))
-        reply.tell()
+        reply = self.validator.validate(Request("validate"), VALIDATE(pod=pod, container=container, adjust=adjust))
+        reply.tell(self.report)
 
     def nri_running(self) -> None:
         request = self.request()

@@ -19,7 +19,7 @@ import pytest
 from e2e.agent.support import Agent, Cold
 from e2e.runtimes import EACH, real_runtime
 from e2e.support import REASSERT, Bundle, Running, another_root, need, run
-from hook.agent.fallback import CALLER
+from hook.agent.answers import CALLER
 from hook.entry import protocol
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root, pytest.mark.users]

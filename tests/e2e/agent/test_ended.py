@@ -10,7 +10,7 @@ import pytest
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
 from e2e.test_trial import hanging
-from hook.agent.fallback import LATE
+from hook.agent.answers import LATE
 from hook.agent.service import REQUESTS
 from hook.entry import protocol
 

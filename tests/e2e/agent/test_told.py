@@ -17,7 +17,7 @@ from unit.adapters.nri.support import Peer, create_request
 from e2e.agent.support import PRINTER, Agent
 from e2e.agent.test_agent import RUNC, WANTED
 from e2e.support import POLICY, REASSERT, Bundle, Running, run
-from hook.agent.fallback import COLD
+from hook.agent.answers import REASONS
 from hook.nri import ttrpc
 
 pytestmark = [pytest.mark.frozen, pytest.mark.root]
@@ -121,7 +121,7 @@ def test_nobody_else_says_why(start: Start) -> None:
 
 def test_every_reason_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
-    for reason in (*FRONTS, *COLD, "unknown"):
+    for reason in (*FRONTS, *REASONS, "unknown"):
         assert f"| `{reason}` |" in text, reason
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 from e2e.cri.client import wait_for
 from e2e.support import Node
+from hook.core.decide import Case
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
-from hook.nri.creation import Reply
 from hook.nri.plugin import Plugin
 from hook.nri.report import Report
+from hook.nri.request import Reply, Request
 from hook.nri.validation import Validator
 
 Adjust = Callable[[Any, Any, Any], None]
@@ -31,14 +32,16 @@ class Naive(Validator):
         self.adjust = adjust
         self.asked = threading.Event()
 
-    def create(self, pod: Any, container: Any) -> Reply:
+    def create(self, request: Request, pod: Any, container: Any) -> Reply:
         self.asked.set()
         response = ttrpc.get("CreateContainerResponse")()
         self.adjust(pod, container, response.adjust)
-        return Reply(ttrpc.serialize(response), "", lambda: None)
+        reply = Reply(Case("nri", container.id, self.resident.get))
+        reply.payload = ttrpc.serialize(response)
+        return reply
 
-    def validate(self, request: Any) -> Reply:
-        return Reply(b"", "", lambda: None)
+    def validate(self, request: Request, asked: Any) -> Reply:
+        return Reply(Case("nri", asked.container.id, self.resident.get))
 
 
 def setting(env: dict[str, str], again: bool = False) -> Adjust:

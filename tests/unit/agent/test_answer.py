@@ -6,6 +6,7 @@ import _socket
 import array
 import json
 import os
+import resource
 import select
 import socket
 import stat
@@ -15,18 +16,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hook import __version__
+from hook.agent.answers import Counters, Fallback
 from hook.agent.clients import Client, Clients, Job, Kernel
-from hook.agent.counters import Tally
-from hook.agent.fallback import GoCold
-from hook.agent.listener import listener_at
 from hook.agent.memory import Memory
+from hook.agent.service import listener_at
 from hook.agent.work import answer
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.linux.mountns import own_directories
@@ -57,11 +57,11 @@ class Agent:
         (directory / "policy").write_text(document(*rules))
         refresh(f"{directory}/policy", f"{directory}/store")
         self.memory = Memory(f"{directory}/policy", f"{directory}/store", f"{directory}/events")
-        self.tally = Tally(NoMetrics())
+        self.counters = Counters(NoMetrics())
         self.poll = select.epoll()
         self.path = f"{directory}/run/sock"
         self.listener, self.ours = listener_at(self.path)
-        self.clients = Clients(self.listener, self.poll, self.tally, lambda: b"status")
+        self.clients = Clients(self.listener, self.poll, self.counters, lambda: b"status")
         self.front = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)  # waits
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(own_directories).result()
@@ -88,7 +88,7 @@ class Agent:
         return self.clients.take(fd)
 
     def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False) -> bytes:
-        """The answer to a request. Raises GoCold. `late`: its age in seconds."""
+        """The answer to a request. Raises Fallback. `late`: its age in seconds."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             client = Client(ours, self.front.pid, 0o22)
@@ -128,7 +128,7 @@ def here(agent: Agent) -> Iterator[int]:
 
 def cold(work: Callable[..., object], *given: Any, **more: Any) -> str:
     """Why the agent does not answer."""
-    with pytest.raises(GoCold) as caught:
+    with pytest.raises(Fallback) as caught:
         work(*given, **more)
     return str(caught.value)
 
@@ -161,7 +161,7 @@ def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None
         assert job is not None
         os.close(job.given)
         agent.clients.expire()  # it is silent no longer
-        assert agent.tally.as_json()["dropped"] == 0
+        assert agent.counters.as_json()["dropped"] == 0
 
 
 def test_status_is_answered(agent: Agent) -> None:
@@ -186,7 +186,7 @@ def test_client_that_no_front_can_be_is_dropped(
     with agent.connected(agent.frame("create", "0a") if frame is None else frame, *[here] * count) as connection:
         assert agent.take() is None
         assert connection.recv(100) == b""
-    assert agent.tally.new_drops() == {why: 1}
+    assert agent.counters.new_drops() == {why: 1}
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -194,12 +194,12 @@ def test_silent_client_is_dropped_after_a_second_and_not_before(agent: Agent) ->
     with agent.connected() as connection:
         assert agent.take() is None
         began = time.monotonic()
-        while not agent.tally.as_json()["dropped"]:
+        while not agent.counters.as_json()["dropped"]:
             agent.clients.expire()
             time.sleep(0.01)
         assert time.monotonic() - began > protocol.SECONDS - 0.1
         assert connection.recv(100) == b""
-    assert agent.tally.new_drops() == {"no request within a second": 1}
+    assert agent.counters.new_drops() == {"no request within a second": 1}
 
 
 CALL = """import socket, sys
@@ -237,6 +237,58 @@ def test_caller_needs_the_agents_rights_and_namespaces(root_dir: Path, other: li
             connection.close()
 
 
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """This process may open so many files more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/", os.O_PATH)
+    os.close(lowest)
+    taken = [os.open("/", os.O_PATH) for _ in range(64)]  # no gap is left below the limit
+    top = max(*taken, lowest) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (top + count, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("free", range(4))
+def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
+    agent: Agent, here: int, free: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a free descriptor the kernel is not asked: the reason is `error`, and the error is on standard error."""
+    with agent.connected(agent.frame("create", "0a"), here) as connection:
+        with free_descriptors(free):
+            job = agent.take()
+        if job:  # the descriptors were enough
+            assert free == 3
+            os.close(job.given)
+            return
+        agent.clients.expire()
+        if free == 0:  # it is not accepted, and waits
+            assert agent.counters.new_drops() == {"Too many open files": 1}
+            connection.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                connection.recv(100)
+            return
+        assert connection.recv(100) == protocol.cold("error")
+    assert agent.counters.as_json()["cold"] == {"error": 1}
+    assert "Too many open files" in capfd.readouterr().err
+
+
+def test_request_for_whose_descriptor_none_is_free_is_an_error(agent: Agent, here: int) -> None:
+    with agent.connected() as connection:
+        assert agent.take() is None
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [here]))]
+        connection.sendmsg([agent.frame("create", "0a")], sent)
+        with free_descriptors(0):
+            assert agent.take() is None
+        assert connection.recv(100) == protocol.cold("error")
+        agent.clients.expire()
+
+
 @pytest.mark.users
 def test_another_user_is_dropped(agent: Agent) -> None:
     for path in (agent.directory / "run", Path(agent.path)):
@@ -244,7 +296,7 @@ def test_another_user_is_dropped(agent: Agent) -> None:
     with subprocess.Popen(["/usr/bin/python3", "-c", CALL, agent.path], user=65534, stdout=subprocess.PIPE) as process:
         assert agent.take() is None
         assert process.communicate(timeout=60)[0] == b""
-    assert agent.tally.new_drops() == {"uid 65534 is not root": 1}
+    assert agent.counters.new_drops() == {"uid 65534 is not root": 1}
 
 
 # -- the listening socket
@@ -283,7 +335,7 @@ def test_path_that_is_not_free_or_safe_is_told(agent: Agent) -> None:
 
 LISTEN = """import os, sys
 sys.path.insert(0, sys.argv[1])
-from hook.agent.listener import listener_at
+from hook.agent.service import listener_at
 try:
     listener, ours = listener_at(sys.argv[2])
     print(ours, listener.fileno(), listener.get_inheritable(), "LISTEN_PID" in os.environ or "LISTEN_FDS" in os.environ)
@@ -366,6 +418,16 @@ def test_agent_that_must_not_answer_changes_nothing(
     frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", **other)
     assert cold(agent.ask, frame, here, **how) == reason
     assert (agent.config.read_text(), os.listdir(agent.bundle)) == (before, ["config.json"])
+
+
+def test_file_that_no_free_descriptor_can_open_is_an_error(agent: Agent, here: int) -> None:
+    """Only a path that depends on its reader is a reason `path`."""
+    before = agent.write()
+    frame = agent.frame("create", "--bundle", str(agent.bundle), "0a")
+    with free_descriptors(2):  # for the socket pair
+        assert cold(agent.ask, frame, here) == "error"
+    assert agent.config.read_text() == before
+    assert agent.ask(frame, here) == protocol.go()
 
 
 def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Agent, here: int) -> None:

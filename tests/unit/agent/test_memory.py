@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.agent.fallback import GoCold
+from hook.agent.answers import Fallback
 from hook.agent.filecache import SETTLED_NS
 from hook.agent.memory import Memory, _lasts
 from hook.core.policy.compiler import refresh
@@ -40,13 +40,13 @@ def test_a_policy_is_kept_until_its_files_or_their_directories_change(memory: Me
         if changed == "etc":  # chmod of the file itself changes its key
             assert not memory.policy().warning
     (root_dir / "store").chmod(0o777)
-    with pytest.raises(GoCold):
+    with pytest.raises(Fallback):
         memory.policy()
     (root_dir / "store").chmod(0o755)
     refresh(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store")
     memory.policy()
     (root_dir / "etc/policy.yaml").write_text(document({**RULE, "name": "new"}))
-    with pytest.raises(GoCold):
+    with pytest.raises(Fallback):
         memory.policy()
     refresh(f"{root_dir}/etc/policy.yaml", f"{root_dir}/store")
     assert memory.policy().fingerprint != first.fingerprint
@@ -63,7 +63,7 @@ def test_a_store_that_could_not_be_read_once_is_read_again(memory: Memory, monke
     """For example while no descriptor was free. Else every later start would be cold."""
     with monkeypatch.context() as patch:
         patch.setattr("hook.core.policy.store.read_file", lambda *_: os.open("/proc/self/fd/-1", 0))
-        with pytest.raises(GoCold):
+        with pytest.raises(Fallback):
             memory.policy()
     assert not memory.policy().missing
 

@@ -13,7 +13,7 @@ from hook.core.base.errors import Unacceptable
 from hook.core.base.jsontext import Malformed, Strings, fold
 from hook.core.container.spec import Spec
 from hook.entry.exec import ProcessFile
-from hook.nri.asked import nul_in
+from hook.nri.requested import nul_in
 from unit.support import FIXTURES
 
 text = st.text().filter(lambda text: "\0" not in text)

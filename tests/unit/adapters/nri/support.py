@@ -14,9 +14,9 @@ from typing import Any
 
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
-from hook.nri.mux import PLUGIN, RUNTIME, Demux, frames
 from hook.nri.plugin import SERVICE, Plugin
 from hook.nri.report import Report
+from hook.nri.ttrpc import PLUGIN, RUNTIME, Demux, frames
 from hook.nri.validation import Validator
 from hook.ops.metrics.prometheus import Metrics
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hook.core.base.errors import Unacceptable
+from hook.core.decide import Case
 from hook.core.metrics import NoMetrics
-from hook.nri import pending, ttrpc
-from hook.nri.pending import LIMIT, MOST, PendingEvents
+from hook.nri import ttrpc
 from hook.nri.report import Report
+from hook.nri.request import CREATE, LIMIT, MOST, PendingEvents, Reply, Request
 from hook.ops.metrics.prometheus import Metrics
 from unit.adapters.nri.support import KNOWN, RESPONSE, create_request, events_of, running, wait_until
-from unit.support import document
+from unit.support import document, policy
 
-POLICY = document({"name": "gpu", "env": [{"name": "GPU", "value": "void"}]})
+GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
+POLICY = document(GPU)
 
 
 def test_events_of_containers_that_are_created_at_once_come_after_the_answers(
@@ -98,7 +102,7 @@ def test_event_is_written_without_the_question_too(root_dir: Path, monkeypatch: 
 def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many containers are created meanwhile; their events are written once it goes on."""
     go = threading.Event()
-    write = pending.Report.line
+    write = Report.line
 
     def hang(*arguments: Any) -> None:
         go.wait(60)
@@ -111,7 +115,7 @@ def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.Mon
             assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void", (
                 "not a refusal for a late answer"
             )
-        assert len(plugin.plugin._stuck) == 1
+        assert len(plugin.plugin.stuck) == 1
         assert events_of(plugin) == []
         go.set()
         wait_until(lambda: [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(100)])
@@ -131,25 +135,41 @@ def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.Mon
         go.set()
 
 
-def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written() -> None:
+def answered(container_id: str) -> Request:
+    """A request that a container was refused for."""
+    request = Request(CREATE)
+    request.container = container_id
+    case = Case("nri", container_id, lambda: policy(GPU))
+    request.claim(Reply(case).settle(case.failed(Unacceptable("no"))))
+    return request
+
+
+def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written(root_dir: Path) -> None:
     metrics = Metrics()
-    report = Report("/dev/null", metrics)
+    report = Report(f"{root_dir}/log", metrics)
     waiting = PendingEvents(report)
-    told: list[int] = []
-    waiting.add("c0", lambda: told.append(1 // 0))
-    waiting.add("c1", lambda: told.append(1))
+    broken = answered("c0")
+    assert broken.reply and broken.reply.verdict
+    broken.reply.verdict.event = {"event": object()}
+    for request in (broken, answered("c1")):
+        waiting.add(request)
     waiting.write()
     report.close()
-    assert told == [1]
+    assert [json.loads(line)["id"] for line in Path(report.events).read_text().splitlines()] == ["c1"]
     assert metrics.registry.get_sample_value("reassert_errors_total", {"kind": "log"}) == 1
 
 
-def test_events_that_wait_have_a_limit() -> None:
-    report = Report("/dev/null", NoMetrics())
+def test_events_that_wait_have_a_limit(root_dir: Path) -> None:
+    report = Report(f"{root_dir}/log", NoMetrics())
     waiting = PendingEvents(report)
-    told: list[int] = []
     for number in range(LIMIT + 1):
-        waiting.add("c0", lambda number=number: told.append(number))  # type: ignore[misc]  # mypy infers no type for it
+        waiting.add(answered(f"c{number}"))
     waiting.write()
     report.close()
-    assert told == list(range(LIMIT))
+    told = [json.loads(line)["id"] for line in Path(report.events).read_text().splitlines()]
+    assert told == [f"c{number}" for number in range(LIMIT)]
+
+
+def test_one_thread_answers() -> None:
+    request = Request(CREATE)
+    assert [request.claim(), request.claim()] == [True, False]

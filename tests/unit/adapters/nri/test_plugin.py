@@ -12,8 +12,9 @@ import pytest
 
 from hook.core.policy.store import NoPolicy
 from hook.nri import ttrpc
-from hook.nri.mux import PLUGIN, frames
 from hook.nri.plugin import DEADLINE, TICK
+from hook.nri.request import Request
+from hook.nri.ttrpc import PLUGIN, frames
 from unit.adapters.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.support import document
 
@@ -155,10 +156,10 @@ def slow(plugin: Running, name: str) -> threading.Event:
     """Let containers of this name wait for an event, as a hanging file system would."""
     go, create = threading.Event(), plugin.decider.create
 
-    def wait(pod: Any, container: Any) -> Any:
+    def wait(request: Request, pod: Any, container: Any) -> Any:
         if container.name == name:
             go.wait(120)
-        return create(pod, container)
+        return create(request, pod, container)
 
     plugin.decider.create = wait  # type: ignore[method-assign]  # a decision that hangs
     return go
@@ -172,10 +173,10 @@ def test_a_slow_decision_holds_up_nobody_and_is_refused_in_time(root_dir: Path) 
         stream, response = plugin.peer.response()
         assert (stream, response.status.code) == (late, 7)
         assert "no decision in time" in response.status.message
-        assert plugin.plugin._stuck, "it was answered before it was decided"
+        assert plugin.plugin.stuck, "it was answered before it was decided"
         assert DEADLINE + 2 * TICK < 2  # what a runtime waits
         go.set()  # the late decision is not sent, and nobody is told that it was applied
-        wait_until(lambda: not plugin.plugin._stuck)
+        wait_until(lambda: not plugin.plugin.stuck)
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
         wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))
         events = [line for line in plugin.logged() if line["event"].startswith("container.")]
@@ -194,12 +195,12 @@ def test_what_a_runtime_waits_for_sets_the_deadline_if_it_is_less(root_dir: Path
         go = slow(plugin, "app")
         for timeout, limit in ((0.4, 0.3), (1000.0, DEADLINE)):
             plugin.peer.send("CreateContainer", create_request(["GPU=all"]), timeout=timeout)
-            wait_until(lambda: bool(plugin.plugin._stuck))
-            [job] = plugin.plugin._stuck
+            wait_until(lambda: bool(plugin.plugin.stuck))
+            [job] = plugin.plugin.stuck
             assert job.deadline - job.started == pytest.approx(limit)
             assert plugin.peer.response()[1].status.code == 7
             go.set()
-            wait_until(lambda: not plugin.plugin._stuck)
+            wait_until(lambda: not plugin.plugin.stuck)
             go.clear()
         go.set()
 
@@ -219,7 +220,7 @@ def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path, monke
         assert sum(thread.name == "reader" for thread in threading.enumerate()) == 2, "one is stuck, one reads"
         go.set()
         wait_until(lambda: told[-1:] == [True])
-        assert plugin.plugin._stuck == []
+        assert plugin.plugin.stuck == []
 
 
 def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:

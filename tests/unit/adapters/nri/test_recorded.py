@@ -11,7 +11,7 @@ import pytest
 
 from hook.nri import ttrpc
 from hook.nri.creation import identify, removes_mounts
-from hook.nri.mux import PLUGIN, RUNTIME
+from hook.nri.ttrpc import PLUGIN, RUNTIME
 from unit.adapters.nri.support import REQUEST, RESPONSE, running
 from unit.adapters.nri.test_wire import fed
 from unit.support import FIXTURES, document

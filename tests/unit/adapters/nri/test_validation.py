@@ -18,9 +18,10 @@ from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
 from hook.nri.creation import removes_mounts
-from hook.nri.mux import PLUGIN
 from hook.nri.plugin import TICK
 from hook.nri.report import Report
+from hook.nri.request import CREATE, Request
+from hook.nri.ttrpc import PLUGIN
 from hook.nri.validation import Merged, Validator
 from unit.adapters.nri.support import (
     KNOWN,
@@ -306,9 +307,9 @@ def test_late_answer_refuses(root_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
         plugin.create(["GPU=all"])
         validate = plugin.decider.validate
 
-        def hang(request: Any) -> Any:
+        def hang(*arguments: Any) -> Any:
             go.wait(20)
-            return validate(request)
+            return validate(*arguments)
 
         monkeypatch.setattr(plugin.decider, "validate", hang)
         create = create_request(["GPU=all"])
@@ -372,12 +373,13 @@ def test_what_the_plugin_asks_for_is_not_refused_afterwards(
 ) -> None:
     decider = deciders[version]
     create = create_request(env, mounts=mounts)
-    reply = decider.create(create.pod, create.container)
+    reply = decider.create(Request(CREATE), create.pod, create.container)
     assume(not reply.refusal)
     adjust = RESPONSE.FromString(reply.payload).adjust
-    assert decider.validate(VALIDATE(pod=create.pod, container=create.container, adjust=adjust)).refusal == ""
+    asked = VALIDATE(pod=create.pod, container=create.container, adjust=adjust)
+    assert decider.validate(Request("validate"), asked).refusal == ""
     # and without it, it is refused if it was needed
-    without = decider.validate(VALIDATE(pod=create.pod, container=create.container))
+    without = decider.validate(Request("validate"), VALIDATE(pod=create.pod, container=create.container))
     assert bool(without.refusal) is bool(reply.payload), (env, mounts)
 
 

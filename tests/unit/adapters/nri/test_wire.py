@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.nri import ttrpc
-from hook.nri.mux import INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.nri.ttrpc import INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
 
 CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
 """Service and method of a Request as containerd 1.7 and 2.1 put them on the wire."""

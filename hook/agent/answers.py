@@ -1,4 +1,4 @@
-"""What the agent has answered: for `reassert agent --status`, the event at its end, and Prometheus."""
+"""What the agent answers, why it does not (docs/agent.md), and how often."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ from hook.core.metrics import NoMetrics
 
 GO, CHANGED, REFUSED, COLD = "go", "changed", "refused", "cold"
 
+VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "policy", "path", "size"
+STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR = "stage", "mount", "pipe", "bundle", "late", "busy", "error"
+PROBE, LONG = "probe", "long"
+REASONS = (VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE, STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR, PROBE, LONG)
+"""The agent's reasons not to answer: words of the event's `cold` (docs/agent.md). front has more of its own."""
 
-class Tally:
-    """Counts. `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers."""
+
+class Fallback(BaseException):  # a BaseException: no `except Exception` may report it as an error of the container
+    """The agent answers this request with "start cold". Its argument is one of REASONS."""
+
+
+class Counters:
+    """What was answered: for `reassert agent --status` and the event at its end.
+
+    `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers.
+    """
 
     def __init__(self, metrics: NoMetrics) -> None:
         self.metrics = metrics

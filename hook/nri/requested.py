@@ -83,7 +83,7 @@ def _mount(data: bytes) -> Object:
     }
 
 
-class Asked(Start):
+class RequestedContainer(Start):
     """What a container would start with, from NRI's request in OCI's spelling. Raises Unacceptable, TooLarge."""
 
     def __init__(self, pod: Any, container: Any) -> None:

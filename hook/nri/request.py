@@ -1,0 +1,231 @@
+"""One call of a runtime: decided, answered, perhaps held, told. And the events of answered calls that are not told yet.
+
+The runtime does not wait for an event: it is made and written after the answer. So the log never says that an edit was
+made that the runtime was not asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from hook.core import events
+from hook.core.base.errors import describe
+from hook.core.base.system import say
+from hook.core.decide import Case, Done, Verdict
+from hook.core.metrics import ASKED, AUDITED, REFUSED
+from hook.nri.report import ADAPTER, ADJUSTMENT, Report
+
+CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
+"""The calls that are about a container."""
+
+MOST = 8
+"""Events that may wait for a pause. With more, they are written before the next request is read."""
+
+QUIET = 1
+"""Milliseconds without a request that are a pause. The kernel rounds them up to its clock's ticks (SO_RCVTIMEO)."""
+
+LIMIT = 1000
+"""Events that may wait for an event log that hangs. Further ones are lost, and counted as errors."""
+
+
+class Reply:
+    """A decision about one container.
+
+    `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `done`: what the
+    event is made of. `is_repeated`: whether the event at the container's creation, `first`, says the same; then this
+    one is told only if it is an error.
+    """
+
+    def __init__(self, case: Case, failure: str = "decision") -> None:
+        """`failure`: the kind of error where there is no decision."""
+        self.case = case
+        self.payload = b""
+        self.done: Done | None = None
+        self.verdict: Verdict | None = None
+        self.first: Reply | None = None
+        self.is_repeated = False
+        self._failure = failure
+        self._took = 0.0
+
+    def settle(self, verdict: Verdict) -> Reply:
+        """The reply itself, with its verdict."""
+        self.verdict, self._took = verdict, self.case.milliseconds()
+        if verdict.refusal:
+            self.payload = b""
+        return self
+
+    @property
+    def refusal(self) -> str:
+        """What the runtime is told, "" unless the container is refused."""
+        return f"reassert: {self.verdict.refusal}" if self.verdict and self.verdict.refusal else ""
+
+    def is_decided(self) -> bool:
+        """Whether there was no error."""
+        return self.verdict is not None and self.verdict.plan is not None
+
+    def tell(self, report: Report, is_checked: bool = False) -> None:
+        """Write the event and count the container. `is_checked`: `validate` found nothing wrong."""
+        if self.first:
+            self.first.tell(report, self.is_decided())
+        verdict = self.verdict
+        if verdict is None or (self.is_repeated and self.is_decided()):
+            return
+        event = verdict.event
+        if event is None and self.done and verdict.plan:
+            event = self.case.event(verdict.plan, self.done)
+            if event:
+                event["durationMs"] = self._took
+        if event and is_checked and event.get("asked"):
+            event["verified"] = ADJUSTMENT
+        self._count(report, verdict, event)
+        if event:
+            report.container(event)
+
+    def _count(self, report: Report, verdict: Verdict, event: dict[str, object] | None) -> None:
+        metrics, decided, trial = report.metrics, verdict.plan, self.case.trial
+        if decided is None:
+            metrics.error(self._failure)
+            outcome = "failed"
+        elif (decided.audit_only() and not decided.is_empty()) or (trial and decided.is_empty()):
+            outcome = "audited"
+        else:
+            outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
+        if event.get("probe") if event else events.is_probe(ADAPTER, self.case.container_id, self.case.who):
+            metrics.probe(outcome)
+            return
+        metrics.container(outcome, self._took / 1000)
+        result = REFUSED if verdict.refusal else AUDITED if decided and decided.audit_only() else ASKED
+        for edit in decided.edits if decided else ():
+            metrics.edit(edit.rule, edit.kind, result)
+        for reason in verdict.reasons:
+            metrics.refusal(reason.rule, result)
+        if decided and trial:
+            for edit in trial.edits:
+                metrics.edit(edit.rule, edit.kind, AUDITED)
+            for reason in trial.denials:
+                metrics.refusal(reason.rule, AUDITED)
+
+
+class Request:
+    """A call of the runtime, from its arrival until its event is written.
+
+    Its states, in this order:
+
+    - deciding: `case` is what is known so far, for the thread that answers just before the deadline;
+    - decided and answered: `reply`. The first thread that claims the answer gives it, and no other does;
+    - held: its event waits for the runtime's question about all plugins, `since` (monotonic) then;
+    - told: the event is written, and the container is counted.
+    """
+
+    def __init__(self, method: str, stream: int = 0, limit: float = 0.0) -> None:
+        self.method = method
+        self.stream = stream
+        self.started = time.monotonic()
+        self.deadline = self.started + limit
+        self.container = ""
+        self.case: Case | None = None
+        self.reply: Reply | None = None
+        self.since = 0.0
+        self._answered = threading.Lock()
+
+    def claim(self, reply: Reply | None = None) -> bool:
+        """Claim the right to answer, with `reply` about a container. False if another thread has it already."""
+        claimed = self._answered.acquire(blocking=False)
+        if claimed:
+            self.reply = reply
+        return claimed
+
+    def is_answered(self) -> bool:
+        """Whether a thread has claimed the answer."""
+        return self._answered.locked()
+
+    def tell(self, report: Report) -> None:
+        """Write its event."""
+        if self.reply:
+            self.reply.tell(report)
+
+
+class PendingEvents:
+    """The events of answered requests, in the order of the answers.
+
+    They are written while the runtime asks for nothing, so that no container waits for the event of another. One thread
+    writes at a time: if the event log hangs, it keeps that thread only.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._waiting: deque[Request] = deque()
+        self._held: dict[str, Request] = {}
+        self._writing = threading.Lock()
+
+    def add(self, request: Request) -> None:
+        """Let a request be told soon."""
+        if len(self._waiting) < LIMIT:
+            self._waiting.append(request)
+        else:
+            self._failed(request.container, "the event log hangs")
+
+    def hold(self, request: Request) -> None:
+        """Keep a request until the runtime's question about all plugins, and let those be told that wait for another.
+
+        The runtime asks about one container at a time, and not again if another plugin refused the container.
+        """
+        self.release()
+        request.since = time.monotonic()
+        self._held[request.container] = request
+
+    def held(self, container_id: str) -> Reply | None:
+        """The reply at a container's creation, if it is held."""
+        request = self._held.get(container_id)
+        return request.reply if request else None
+
+    def take(self, container_id: str) -> Reply | None:
+        """The same, and it is held no longer."""
+        request = self._held.pop(container_id, None)
+        return request.reply if request else None
+
+    def release(self, age: float = 0.0) -> bool:
+        """Let requests be told that were held for `age` seconds; whether there are any."""
+        now, released = time.monotonic(), False
+        for container_id, request in list(self._held.items()):
+            if now - request.since >= age and self._held.pop(container_id, None) is not None:
+                self.add(request)
+                released = True
+        return released
+
+    def count(self) -> int:
+        """How many events wait; 0 while a thread writes them."""
+        return 0 if self._writing.locked() else len(self._waiting)
+
+    def write(self) -> None:
+        """Write all events, unless another thread does. This may hang. Never raises."""
+        while self._waiting and self._writing.acquire(blocking=False):
+            try:
+                while self._waiting:
+                    request = self._waiting.popleft()
+                    try:
+                        request.tell(self._report)
+                    except Exception as error:  # no reason to disconnect from the runtime
+                        self._failed(request.container, describe(error))
+            finally:
+                self._writing.release()
+
+    def write_aside(self) -> None:
+        """Write all events in a thread of its own. Raises RuntimeError if none can be started."""
+        threading.Thread(target=self.write, name="held", daemon=True).start()
+
+    def finish(self, seconds: float) -> None:
+        """Write all events, also those that are held. Waits at most so long for it."""
+        self.release()
+        with suppress(RuntimeError):  # the thread that reads requests writes them
+            self.write_aside()
+        deadline = time.monotonic() + seconds
+        while (self._waiting or self._writing.locked()) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def _failed(self, container_id: str, why: str) -> None:
+        self._report.metrics.error("log")
+        say(f"no event for {container_id}: {why}")
