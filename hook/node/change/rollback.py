@@ -16,7 +16,6 @@ from hook.node.change.journal import Journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from hook.node.engines.base import AnyEngine
 from hook.node.errors import NodeError
-from hook.node.probe.starter import clear
 
 
 def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Callable[[str], None]) -> None:
@@ -49,7 +48,7 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
 def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callable[[str], None]) -> None:
     """Removes programs that a change added, unless containers that started meanwhile call them. Raises OSError."""
     try:
-        clear(engine)
+        engine.clear_probes()
     except NodeError as error:
         say(f"Note: leftovers of an interrupted test container in {engine.name} could not be removed: {error}")
     record = Record.read(directory)

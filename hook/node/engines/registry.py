@@ -12,7 +12,7 @@ from hook.node import systemd
 from hook.node.engines.base import AnyEngine
 from hook.node.engines.signs import seen
 from hook.node.errors import NodeError
-from hook.node.probe.starter import clear, clear_marks, traces
+from hook.node.probe import starter
 
 NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
 
@@ -66,12 +66,12 @@ def none_installed() -> str:
 
 def clear_probes() -> list[str]:
     """Removes leftovers of interrupted test containers from every engine. Returns the problems."""
-    left = traces()
+    left = starter.traces()
     problems = []
-    clear_marks()
+    starter.clear_marks()
     for name in installed() if left else []:
         try:
-            clear(engine(name))
+            engine(name).clear_probes()
         except ReassertError as error:
             problems.append(f"leftovers of an interrupted test container in {name} could not be removed: {error}")
     for path in left if not problems else []:

@@ -9,11 +9,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hook.core import events
 from hook.core.base.errors import ReassertError
@@ -22,9 +22,6 @@ from hook.core.container.identity import Identity
 from hook.core.linux import workers
 from hook.entry.protocol import COLD_PROBE
 from hook.node.errors import NodeError
-
-if TYPE_CHECKING:
-    from hook.node.engines.base import AnyEngine
 
 MARKER = "REASSERT_PROBE"
 """An env name that every test container has, with a token as value. A process that has it is not the runtime's."""
@@ -74,13 +71,6 @@ def traces(directory: str = "/run") -> list[str]:
     """Returns the directories of `scratch` that interrupted commands left. Raises OSError."""
     names = [name for name in os.listdir(directory) if name.startswith(f"{NAME}-")]
     return [f"{directory}/{name}" for name in sorted(names) if abandoned(name.removeprefix(f"{NAME}-"))]
-
-
-def clear(engine: AnyEngine) -> None:
-    """Removes test containers of killed commands, which end by themselves but stay. Raises NodeError."""
-    if traces() and engine.running():
-        with closing(engine.starter(engine.read())) as starter:
-            starter.clean()
 
 
 class Marks:

@@ -124,8 +124,7 @@ def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
     there = {"containerd": FakeEngine(), "docker": FakeEngine(up=False), "podman": FakeEngine()}
     if fails:
         there["containerd"].fails.add("clean")
-    for module in (engines, starter):
-        monkeypatch.setattr(module, "traces", lambda: [str(trace)])
+    monkeypatch.setattr(starter, "traces", lambda: [str(trace)])
     monkeypatch.setattr(engines, "installed", lambda: list(there))
     monkeypatch.setattr(engines, "engine", lambda name: there[name])
     said = "leftovers of an interrupted test container in containerd could not be removed: clean fails"
