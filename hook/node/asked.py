@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from hook.core.base.errors import Usage
 from hook.node import status
 from hook.node.artifacts import agent_unit
-from hook.node.change import installation
 from hook.node.change.files import Disk
-from hook.node.change.program import front_in_use, policy, program, seed
+from hook.node.change.program import front_in_use, note, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.engines import registry
@@ -50,7 +49,7 @@ def asked_for(options: argparse.Namespace, copy: bool = True) -> AskedFor:
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     agent_unit.add_agent(wiring, choice)
-    installation.note(wiring.notes, choice.program)
+    note(wiring.notes, choice.program)
     if cold and RUNTIME in adapters:
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:

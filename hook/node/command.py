@@ -17,9 +17,9 @@ from hook.core.policy.model import Policy
 from hook.node import status, systemd
 from hook.node.artifacts import agent_unit
 from hook.node.asked import asked_for
-from hook.node.change import installation, journal, tree
+from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import lay_out, path_in_use, policy
+from hook.node.change.program import change_of_version, lay_out, locate, path_in_use, policy, refuse_another, version_of
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare
 from hook.node.change.rollback import rollback
@@ -53,12 +53,6 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no test containers")
     install.set_defaults(run=_install)
-
-    install.add_argument(
-        "--take-over",
-        action="store_true",
-        help="move the wiring from another installation on this node (package, or /opt/reassert) to this one",
-    )
 
     layout = node.add_parser(
         "layout",
@@ -97,11 +91,6 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     uninstall.add_argument(
         "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
     )
-    uninstall.add_argument(
-        "--own",
-        action="store_true",
-        help="for package maintainers: change nothing if engines call another installation on this node",
-    )
     uninstall.set_defaults(run=_uninstall)
 
 
@@ -110,7 +99,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate(options.prefix or "")
+    refuse_another(Record.read(), installs=True)
     if options.dry_run:
         return _plan(options)
     compiled = os.path.lexists(store.STORE)
@@ -119,8 +109,7 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
-            installation.refuse_to_move(Record.read(), options.take_over)
-            before = installation.version_of(installation.called(Record.read()) or path_in_use())
+            before = version_of(path_in_use())
             asked = asked_for(options)
             rewiring = asked.rewiring
             _warn(asked.choice.policy)
@@ -144,7 +133,7 @@ def _install(options: argparse.Namespace) -> int:
     for remark in [*asked.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
-    if told := installation.change_of_version(before, asked.choice.program):
+    if told := change_of_version(before, asked.choice.program):
         _say(told)
     _say(
         f"{rewiring.engine.title} is wired ({adapters})."
@@ -188,7 +177,7 @@ def _verify(options: argparse.Namespace) -> int:
     from hook.node.probe.verify import verify
 
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate()
     registry.clear_probes()  # a start of a test container reports the same problems
     record = Record.read()
     engine = registry.engine(registry.chosen(options.engine, record.engines()))
@@ -223,11 +212,9 @@ def _beside(name: str, record: Record) -> list[str]:
 
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate()
     record = Record.read()
-    if options.own and (other := installation.other(record)):
-        _say(f"Nothing was changed: this node is wired with {other}.")
-        return 0
+    refuse_another(record, installs=False)
     stays = sorted({*record.engines()} - {*_with_files(record, options.engine)})
     if options.purge and stays:
         raise NodeError(f"--purge: reassert is still wired into {', '.join(stays)}; uninstall it there too")
@@ -305,7 +292,7 @@ def _engine_or_removed(name: str) -> AnyEngine:
 
 def _status(options: argparse.Namespace) -> int:
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate()
     found = status.look(Record.read(), options.engine, options.old_files)
     show = as_json if options.output == "json" else as_table
     print(show(found))

@@ -14,7 +14,7 @@ from hook.node import systemd
 from hook.node.artifacts.dispatchers import WHERE, hook_file
 from hook.node.artifacts.front import warm_hook
 from hook.node.change.files import Change, State, link
-from hook.node.change.program import installed
+from hook.node.change.tree import is_installed
 from hook.node.change.units import AGENT
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
@@ -95,7 +95,7 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
 
 
 def _hook_file(choice: Choice) -> Change:
-    text = warm_hook(choice.program, choice.front, WHERE, [], installed(choice.program))
+    text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
     return hook_file(), State(text.encode(), mode=0o755)
 
 

@@ -37,6 +37,11 @@ def use_prefix(prefix: str) -> None:
     COMMAND = f"{prefix}/bin/reassert"
 
 
+def is_installed(path: str) -> bool:
+    """Whether an executable is the one that `node install` places."""
+    return path == f"{PLACE}/reassert"
+
+
 _SECONDS = 1
 """Seconds that a replaced program stays at least: a dispatcher may have read `start` and not executed it yet."""
 

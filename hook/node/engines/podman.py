@@ -25,7 +25,7 @@ from hook.node.artifacts.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.artifacts.hookentry import hooks_d
 from hook.node.change.files import Change, State
-from hook.node.change.program import installed
+from hook.node.change.tree import is_installed
 from hook.node.engines import toml
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
@@ -296,7 +296,7 @@ def _hook_files(program: str) -> list[Change]:
     arguments = shlex.join(entry["hook"]["args"][1:])
     script = (
         f"#!/bin/sh\n{MARK}: containers of ordinary users are not changed\n{NOT_ROOTS} && exec cat\n"
-        f'{launch_lines(program, installed(program))}\nexec "$reassert" {arguments}\n'
+        f'{launch_lines(program, is_installed(program))}\nexec "$reassert" {arguments}\n'
     )
     path = f"{dispatchers.DIRECTORY}/reassert-podman-hook"
     entry["hook"].update(path=path, args=[path])

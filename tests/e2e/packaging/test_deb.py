@@ -153,19 +153,24 @@ def test_an_administrators_own_files_survive_a_purge(installed: Chroot) -> None:
     assert installed.run("ls /etc/reassert").stdout == "company-ca.pem\n"
 
 
-def test_a_purge_leaves_the_policy_that_another_installation_uses(installed: Chroot) -> None:
-    policy = installed.read(POLICY)
-    installed.put(INSTALLED, BELOW_A_PREFIX)
-    done = installed.run(
-        "dpkg --remove reassert; echo '# edited since' >> /etc/reassert/policy.yaml; dpkg --purge reassert"
-    )
-    assert "this node is wired with /srv/own/reassert/reassert" in done.stdout
-    assert installed.read(POLICY) == policy + "# edited since\n"
-    assert installed.run("ls /etc/reassert").stdout == "policy.yaml\n"
-    # Removed before another installation came: dpkg says nothing and deletes it.
-    installed.run(f"rm {POLICY} {INSTALLED}; {INSTALL}; dpkg --remove reassert")
-    installed.put(INSTALLED, BELOW_A_PREFIX)
-    assert "write it again" in installed.run("dpkg --purge reassert").stdout
+def test_a_package_is_refused_on_a_node_with_another_installation(debian: Chroot) -> None:
+    before = debian.files()
+    debian.put(INSTALLED, BELOW_A_PREFIX)
+    done = debian.run(INSTALL, check=False)
+    assert done.returncode == 1
+    assert "this node is wired with /srv/own/reassert/reassert, and a node has one installation" in done.stdout
+    debian.run(f"dpkg --purge reassert; rm -r {os.path.dirname(os.path.dirname(INSTALLED))}")
+    assert debian.files() == before
+    debian.run(INSTALL)
+    debian.put(INSTALLED, BELOW_A_PREFIX)
+    for refused in (UPGRADE, "dpkg --remove reassert"):
+        assert "/srv/own/reassert/reassert node uninstall" in debian.run(refused, check=False).stdout
+    assert state(debian) == "installed 0.3.0-1"
+    # Removed before the other installation came: dpkg deletes the policy at a purge.
+    debian.run(f"rm {INSTALLED}; dpkg --remove reassert")
+    debian.put(INSTALLED, BELOW_A_PREFIX)
+    assert "write it again" in debian.run("dpkg --purge reassert").stdout
+    assert debian.run(f"ls {INSTALLED}").returncode == 0
 
 
 def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> None:
