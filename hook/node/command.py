@@ -14,22 +14,19 @@ from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
 from hook.core.policy.model import Policy
-from hook.node import status, systemd
-from hook.node.artifacts import agent_unit
-from hook.node.asked import asked_for
+from hook.node import services, status, systemd
 from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
 from hook.node.change.program import change_of_version, lay_out, locate, path_in_use, policy, refuse_another, version_of
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, prepare
-from hook.node.change.rollback import rollback
+from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
+from hook.node.choice import add_choice, add_engine, requested_change
 from hook.node.engines import registry
 from hook.node.engines.base import AnyEngine
-from hook.node.engines.removed import Removed
+from hook.node.engines.registry import Removed
 from hook.node.errors import NodeError
-from hook.node.options import add_choice, add_engine
-from hook.node.show import as_json, as_table, shown
 from hook.node.sources import problems_and_hints
+from hook.node.status import as_json, as_table, shown
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +107,7 @@ def _install(options: argparse.Namespace) -> int:
         _interruptible()
         try:
             before = version_of(path_in_use())
-            asked = asked_for(options)
+            asked = requested_change(options)
             rewiring = asked.rewiring
             _warn(asked.choice.policy)
             prove = None
@@ -149,7 +146,7 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    asked = asked_for(options, copy=False)
+    asked = requested_change(options, copy=False)
     _warn(asked.choice.policy)
     print(shown(asked.rewiring.differences()) or "Nothing to change.")
     _say_restart(asked.rewiring)
@@ -172,7 +169,7 @@ def _say_restart(rewiring: Rewiring) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from hook.node.probe import verified
+    from hook.node.probe import report
     from hook.node.probe.report import Accepted
     from hook.node.probe.verify import verify
 
@@ -186,10 +183,10 @@ def _verify(options: argparse.Namespace) -> int:
     handlers = engine.handlers(now, part.notes)
     accepted = Accepted(options.accepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
-        agent = bool(part.adapters) and systemd.is_active(agent_unit.SOCKET)
+        agent = bool(part.adapters) and systemd.is_active(services.SOCKET)
         in_force = policy(seeded=not part.adapters)
         found = verify(engine, handlers, in_force, starter, options.output, accepted, agent)
-    verified.record(engine.name, found)
+    report.record_result(engine.name, found)
     return found
 
 
@@ -293,7 +290,7 @@ def _engine_or_removed(name: str) -> AnyEngine:
 def _status(options: argparse.Namespace) -> int:
     _root()
     locate()
-    found = status.look(Record.read(), options.engine, options.old_files)
+    found = status.node_status(Record.read(), options.engine, options.old_files)
     show = as_json if options.output == "json" else as_table
     print(show(found))
     return found.exit_status

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hook.core import events
 from hook.core.policy import store
-from hook.node.artifacts.dispatcher import HEAD, MARK, dispatcher
-from hook.node.artifacts.front import warm_dispatcher
+from hook.node.artifacts.dispatcher import HEAD, MARK, dispatcher, warm_dispatcher
 from hook.node.change.files import State
 from hook.node.change.tree import is_installed
 from hook.node.errors import NodeError
@@ -24,7 +23,7 @@ def use_prefix(prefix: str) -> None:
 
 
 def hook_file() -> str:
-    """Returns what hook entries execute where there is an agent to ask (hook.node.artifacts.front.warm_hook)."""
+    """Returns what hook entries execute where there is an agent to ask (hook.node.artifacts.dispatcher.warm_hook)."""
     return f"{DIRECTORY}/reassert-hook"
 
 

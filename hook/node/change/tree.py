@@ -2,7 +2,7 @@
 
 PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
 (hook.node.artifacts.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers
-(hook.node.artifacts.front). A start sees the old program or the new one, never a mix. The .deb has the same in
+(hook.node.artifacts.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in
 /usr/lib.
 """
 
@@ -20,8 +20,7 @@ from glob import glob
 from pathlib import Path
 
 from hook.entry.cmdline import EDITING_VERBS
-from hook.node.artifacts.dispatcher import START, start_text
-from hook.node.artifacts.front import FRONT
+from hook.node.artifacts.dispatcher import FRONT, START, start_text
 from hook.node.errors import NodeError
 
 PLACE = "/opt/reassert"

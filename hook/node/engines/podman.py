@@ -20,10 +20,9 @@ from typing import Any, Self
 from hook.entry.hook import PRECREATE
 from hook.node import systemd
 from hook.node.artifacts import dispatchers
-from hook.node.artifacts.cdi import cdi_file
 from hook.node.artifacts.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
-from hook.node.artifacts.hookentry import hooks_d
+from hook.node.artifacts.specs import cdi_file, hooks_d
 from hook.node.change.files import Change, State
 from hook.node.change.tree import is_installed
 from hook.node.engines import toml

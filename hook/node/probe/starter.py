@@ -114,15 +114,15 @@ class NotStarted(NodeError):
     """The engine refused or failed to start the container, or its program ended by itself. The text is the engine's."""
 
 
-class Gone(NodeError):
-    """Something else ended the container before it was examined, as kubelet ends pods that it does not know."""
+class ContainerGone(NodeError):
+    """Something else ended the container before it was run_probe, as kubelet ends pods that it does not know."""
 
 
-class Stays(NodeError):
+class NotRemoved(NodeError):
     """A test container cannot be removed."""
 
 
-class Lacking(NodeError):
+class Unsupported(NodeError):
     """The engine does not have a way that was to be tried."""
 
 
@@ -150,26 +150,26 @@ class Running(Protocol):
     pid: int
 
     def environ(self) -> list[str]:
-        """Returns the environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises ContainerGone, NodeError."""
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of a process that is executed in it. Raises NodeError if none can be executed.
 
-        `env`: what the caller of that exec sets; raises Lacking if this engine's callers cannot.
+        `env`: what the caller of that exec sets; raises Unsupported if this engine's callers cannot.
         """
 
     def annotations(self) -> dict[str, str]:
-        """Returns the annotations in its config.json. Raises Lacking if it is not found."""
+        """Returns the annotations in its config.json. Raises Unsupported if it is not found."""
 
     def ended(self, error: Exception) -> Exception:
         """Returns what to raise for an error whose cause is the end of the first process.
 
-        Gone if something else ended it, NotStarted if it ended by itself, and the same error if it runs. Raises
-        NodeError.
+        ContainerGone if something else ended it, NotStarted if it ended by itself, and the same error if it runs.
+        Raises NodeError.
         """
 
     def remove(self) -> None:
-        """Removes the container and everything that was made for it. Raises Stays, NodeError."""
+        """Removes the container and everything that was made for it. Raises NotRemoved, NodeError."""
 
 
 class Starter(Protocol):
@@ -191,7 +191,7 @@ class Starter(Protocol):
         """Starts a container under a handler. After a failure, nothing is left.
 
         `env`: (name, value); a name may occur twice. `mounts`: (path on the node, path in the container), bound
-        read-write. Raises NotStarted, Lacking for an `extra` that this engine does not have, NodeError.
+        read-write. Raises NotStarted, Unsupported for an `extra` that this engine does not have, NodeError.
         """
 
     def close(self) -> None:
@@ -206,12 +206,12 @@ class Process:
     token: str
 
     def environ(self) -> list[str]:
-        """Returns its environment once the runtime has executed the container's program. Raises Gone, NodeError."""
+        """Returns its environment once the container's program has been executed. Raises ContainerGone, NodeError."""
         deadline = time.monotonic() + UP_SECONDS
         while True:
             entries = environs({self.pid}).get(self.pid)
             if entries is None:
-                raise Gone("the container's process ended before its environment could be read")
+                raise ContainerGone("the container's process ended before its environment could be read")
             if f"{MARKER}={self.token}" in entries:
                 return entries
             if time.monotonic() > deadline:

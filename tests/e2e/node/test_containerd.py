@@ -26,7 +26,7 @@ from e2e.node.wired import (
     package,
     usual_config,
 )
-from hook.node.artifacts.cdi_spec import KIND
+from hook.node.artifacts.specs import KIND
 
 RUNC_TYPE = ("crun", "nvidia", "runc")
 WIRED = {"crun": ["runtime"], "kata": [], "nvidia": ["runtime"], "runc": ["runtime"]}

@@ -12,8 +12,7 @@ import pytest
 from hook.core.base.errors import ReassertError
 from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.store import NoPolicy
-from hook.node.artifacts.cdi_spec import cdi_spec
-from hook.node.artifacts.hookentry import oci_hook
+from hook.node.artifacts.specs import cdi_spec, oci_hook
 from unit.support import document, policy, reassert
 
 PROGRAM = "/opt/reassert/reassert"

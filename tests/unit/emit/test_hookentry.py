@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hook.entry.hook import STAGES
-from hook.node.artifacts.hookentry import hooks_d, oci_hook
+from hook.node.artifacts.specs import hooks_d, oci_hook
 
 PROGRAM = "/opt/reassert/reassert"
 

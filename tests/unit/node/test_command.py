@@ -13,9 +13,9 @@ import pytest
 from hook.core.policy.model import Policy
 from hook.node import command
 from hook.node import status as status_module
-from hook.node.asked import adapters_of
 from hook.node.change import journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
+from hook.node.choice import adapters_of
 from hook.node.engines import registry
 from hook.node.errors import NodeError
 from unit.node.fake import FakeEngine

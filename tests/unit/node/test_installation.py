@@ -14,7 +14,7 @@ from hook.node.change import journal, program, tree
 from hook.node.change.files import TREE, State
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.errors import NodeError
-from hook.node.show import shown
+from hook.node.status import shown
 
 COPIED, PACKAGED = "/opt/reassert/reassert", "/usr/lib/reassert/reassert"
 

@@ -10,11 +10,11 @@ import pytest
 
 from hook.node import systemd
 from hook.node.change.record import Record
+from hook.node.engines import registry
 from hook.node.engines import registry as engines
-from hook.node.engines import signs
 from hook.node.errors import NodeError
 from hook.node.probe import starter
-from hook.node.status import look
+from hook.node.status import node_status
 from unit.node.fake import FakeEngine
 from unit.support import ROOT
 
@@ -64,13 +64,13 @@ def test_a_node_without_an_engine_says_what_was_seen(
 ) -> None:
     (tmp_path / "k0s").mkdir()
     (tmp_path / "os-release").write_text('NAME=x\nPRETTY_NAME="Bottlerocket OS 1.40"\n')
-    monkeypatch.setattr(signs, "_SIGNS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "rke2"): "RKE2"})
-    monkeypatch.setattr(signs, "_RELEASE", str(tmp_path / "os-release"))
+    monkeypatch.setattr(registry, "_SIGNS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "rke2"): "RKE2"})
+    monkeypatch.setattr(registry, "_RELEASE", str(tmp_path / "os-release"))
     monkeypatch.setattr(engines, "installed", list)
     saw = rf"this node is Bottlerocket OS 1.40 and has {tmp_path}/k0s \(k0s\); see docs"
     with pytest.raises(NodeError, match=rf"none of containerd, .* was found .*; {saw}"):
         engines.chosen(None)
-    status = look(Record("installed.json", {}), None, lambda _: [])
+    status = node_status(Record("installed.json", {}), None, lambda _: [])
     assert (status.exit_status, status.hints) == (3, [engines.none_installed()])
 
 
@@ -87,17 +87,17 @@ def test_another_distributions_containerd_is_named_beside_the_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docker on a node of k0s is not what kubelet uses."""
-    monkeypatch.setattr(signs, "_OTHERS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "microk8s"): "MicroK8s"})
+    monkeypatch.setattr(registry, "_OTHERS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "microk8s"): "MicroK8s"})
     monkeypatch.setattr(engines, "installed", lambda: ["fake"])
     monkeypatch.setattr(engines, "engine", lambda name: FakeEngine())
-    assert look(Record("installed.json", {}), None, lambda _: []).hints == []
+    assert node_status(Record("installed.json", {}), None, lambda _: []).hints == []
     (tmp_path / "k0s").mkdir()
-    [hint] = look(Record("installed.json", {}), None, lambda _: []).hints
+    [hint] = node_status(Record("installed.json", {}), None, lambda _: []).hints
     assert hint == (
         f"{tmp_path}/k0s: the containers of k0s are started by a containerd of its own, "
         "which is none of these engines; see docs/platforms.md"
     )
-    assert look(Record("installed.json", {}), "fake", lambda _: []).hints == []
+    assert node_status(Record("installed.json", {}), "fake", lambda _: []).hints == []
 
 
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:

@@ -13,7 +13,7 @@ from hook.node.artifacts.dispatchers import real_of
 from hook.node.change import journal as journals
 from hook.node.change.files import State
 from hook.node.change.record import Record
-from hook.node.change.rollback import rollback
+from hook.node.change.rewiring import rollback
 from hook.node.errors import NodeError
 from hook.node.probe import starter
 from unit.node.fake import FakeNode, Killed, killed_before

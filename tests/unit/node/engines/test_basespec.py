@@ -8,7 +8,7 @@ import pytest
 
 from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy
-from hook.node.artifacts.basespec import base_spec, reserved_env
+from hook.node.artifacts.specs import base_spec, reserved_env
 from hook.node.errors import NodeError
 
 

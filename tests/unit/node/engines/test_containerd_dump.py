@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.node.engines.containerd.dump import not_wrapped, path_of_shim
+from hook.node.engines.containerd.settings import not_wrapped, path_of_shim
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hook.node.engines.cmdline import arguments_of, option
 from hook.node.engines.shims import listed, preexisting_pods, users
+from hook.node.systemd import arguments_of, option
 
 DISPATCHER = "/usr/local/sbin/reassert-runc"
 

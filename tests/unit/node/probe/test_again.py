@@ -11,11 +11,11 @@ import pytest
 from hook.node.errors import NodeError
 from hook.node.probe import pods
 from hook.node.probe.cri import CallFailed, message
+from hook.node.probe.device_attempt import DeviceAttempt, try_attempt
 from hook.node.probe.pods import LABEL, PodStarter
 from hook.node.probe.report import EXPOSED, PROTECTED, UNTRIED
-from hook.node.probe.starter import Extra, Gone, Lacking, NotStarted, Stays
+from hook.node.probe.starter import ContainerGone, Extra, NotRemoved, NotStarted, Unsupported
 from hook.node.probe.verify import probe
-from hook.node.probe.ways import Way, try_way
 from unit.node.probe.local import RUNC, Local, Make, break_down, found, keep, protect
 
 EXITED = 2
@@ -85,7 +85,7 @@ def test_the_probe_of_an_install_is_started_again(beside_kubelet: Make, local: M
     starter = beside_kubelet("start", 9)
     probe(starter, "runc")
     assert starter.started == 10
-    with pytest.raises(Gone, match=NEVER):
+    with pytest.raises(ContainerGone, match=NEVER):
         probe(beside_kubelet("start", 10), "runc")
     broken = local(break_down)
     with pytest.raises(NotStarted, match="no such file"):
@@ -94,16 +94,18 @@ def test_the_probe_of_an_install_is_started_again(beside_kubelet: Make, local: M
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("error", [FileNotFoundError("/proc/7/stat"), Lacking("no config.json"), NodeError("other")])
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("/proc/7/stat"), Unsupported("no config.json"), NodeError("other")]
+)
 def test_a_way_is_tried_again(beside_kubelet: Make, error: Exception) -> None:
-    way = Way("annotation", extra=Extra(annotations=[("a", "b")]))
+    way = DeviceAttempt("annotation", extra=Extra(annotations=[("a", "b")]))
     starter = beside_kubelet("annotations", 9)
     starter.error = error
-    assert try_way(way, RUNC, starter, None).result == PROTECTED
+    assert try_attempt(way, RUNC, starter, None).result == PROTECTED
     assert starter.started == 10
     starter = beside_kubelet("annotations", 10)
     starter.error = error
-    tried = try_way(way, RUNC, starter, None)
+    tried = try_attempt(way, RUNC, starter, None)
     assert (tried.result, tried.saw) == (UNTRIED, NEVER)
 
 
@@ -116,9 +118,9 @@ def test_a_container_without_devices_that_ended_meanwhile_shows_nothing(
     def reached(_pid: int, _closed: object) -> list[str]:
         return [] if starter.end_at("devices") else ["its cgroup gives rw access to /dev/nvidia0"]
 
-    monkeypatch.setattr("hook.node.probe.devices.reached", reached)
+    monkeypatch.setattr("hook.node.probe.observe.reached", reached)
     closed: Any = object()
-    assert try_way(Way("device"), RUNC, starter, closed).result == EXPOSED
+    assert try_attempt(DeviceAttempt("device"), RUNC, starter, closed).result == EXPOSED
     assert starter.started == 3
 
 
@@ -163,11 +165,11 @@ def pod_starter(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], PodStarte
 
 @pytest.mark.root
 @pytest.mark.parametrize("failing", ["CreateContainer", "StartContainer"])
-@pytest.mark.parametrize(("left", "raised"), [(0, NotStarted), (1, Gone), (None, Gone)])
+@pytest.mark.parametrize(("left", "raised"), [(0, NotStarted), (1, ContainerGone), (None, ContainerGone)])
 def test_a_pod_that_was_ended_before_its_container_started_is_no_broken_runtime(
     pod_starter: Callable[[Engine], PodStarter], failing: str, left: int | None, raised: type[Exception]
 ) -> None:
-    with pytest.raises(raised, match="kubelet" if raised is Gone else "sandbox container is not running"):
+    with pytest.raises(raised, match="kubelet" if raised is ContainerGone else "sandbox container is not running"):
         pod_starter(Engine(failing, left)).start("runc")
 
 
@@ -175,9 +177,9 @@ def test_a_pod_that_was_ended_before_its_container_started_is_no_broken_runtime(
 @pytest.mark.parametrize(
     ("engine", "raised", "said"),
     [
-        (Engine("ContainerStatus"), Gone, "kubelet"),  # it is removed
-        (Engine(state=EXITED), Gone, "kubelet"),  # the sandbox image's program ends with 0 when it is told to
-        (Engine(state=EXITED, exit_code=137), Gone, "kubelet"),
+        (Engine("ContainerStatus"), ContainerGone, "kubelet"),  # it is removed
+        (Engine(state=EXITED), ContainerGone, "kubelet"),  # the sandbox image's program ends with 0 when it is told to
+        (Engine(state=EXITED, exit_code=137), ContainerGone, "kubelet"),
         (Engine(state=EXITED, exit_code=127), NotStarted, "its program ended by itself, with exit status 127"),
         (Engine(state=1), NodeError, "does not report the pid"),
     ],
@@ -203,5 +205,5 @@ def test_a_pod_that_something_else_is_removing_is_removed(
 def test_a_pod_that_stays_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     engine: Any = Engine(stuck=4)
-    with pytest.raises(Stays, match=r"pod s cannot be removed \(crictl rmp -f s\): .* already in removing state"):
+    with pytest.raises(NotRemoved, match=r"pod s cannot be removed \(crictl rmp -f s\): .* already in removing state"):
         pods._remove_pods(engine, lambda _: True)

@@ -11,7 +11,7 @@ import pytest
 
 from hook.core.policy.model import Mount
 from hook.node.probe.observe import mounts, rows
-from hook.node.probe.starter import Gone
+from hook.node.probe.starter import ContainerGone
 
 Look = Callable[..., list[dict[str, Any]]]
 
@@ -121,7 +121,7 @@ def test_a_file_is_known_by_itself_not_by_what_it_says(look: Look, top: Path) ->
 def test_a_process_that_ended_has_none() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    with pytest.raises(Gone):
+    with pytest.raises(ContainerGone):
         mounts(process.pid, [])
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from hook.node import systemd
 from hook.node.errors import NodeError
-from hook.node.probe import tinyroot
+from hook.node.probe import containers
 
 
 def extracted(directory: Path) -> list[str]:
     """Its command line."""
-    data, command = tinyroot.sleeper()
+    data, command = containers.sleeper()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         tar.extractall(directory)
     return command
@@ -46,7 +46,7 @@ def test_a_static_one_needs_no_loader(root_dir: Path, monkeypatch: pytest.Monkey
 def test_without_a_sleep_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "PATH", "/nowhere")
     with pytest.raises(NodeError, match=r"no sleep\(1\)"):
-        tinyroot.sleeper()
+        containers.sleeper()
 
 
 def test_a_library_has_the_names_by_which_it_is_asked_for(tmp_path: Path) -> None:
@@ -55,4 +55,4 @@ def test_a_library_has_the_names_by_which_it_is_asked_for(tmp_path: Path) -> Non
     library.touch()
     (tmp_path / "libc.so.6").symlink_to(library.name)
     (tmp_path / "libm.so.6").symlink_to("libm-2.31.so")
-    assert tinyroot._aliases([str(library)]) == {"/reassert/lib/libc.so.6": "libc-2.31.so"}
+    assert containers._aliases([str(library)]) == {"/reassert/lib/libc.so.6": "libc-2.31.so"}

@@ -16,7 +16,7 @@ from hook.core import events
 from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
-from hook.node.probe import ways
+from hook.node.probe import device_attempt
 from hook.node.probe.report import Accepted, Report
 from hook.node.probe.starter import MARKER, Marks, abandoned, clear_marks, new_token, scratch, traces
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
@@ -79,7 +79,7 @@ def test_a_node_without_such_devices_has_nothing_to_try(local: Make, root_dir: P
 def test_annotations_of_a_pod_are_tried_where_something_sees_them(
     local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ways, "_NRI_SOCKET", str(tmp_path))
+    monkeypatch.setattr(device_attempt, "_NRI_SOCKET", str(tmp_path))
     closed = {"name": "nvidia.cdi.k8s.io/*", "absent": True, "of": "Pod"}
     given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}], "annotations": [closed]})
     report, status = reported(local(protect), given)

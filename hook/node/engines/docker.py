@@ -16,18 +16,18 @@ from urllib.parse import quote
 
 from hook.core.policy.model import Policy
 from hook.node import systemd
-from hook.node.artifacts.cdi import cdi_file
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.specs import cdi_file
 from hook.node.change.files import State, look, put
+from hook.node.engines import dockerd as dockerapi
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
-from hook.node.engines.cmdline import arguments_of, option
-from hook.node.engines.docker import api as dockerapi
-from hook.node.engines.docker.daemonjson import parse, render
+from hook.node.engines.dockerd import parse, render
 from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
+from hook.node.systemd import arguments_of, option
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
