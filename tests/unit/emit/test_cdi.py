@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +44,6 @@ def test_every_device_brings_the_verifying_hook() -> None:
     spec = cdi_spec(policy({"name": "ca", "env": [CA]}), PROGRAM)
     entry = {"hookName": "createRuntime", **oci_hook(PROGRAM, "createRuntime")}
     assert spec["containerEdits"] == {"hooks": [entry]}
-
-
-def test_it_is_what_the_cdi_specification_asks_for() -> None:
-    """SPEC.md, "CDI JSON Specification": what must be there, and how names may be spelled."""
-    spec = cdi_spec(policy({"name": "ca", "env": [CA]}), PROGRAM)
-    assert set(spec) <= {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
-    assert spec["cdiVersion"] == "0.5.0"
-    assert re.fullmatch(r"[A-Za-z][-\w.]*[A-Za-z0-9]/[A-Za-z][-\w.]*[A-Za-z0-9]", spec["kind"])
-    for device in spec["devices"]:
-        assert re.fullmatch(r"[A-Za-z0-9]([-\w.:]*[A-Za-z0-9])?", device["name"])
-        assert device["containerEdits"]
 
 
 @pytest.mark.parametrize(

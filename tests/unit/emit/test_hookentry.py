@@ -19,15 +19,6 @@ def test_every_entry_has_what_past_holes_ask_for(stage: str) -> None:
     assert entry["timeout"] == 30
 
 
-def test_flags_stand_before_the_stage() -> None:
-    assert oci_hook(PROGRAM, "prestart", ("--inject-env",))["args"] == ["reassert", "hook", "--inject-env", "prestart"]
-
-
-def test_stage_that_is_none_is_a_mistake_of_ours() -> None:
-    with pytest.raises(ValueError, match="startContainer"):
-        oci_hook(PROGRAM, "startContainer")
-
-
 def test_hooks_d_names_the_stage_that_its_hook_is_told() -> None:
     assert hooks_d(PROGRAM, "createRuntime") == {
         "version": "1.0.0",

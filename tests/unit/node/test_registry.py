@@ -43,11 +43,6 @@ def test_kubelets_is_meant(kubelet: Path, text: str, engine: str) -> None:
     assert engines.chosen("podman") == "podman"
 
 
-def test_the_only_one_that_runs_is_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "is_active", lambda unit: unit == "crio.service")
-    assert engines.chosen(None) == "crio"
-
-
 def test_k3s_that_runs_is_kubelets_whatever_another_kubelet_left(
     kubelet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,12 +101,6 @@ def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
         NodeError, match=r"containerd and crio and docker, and kubelet's configuration names none; .*--engine"
     ):
         engines.chosen(None)
-
-
-def test_what_kubelet_uses_and_is_not_installed_is_not_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kubelet.write_text("containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
-    monkeypatch.setattr(engines, "installed", lambda: ["podman"])
-    assert engines.chosen(None) == "podman"
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -150,12 +150,6 @@ def test_signal_puts_everything_back(node: FakeNode) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
 
-def test_signal_does_not_stop_what_has_to_end(node: FakeNode) -> None:
-    """Once all is proved, or is being put back."""
-    node.make(node.installed(), prove=lambda _: None)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-
-
 # -- kill -9 at each step
 
 

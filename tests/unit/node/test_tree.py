@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import command
 from hook.node.change import tree
 from hook.node.change.files import look
-from hook.node.change.journal import Journal
 from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
@@ -109,16 +107,6 @@ def test_package_has_the_same_layout(opt: Opt, tmp_path: Path) -> None:
     tree.lay_out(str(opt.frozen("first")), str(tmp_path / "root"), str(opt.place))
     assert (tmp_path / "root/start").read_text() == (opt.place / "start").read_text()
     assert os.readlink(tmp_path / "root/reassert") == os.readlink(opt.place / "reassert")
-
-
-@pytest.mark.parametrize("pending", [True, False])
-def test_nothing_is_tidied_that_a_return_needs(monkeypatch: pytest.MonkeyPatch, pending: bool) -> None:
-    tidied: list[bool] = []
-    journal = Journal("install", "containerd", [], [], []) if pending else None
-    monkeypatch.setattr(command.journal, "pending", lambda: journal)
-    monkeypatch.setattr(command.tree, "tidy", lambda: tidied.append(True))
-    command._tidy()
-    assert bool(tidied) != pending
 
 
 def test_front_is_switched_with_the_program(opt: Opt, tmp_path: Path) -> None:

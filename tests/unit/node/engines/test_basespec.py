@@ -31,11 +31,6 @@ def test_the_hook_comes_last_and_the_default_stays() -> None:
     assert default["process"]["env"] == ["A=theirs", "B=1"]
 
 
-def test_a_spec_without_process_and_hooks_gets_them() -> None:
-    spec = base_spec({}, "/p", ["A=1"])
-    assert (spec["process"], len(spec["hooks"]["createRuntime"])) == ({"env": ["A=1"]}, 1)
-
-
 def test_names_with_a_value_are_reserved_and_no_others() -> None:
     rules = """\
   - name: a

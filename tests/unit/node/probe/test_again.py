@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from hook.node.errors import NodeError
-from hook.node.probe import pods
 from hook.node.probe.cri import CallFailed, message
 from hook.node.probe.device_attempt import DeviceAttempt, try_attempt
 from hook.node.probe.pods import LABEL, PodStarter
 from hook.node.probe.report import EXPOSED, PROTECTED, UNTRIED
-from hook.node.probe.starter import ContainerGone, Extra, NotRemoved, NotStarted, Unsupported
-from hook.node.probe.verify import probe
-from unit.node.probe.local import RUNC, Local, Make, break_down, found, keep, protect
+from hook.node.probe.starter import ContainerGone, Extra, NotStarted, Unsupported
+from unit.node.probe.local import RUNC, Local, Make, found, keep, protect
 
 EXITED = 2
 BY_KUBELET = "something else ended the test pod, kubelet for instance"
@@ -78,19 +76,6 @@ def test_a_process_without_environment_has_not_ended(local: Make, monkeypatch: p
     result, [reason], _ = found(local(lambda _env: {}))
     assert result == "not tried"
     assert "has no env REASSERT_PROBE" in reason
-
-
-@pytest.mark.root
-def test_the_probe_of_an_install_is_started_again(beside_kubelet: Make, local: Make) -> None:
-    starter = beside_kubelet("start", 9)
-    probe(starter, "runc")
-    assert starter.started == 10
-    with pytest.raises(ContainerGone, match=NEVER):
-        probe(beside_kubelet("start", 10), "runc")
-    broken = local(break_down)
-    with pytest.raises(NotStarted, match="no such file"):
-        probe(broken, "runc")
-    assert broken.started == 3
 
 
 @pytest.mark.root
@@ -190,20 +175,3 @@ def test_who_ended_a_container_that_has_no_pid(
     with pytest.raises(NodeError, match=said) as caught:
         pod_starter(engine).start("runc")
     assert type(caught.value) is raised
-
-
-@pytest.mark.parametrize(("stuck", "tries"), [(0, 1), (3, 4)])
-def test_a_pod_that_something_else_is_removing_is_removed(
-    monkeypatch: pytest.MonkeyPatch, stuck: int, tries: int
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    engine: Any = Engine(stuck=stuck)
-    pods._remove_pods(engine, lambda token: token == "1-a")
-    assert engine.removals == tries
-
-
-def test_a_pod_that_stays_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    engine: Any = Engine(stuck=4)
-    with pytest.raises(NotRemoved, match=r"pod s cannot be removed \(crictl rmp -f s\): .* already in removing state"):
-        pods._remove_pods(engine, lambda _: True)

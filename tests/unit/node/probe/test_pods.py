@@ -8,42 +8,8 @@ from typing import Any
 import pytest
 
 from hook.node.probe.cri import READY, CallFailed, message
-from hook.node.probe.pods import LABEL, PodStarter, _remove_pods
+from hook.node.probe.pods import PodStarter
 from hook.node.probe.starter import NotStarted
-
-
-class Asked:
-    """A Cri with two pods, one of them a probe's, that keeps what it is asked. `failing`: a method that fails."""
-
-    def __init__(self, failing: str = "") -> None:
-        self.failing = failing
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-
-    def call(self, method: str, **fields: Any) -> Any:
-        message(f"{method}Request", **fields)  # such a request can be sent
-        if method == "ListPodSandbox":
-            return SimpleNamespace(items=[_pod("other", {}), _pod("mine", {LABEL: "1-a"})])
-        self.asked.append((method, fields))
-        if method == self.failing:
-            raise CallFailed("no such thing")
-        return message("ListContainersResponse", containers=[{"id": "c"}])
-
-
-def _pod(name: str, labels: dict[str, str]) -> SimpleNamespace:
-    return SimpleNamespace(id=name, labels=labels)
-
-
-def test_the_container_is_killed_before_its_pod_is_stopped() -> None:
-    """CRI-O would wait for it."""
-    for failing in ("", "StopContainer"):
-        cri: Any = Asked(failing)
-        _remove_pods(cri, lambda token: token == "1-a")
-        assert cri.asked == [
-            ("ListContainers", {"filter": {"pod_sandbox_id": "mine"}}),
-            ("StopContainer", {"container_id": "c", "timeout": 0}),
-            ("StopPodSandbox", {"pod_sandbox_id": "mine"}),
-            ("RemovePodSandbox", {"pod_sandbox_id": "mine"}),
-        ]
 
 
 def test_a_probe_has_what_kubelet_sends() -> None:
