@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hook.core.base.errors import Usage
 from hook.node import services, status
 from hook.node.change.files import Disk
-from hook.node.change.program import front_in_use, note, policy, program, seed
+from hook.node.change.program import front_in_use, note, path_in_use, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.engines import registry
@@ -98,7 +98,7 @@ def requested_change(options: argparse.Namespace, copy: bool = True) -> Requeste
     cold = services.why_cold(agent, front_in_use())
     given = {"metrics": options.metrics, "textfile": options.textfile}
     metrics = services.metrics_of(given, old.notes, [part.notes for part in record.parts.values()])
-    choice = Choice(adapters, scope, put.path, policy(), unit, agent, "" if cold else front_in_use(), metrics)
+    choice = Choice(adapters, scope, path_in_use(), policy(), unit, agent, "" if cold else front_in_use(), metrics)
     now, disk = engine.read(), Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
     services.add_agent(wiring, choice)
@@ -107,7 +107,7 @@ def requested_change(options: argparse.Namespace, copy: bool = True) -> Requeste
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
-    target = Target(wiring, list(adapters), scope, [*put.changes, *seed()])
+    target = Target(wiring, list(adapters), scope, [*put, *seed()])
     return RequestedChange(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import socket
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from glob import glob
@@ -232,11 +231,9 @@ def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
         systemd.run("start", "--no-block", PLUGIN)
     for unit in units:
         systemd.wait_active(unit)
-    deadline = time.monotonic() + systemd.SECONDS
-    while restarted and SERVICE in units and DROP_IN in artifacts and not _is_connected():
-        if time.monotonic() > deadline:
-            raise NodeError(f"the engine is not connected to the NRI plugin in {SERVICE}{systemd.last_lines(SERVICE)}")
-        time.sleep(0.05)
+    must_connect = restarted and SERVICE in units and DROP_IN in artifacts
+    if must_connect and not systemd.wait_until(_is_connected, systemd.SECONDS, 0.05):
+        raise NodeError(f"the engine is not connected to the NRI plugin in {SERVICE}{systemd.last_lines(SERVICE)}")
 
 
 def _is_connected() -> bool:

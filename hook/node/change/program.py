@@ -9,7 +9,6 @@ import os
 import re
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from hook import __version__
@@ -44,16 +43,8 @@ _PACKAGE = "/usr/lib/reassert/reassert"
 """The program of a package, which engines call where one is installed."""
 
 
-@dataclass(frozen=True)
-class Program:
-    """The program as it will be installed. `path`: the executable that engines call. `changes`: the files to write."""
-
-    path: str
-    changes: list[Change]
-
-
-def program(prepare: bool = True) -> Program:
-    """Returns how the running program is installed. Changes nothing but the staging directory.
+def program(prepare: bool = True) -> list[Change]:
+    """Returns the changes that install the running program. Changes nothing itself but the staging directory.
 
     `prepare`: stage a copy of the program; without it the change can be shown, not made. Raises NodeError if the
     running program is not frozen, or if others than root can write to PLACE.
@@ -74,7 +65,7 @@ def program(prepare: bool = True) -> Program:
             (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
             (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
         ]
-    return Program(path_in_use(), changes)
+    return changes
 
 
 def _only_roots(path: str) -> None:

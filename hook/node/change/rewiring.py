@@ -316,10 +316,6 @@ class Rewiring:
     def _program_part(self) -> OwnerRecord:
         old = self.record.parts.get(PROGRAM, OwnerRecord())
         base = base_of(self.record, self.engine, self.disk)
-        directories = [
-            *old.directories,
-            *([tree.PLACE] if tree.PLACE in old.files else []),
-        ]  # earlier versions recorded it as one
         kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{tree.PLACE}/")}
         files: dict[str, OwnedFile] = {}
         for path, state in self.target.program:
@@ -327,7 +323,7 @@ class Rewiring:
                 before = None if path.startswith(f"{tree.PLACE}/") else base(path)
                 files[path] = OwnedFile(kept[path].before if path in kept else before, state.sha256())
         files = {**files, **{path: owned for path, owned in kept.items() if path not in files}}
-        return replace(old, files=files, directories=sorted({*directories, *missing_directories(list(files))}))
+        return replace(old, files=files, directories=sorted({*old.directories, *missing_directories(list(files))}))
 
     # -- units
 

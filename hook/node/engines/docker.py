@@ -289,11 +289,8 @@ class Docker(Engine[Settings]):
     def _wait_for_starts(self, address: str) -> None:
         """Waits for containers that were created before the reload and are about to be started."""
         time.sleep(_BEGINNING_SECONDS)
-        deadline = time.monotonic() + _STARTING_SECONDS
-        starting = self._created(address)
-        while starting and time.monotonic() < deadline:
-            time.sleep(0.1)
-            starting &= self._created(address)
+        if starting := self._created(address):
+            systemd.wait_until(lambda: not starting & self._created(address), _STARTING_SECONDS)
 
     def _created(self, address: str) -> set[str]:
         """Returns the ids of containers that were created lately and not started yet."""

@@ -253,9 +253,7 @@ class Podman(Engine[Files]):
         """Waits for commands that began before the last change; one that only starts a container ends soon."""
         changed = _changed()
         left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
-        deadline = time.monotonic() + left
-        while _older(changed) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        systemd.wait_until(lambda: not _older(changed), left, 0.05)
 
 
 def _changed() -> float:
@@ -275,7 +273,7 @@ def _older(than: float) -> int:
             if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
                 continue
             arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
-            ticks = Path(f"{process}/stat").read_text().rpartition(")")[2].split()[19]
+            ticks = systemd.stat_of(os.path.basename(process))[19]
         except OSError:  # the process has ended
             continue
         began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")

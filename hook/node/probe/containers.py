@@ -32,7 +32,7 @@ from hook.node.probe.starter import (
     processes,
     scratch,
 )
-from hook.node.systemd import command, which
+from hook.node.systemd import command, stat_of, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
@@ -175,13 +175,7 @@ class OneContainer:
         """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
         before = processes()
         self._starter.sleep_in(self._name, env)
-        deadline = time.monotonic() + EXEC_SECONDS
-        while time.monotonic() < deadline:
-            found = Process(self.pid, self._token).executed(before)
-            if found is not None:
-                return found[1]
-            time.sleep(0.01)
-        raise NodeError("a program that was executed in the container did not start")
+        return Process(self.pid, self._token).wait_executed(before)[1]
 
     def annotations(self) -> dict[str, str]:
         """Neither engine tells where the bundle is. Raises Unsupported."""
@@ -227,8 +221,7 @@ def _mapped(pid: int) -> tuple[str, list[str]]:
     while time.monotonic() < deadline:
         lines = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
         now = [line[5] for line in lines if len(line) == 6 and "x" in line[1] and line[5].startswith("/")]
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-        if now and now == before and state == "S":  # asleep twice with the same
+        if now and now == before and stat_of(pid)[0] == "S":  # asleep twice with the same
             executable = os.readlink(f"/proc/{pid}/exe")
             return executable, sorted(set(now) - {executable})
         before = now

@@ -7,8 +7,6 @@ directory that the policy names. The text of paths alone does not count. Mounts 
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from hook.core.base.compare import is_below
@@ -17,7 +15,7 @@ from hook.core.linux import workers
 from hook.core.linux.lookdevices import devices_below
 from hook.core.linux.rights import DAC_OVERRIDE, ENTER
 from hook.core.linux.running import Taken
-from hook.core.linux.walk import open_walked
+from hook.core.linux.walk import Row, mount_table_at, open_walked
 from hook.core.reserve.exclusive import Closed
 from hook.core.reserve.mounts import Mount
 from hook.node.errors import NodeError
@@ -25,29 +23,6 @@ from hook.node.probe.starter import ContainerGone
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")
 """The options of mount(8) that are compared. The others do not change what a container can do with the mount."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of /proc/PID/mountinfo (proc(5)). `root`: path in its file system. `point`: path in the container."""
-
-    id: int
-    root: str
-    point: str
-    options: tuple[str, ...]
-
-
-def rows(mountinfo: str) -> list[Row]:
-    """Returns the mounts in a mountinfo, in its order."""
-    found = []
-    for line in mountinfo.splitlines():
-        number, _, _, root, point, options, *_ = line.split(" ")
-        found.append(Row(int(number), _plain(root), _plain(point), tuple(options.split(","))))
-    return found
-
-
-def _plain(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
@@ -73,8 +48,7 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
 
 
 def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, object]]:
-    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as file:
-        table = rows(file.read())
+    table = mount_table_at(mountinfo).values()
     ours: dict[str, dict[str, object]] = {}
     foreign: list[dict[str, object]] = []
     for row in table:
@@ -87,7 +61,7 @@ def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, ob
         if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
             ours[row.point] = exact.as_oci(os.path.isdir(exact.source))
         elif exact or not any(_part_of(root, row.point, mount) for mount in above):
-            foreign.append({"destination": row.point, "type": "bind", "source": row.root, "options": list(row.options)})
+            foreign.append({"destination": row.point, "type": "bind", "source": row.root, "options": row.options})
     return foreign + [ours[path] for path in sorted(ours, key=lambda path: (path.count("/"), path))]
 
 

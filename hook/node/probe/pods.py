@@ -44,6 +44,7 @@ from hook.node.probe.starter import (
     processes,
     scratch,
 )
+from hook.node.systemd import stat_of, wait_until
 
 LABEL = "reassert.probe"
 """The label of test pods. Its value is the token of the pod."""
@@ -231,17 +232,17 @@ class Pod:
 
     def ended(self, error: Exception) -> Exception:
         """ContainerGone or NotStarted, by the exit status of the engine; without one, `error`. Raises NodeError."""
-        deadline = time.monotonic() + _EXIT_SECONDS
-        while True:
-            try:
-                status = self._cri.call("ContainerStatus", container_id=self._container).status
-            except CallFailed:  # it was removed
-                return ContainerGone(_BY_OTHERS)
-            if status.state == EXITED:
-                break
-            if time.monotonic() > deadline:
-                return error
-            time.sleep(0.05)
+
+        def exited() -> Any:
+            status = self._cri.call("ContainerStatus", container_id=self._container).status
+            return status if status.state == EXITED else None
+
+        try:
+            status = wait_until(exited, _EXIT_SECONDS, 0.05)
+        except CallFailed:  # it was removed
+            return ContainerGone(_BY_OTHERS)
+        if status is None:
+            return error
         if status.exit_code in _TOLD:
             return ContainerGone(_BY_OTHERS)
         said = f" ({status.reason})" if status.reason else ""
@@ -265,11 +266,7 @@ class Pod:
         envs = [{"key": key, "value": value} for key, value in (*env, (_ASKED, self._token))]
         answer = self._cri.call("Exec", container_id=self._container, cmd=command, stdout=True, envs=envs)
         with connected(answer.url):
-            deadline = time.monotonic() + EXEC_SECONDS
-            while (found := Process(self.pid, self._token).executed(before)) is None:
-                if time.monotonic() > deadline:
-                    raise NodeError(f"{command[0]}, executed in the container, did not start")
-                time.sleep(0.01)
+            found = Process(self.pid, self._token).wait_executed(before)
             with suppress(ProcessLookupError):
                 os.kill(found[0], signal.SIGKILL)
         if f"{_ASKED}={self._token}" not in found[1]:
@@ -278,7 +275,7 @@ class Pod:
 
     def annotations(self) -> dict[str, str]:
         """Returns the annotations of its config.json: the shim's, or conmon's, working directory is a bundle."""
-        parent = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()[1]
+        parent = stat_of(self.pid)[1]
         bundle = os.path.realpath(f"/proc/{parent}/cwd")
         for path in (f"{bundle}/config.json", f"{os.path.dirname(bundle)}/{self._container}/config.json"):
             if self._container in path and os.path.exists(path):

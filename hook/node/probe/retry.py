@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from hook.core.base.errors import ReassertError
 from hook.node.probe.starter import ContainerGone, NotStarted, Running, Unsupported
+from hook.node.systemd import wait_until
 
 STARTS = 3
 """Attempts while the engine does not start the container: a busy engine may fail once, a broken one fails each time."""
@@ -76,15 +76,14 @@ def translate_exit(running: Running) -> Iterator[None]:
 
 def _is_alive(pid: int, seconds: float) -> bool:
     """Whether a process is there, and still there after a time. One that is ending has no program any more."""
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def has_ended() -> bool:
         try:
-            os.readlink(f"/proc/{pid}/exe")
+            return not os.readlink(f"/proc/{pid}/exe")
         except (FileNotFoundError, ProcessLookupError):
-            return False
-        if time.monotonic() >= deadline:
             return True
-        time.sleep(0.02)
+
+    return not wait_until(has_ended, seconds, 0.02)
 
 
 _OURS = re.compile(

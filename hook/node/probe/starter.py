@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from hook.core.container.identity import Identity
 from hook.core.linux import workers
 from hook.entry.protocol import COLD_PROBE
 from hook.node.errors import NodeError
+from hook.node.systemd import wait_until
 
 MARKER = "REASSERT_PROBE"
 """An env name that every test container has, with a token as value. A process that has it is not the runtime's."""
@@ -207,19 +207,27 @@ class Process:
 
     def environ(self) -> list[str]:
         """Returns its environment once the container's program has been executed. Raises ContainerGone, NodeError."""
-        deadline = time.monotonic() + UP_SECONDS
-        while True:
+
+        def marked() -> list[str]:
             entries = environs({self.pid}).get(self.pid)
             if entries is None:
                 raise ContainerGone("the container's process ended before its environment could be read")
-            if f"{MARKER}={self.token}" in entries:
-                return entries
-            if time.monotonic() > deadline:
-                raise NodeError(
-                    f"the container's process has no env {MARKER} after {UP_SECONDS:.0f} s: "
-                    "its program did not start, or a rule removes that name"
-                )
-            time.sleep(0.01)
+            return entries if f"{MARKER}={self.token}" in entries else []
+
+        entries = wait_until(marked, UP_SECONDS, 0.01)
+        if not entries:
+            raise NodeError(
+                f"the container's process has no env {MARKER} after {UP_SECONDS:.0f} s: "
+                "its program did not start, or a rule removes that name"
+            )
+        return entries
+
+    def wait_executed(self, before: set[int]) -> tuple[int, list[str]]:
+        """Waits for what `executed` returns. Raises NodeError."""
+        found = wait_until(lambda: self.executed(before), EXEC_SECONDS, 0.01)
+        if found is None:
+            raise NodeError("a program that was executed in the container did not start")
+        return found
 
     def executed(self, before: set[int]) -> tuple[int, list[str]] | None:
         """Returns pid and environment of a process with this marker that is not in `before`; None if none yet."""
@@ -240,15 +248,12 @@ def environs(pids: set[int]) -> dict[int, list[str]]:
     A process without rights reads it (hook.core.linux.workers).
     """
     found: dict[int, list[str]] = {}
-    for some in batched(sorted(pids), _AT_ONCE):
+    ordered = sorted(pids)
+    for at in range(0, len(ordered), _AT_ONCE):
+        some = ordered[at : at + _AT_ONCE]
         read = workers.apart(partial(_open_environs, some), _read_environs)
         found.update((int(pid), entries) for pid, entries in (read or {}).items())
     return found
-
-
-def batched(numbers: list[int], size: int) -> list[list[int]]:
-    """Returns lists of at most so many of these numbers."""
-    return [numbers[at : at + size] for at in range(0, len(numbers), size)]
 
 
 def _open_environs(pids: list[int]) -> dict[int, tuple[int, int]]:

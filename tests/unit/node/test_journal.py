@@ -49,7 +49,7 @@ def node(tmp_path: Path, opt: Opt) -> Path:
 
 def changes(node: Path) -> list[Change]:
     return [
-        *program(prepare=True).changes,
+        *program(prepare=True),
         (str(node / "bin"), link("/usr/bin/new")),
         (str(node / "made/by/us/drop-in.toml"), State(b"ours\n", mode=0o600)),
         (str(node / "etc/config.toml"), State(b"theirs and ours\n", mode=0o640)),

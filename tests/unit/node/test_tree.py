@@ -28,7 +28,7 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:
 
 def changed() -> list[str]:
     """Paths that an installation of the running program would change."""
-    return [path for path, state in program(prepare=False).changes if state and not state.same(look(path))]
+    return [path for path, state in program(prepare=False) if state and not state.same(look(path))]
 
 
 def test_same_content_changes_nothing(opt: Opt) -> None:
@@ -69,19 +69,6 @@ def test_damaged_program_is_replaced_beside_it(opt: Opt) -> None:
     assert opt.in_place() == "first"
     assert not code.exists()
     assert changed() == []
-
-
-def test_earlier_layout(opt: Opt) -> None:
-    """Once the frozen program lay in the place as it comes."""
-    shutil.rmtree(opt.place)
-    shutil.copytree(opt.frozen("first"), opt.place)
-    (opt.place / "lib/base_library.zip").mkdir()
-    tree.tidy()
-    assert (opt.place / "lib").exists()
-    opt.install("second")
-    tree.tidy()
-    assert opt.in_place() == "second"
-    assert opt.names() == {"reassert", "start"}
 
 
 def test_what_is_not_ours_stays(opt: Opt) -> None:

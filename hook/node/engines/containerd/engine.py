@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from typing import Any, Self
 
 from hook.core.base.errors import ReassertError
@@ -310,11 +309,9 @@ class Containerd(Engine[Dump]):
 
     def wait(self, seconds: float) -> None:
         """Waits until containerd answers and its service is active. Raises NodeError."""
-        deadline = time.monotonic() + seconds
-        while systemd.command([self._called("ctr"), "--address", self._address, "version"]).returncode:
-            if time.monotonic() > deadline:
-                raise NodeError(f"containerd does not answer at {self._address}{systemd.last_lines(self.service)}")
-            time.sleep(0.2)
+        asked = [self._called("ctr"), "--address", self._address, "version"]
+        if not systemd.wait_until(lambda: systemd.command(asked).returncode == 0, seconds, 0.2):
+            raise NodeError(f"containerd does not answer at {self._address}{systemd.last_lines(self.service)}")
         systemd.wait_active(self.service, seconds)
 
     def starter(self, now: Dump) -> Starter:
