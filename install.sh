@@ -11,7 +11,7 @@
 #                                     configuration is not changed
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
-# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --take-over, --no-probe,
+# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --no-probe,
 # --metrics ADDRESS, --textfile DIR. In a checkout, if dist/ has no program or one that is older than its sources, it is built first;
 # missing build tools are installed with apt. The archive of a release has the program: nothing is built or downloaded.
 # Exit status: 0 success, 1 failed and everything was restored, 2 wrong usage, 3 (of --demo) containers cannot run here.
@@ -69,6 +69,10 @@ case ${1-} in
   extras remove /usr/local
   ;;
 "" | --*)
+  if [ -e /usr/lib/reassert/reassert ]; then
+    echo "install.sh: the package of reassert is installed on this node, and a node has one installation; run 'reassert node install', or remove the package first" >&2
+    exit 1
+  fi
   build
   dist/reassert/reassert node install "$@"
   case " $* " in *" --dry-run "* | *" --prefix"*) exit 0 ;; esac # below a prefix, `reassert man` and `completion` print them

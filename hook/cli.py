@@ -189,7 +189,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
 
 def _cdi_generate(options: argparse.Namespace) -> int:
-    from hook.node.artifacts.cdi_spec import cdi_spec
+    from hook.node.artifacts.specs import cdi_spec
 
     policy = store.load(os.path.abspath(options.policy), options.store)
     spec = cdi_spec(policy, _program(options))
@@ -254,7 +254,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
             raise Usage("--hook, --hook-file and --front need --socket")
         sys.stdout.write(dispatcher(options.real, program, extra))
         return 0
-    from hook.node.artifacts.front import FRONT, warm_dispatcher, warm_hook
+    from hook.node.artifacts.dispatcher import FRONT, warm_dispatcher, warm_hook
 
     front = options.front or f"{os.path.dirname(program)}/{FRONT}"
     where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
@@ -268,9 +268,9 @@ def _dispatcher(options: argparse.Namespace) -> int:
 
 def _agent(options: argparse.Namespace) -> int:
     if options.status:
-        from hook.node.agent_status import show
+        from hook.node.agent import show_status
 
-        return show(_absolute(options.socket), options.output)
+        return show_status(_absolute(options.socket), options.output)
     from hook.agent.service import Plugin
     from hook.agent.service import main as serve
 

@@ -58,7 +58,6 @@ SLOWEST_FIRST = (
     "tests/e2e/cri",
     "tests/e2e/test_mounts",
     "tests/reality/",
-    "tests/e2e/node/test_killed",
     "tests/e2e/kubernetes/",
     "tests/e2e/nri",
     "tests/e2e/packaging/test_deb",

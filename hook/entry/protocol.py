@@ -11,7 +11,7 @@ REQUEST, ANSWER = b"reassert-front/1", b"reassert-agent/1"
 _REQUEST = REQUEST.decode()
 
 STATUS = b"reassert-status/1\0"
-"""A request for the agent's counts; the answer is JSON (hook.node.agent_status)."""
+"""A request for the agent's counts; the answer is JSON (hook.node.services.ask)."""
 
 LIMIT = 65536
 """The largest frame in bytes: the size of front's buffer."""

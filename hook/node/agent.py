@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -13,11 +14,11 @@ from typing import Any
 from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import timestamp
+from hook.core.base.text import printable
 from hook.node import systemd
-from hook.node.agent_status import ask
-from hook.node.artifacts.agent_unit import SERVICE, SOCKET, why_cold
 from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.program import front_in_use, path_in_use
+from hook.node.services import SERVICE, SOCKET, ask, why_cold
 from hook.node.tail import tail
 
 _TAIL = 1 << 18
@@ -184,3 +185,25 @@ def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[s
         if counted.count() == _LAST:
             break
     return counted
+
+
+def show_status(path: str, output: str) -> int:
+    """`reassert agent --status`: prints what the running agent has answered. Raises ReassertError."""
+    status = ask(path)
+    if output == "json":
+        print(json.dumps(status, indent=2))
+        return 0
+    warm, cold = status["warm"], status["cold"]
+    rows = [
+        ("agent", f"version {status['version']}, pid {status['pid']}, running for {status['seconds']:.0f} s"),
+        ("policy", status["policy"]),
+        ("memory", f"{status['memoryKiB'] / 1024:.1f} MiB"),
+        ("NRI plugin", {None: "not in this process", True: "connected", False: "not connected"}[status["nri"]]),
+        ("warm", f"{sum(warm.values())} ({', '.join(f'{name} {count}' for name, count in warm.items())})"),
+        ("cold", f"{sum(cold.values())}{''.join(f', {name} {count}' for name, count in sorted(cold.items()))}"),
+        ("dropped", str(status["dropped"])),
+        ("in work", str(status["working"])),
+    ]
+    for name, value in rows:
+        print(printable(f"{name:12}{value}"))
+    return 0

@@ -14,22 +14,19 @@ from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
 from hook.core.policy.model import Policy
-from hook.node import status, systemd
-from hook.node.artifacts import agent_unit
-from hook.node.asked import asked_for
-from hook.node.change import installation, journal, tree
+from hook.node import services, status, systemd
+from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import lay_out, path_in_use, policy
+from hook.node.change.program import change_of_version, lay_out, locate, path_in_use, policy, refuse_another, version_of
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, prepare
-from hook.node.change.rollback import rollback
+from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
+from hook.node.choice import add_choice, add_engine, requested_change
 from hook.node.engines import registry
 from hook.node.engines.base import AnyEngine
-from hook.node.engines.removed import Removed
+from hook.node.engines.registry import Removed
 from hook.node.errors import NodeError
-from hook.node.options import add_choice, add_engine
-from hook.node.show import as_json, as_table, shown
 from hook.node.sources import problems_and_hints
+from hook.node.status import as_json, as_table, shown
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +50,6 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--dry-run", action="store_true", help="the same as plan")
     install.add_argument("--no-probe", dest="probe", action="store_false", help="start no test containers")
     install.set_defaults(run=_install)
-
-    install.add_argument(
-        "--take-over",
-        action="store_true",
-        help="move the wiring from another installation on this node (package, or /opt/reassert) to this one",
-    )
 
     layout = node.add_parser(
         "layout",
@@ -97,11 +88,6 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     uninstall.add_argument(
         "--purge", action="store_true", help="remove the policy, the compiled policies and the event log as well"
     )
-    uninstall.add_argument(
-        "--own",
-        action="store_true",
-        help="for package maintainers: change nothing if engines call another installation on this node",
-    )
     uninstall.set_defaults(run=_uninstall)
 
 
@@ -110,7 +96,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _install(options: argparse.Namespace) -> int:
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate(options.prefix or "")
+    refuse_another(Record.read(), installs=True)
     if options.dry_run:
         return _plan(options)
     compiled = os.path.lexists(store.STORE)
@@ -119,9 +106,8 @@ def _install(options: argparse.Namespace) -> int:
         _clear_probes()
         _interruptible()
         try:
-            installation.refuse_to_move(Record.read(), options.take_over)
-            before = installation.version_of(installation.called(Record.read()) or path_in_use())
-            asked = asked_for(options)
+            before = version_of(path_in_use())
+            asked = requested_change(options)
             rewiring = asked.rewiring
             _warn(asked.choice.policy)
             prove = None
@@ -144,7 +130,7 @@ def _install(options: argparse.Namespace) -> int:
     for remark in [*asked.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
-    if told := installation.change_of_version(before, asked.choice.program):
+    if told := change_of_version(before, asked.choice.program):
         _say(told)
     _say(
         f"{rewiring.engine.title} is wired ({adapters})."
@@ -160,7 +146,7 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    asked = asked_for(options, copy=False)
+    asked = requested_change(options, copy=False)
     _warn(asked.choice.policy)
     print(shown(asked.rewiring.differences()) or "Nothing to change.")
     _say_restart(asked.rewiring)
@@ -183,12 +169,12 @@ def _say_restart(rewiring: Rewiring) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from hook.node.probe import verified
+    from hook.node.probe import report
     from hook.node.probe.report import Accepted
     from hook.node.probe.verify import verify
 
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate()
     registry.clear_probes()  # a start of a test container reports the same problems
     record = Record.read()
     engine = registry.engine(registry.chosen(options.engine, record.engines()))
@@ -197,10 +183,10 @@ def _verify(options: argparse.Namespace) -> int:
     handlers = engine.handlers(now, part.notes)
     accepted = Accepted(options.accepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
-        agent = bool(part.adapters) and systemd.is_active(agent_unit.SOCKET)
+        agent = bool(part.adapters) and systemd.is_active(services.SOCKET)
         in_force = policy(seeded=not part.adapters)
         found = verify(engine, handlers, in_force, starter, options.output, accepted, agent)
-    verified.record(engine.name, found)
+    report.record_result(engine.name, found)
     return found
 
 
@@ -223,11 +209,9 @@ def _beside(name: str, record: Record) -> list[str]:
 
 def _uninstall(options: argparse.Namespace) -> int:
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
+    locate()
     record = Record.read()
-    if options.own and (other := installation.other(record)):
-        _say(f"Nothing was changed: this node is wired with {other}.")
-        return 0
+    refuse_another(record, installs=False)
     stays = sorted({*record.engines()} - {*_with_files(record, options.engine)})
     if options.purge and stays:
         raise NodeError(f"--purge: reassert is still wired into {', '.join(stays)}; uninstall it there too")
@@ -305,8 +289,8 @@ def _engine_or_removed(name: str) -> AnyEngine:
 
 def _status(options: argparse.Namespace) -> int:
     _root()
-    installation.locate(getattr(options, "prefix", None) or "")
-    found = status.look(Record.read(), options.engine, options.old_files)
+    locate()
+    found = status.node_status(Record.read(), options.engine, options.old_files)
     show = as_json if options.output == "json" else as_table
     print(show(found))
     return found.exit_status

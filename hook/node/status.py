@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hook import __version__
 from hook.core.base.errors import ReassertError
+from hook.core.base.text import printable
 from hook.core.events import EVENTS
 from hook.core.policy.model import AUDIT, Policy
 from hook.core.policy.store import KUBELET_ROOT
-from hook.node import systemd
-from hook.node.artifacts import agent_unit
-from hook.node.artifacts.agent_unit import METRICS
-from hook.node.artifacts.nri_unit import PLUGIN_IS_OURS
+from hook.node import services, systemd
 from hook.node.change import journal
-from hook.node.change.files import Disk
+from hook.node.change.files import LINK, TREE, Change, Disk, State, look
 from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
-from hook.node.claims import without_devices
-from hook.node.engines import registry, signs
+from hook.node.engines import registry
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
+from hook.node.services import METRICS, PLUGIN_IS_OURS
 from hook.node.sources import problems_and_hints
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Status:
     exit_status: int = NOT_WIRED
 
 
-def look(record: Record, name: str | None, old_files: Callable[[Policy], list[str]]) -> Status:
+def node_status(record: Record, name: str | None, old_files: Callable[[Policy], list[str]]) -> Status:
     """Returns the state of every engine, or of the engine with this name.
 
     `old_files`: hints about containers that have an old file of a hostPath.
@@ -67,7 +68,7 @@ def look(record: Record, name: str | None, old_files: Callable[[Policy], list[st
     if not (found.rows or record.engines() or registry.installed()):
         found.hints.append(registry.none_installed())
     elif name is None:
-        found.hints += signs.others()
+        found.hints += registry.other_distributions()
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
         problems, hints = _named_files(old_files)
@@ -96,7 +97,7 @@ def _look_at_engine(found: Status, name: str) -> None:
         found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
-        lacking, hints = without_devices(engine.without_cdi(now), kubelet_root())
+        lacking, hints = cdi_support(engine.without_cdi(now), kubelet_root())
         wrong += [f"{name}: {problem}" for problem in lacking]
         found.hints += [f"{name}: {hint}" for hint in hints]
         if part.adapters:
@@ -120,7 +121,7 @@ def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRec
     from hook.node import agent
 
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
-        found.agent = agent.look(agent_unit.is_wanted(part.notes))
+        found.agent = agent.look(services.is_wanted(part.notes))
         found.problems += found.agent.problems()
     unchanged = found.agent.last if found.agent else []
     starts = agent.with_unchanged(agent.last_starts(), unchanged)
@@ -181,8 +182,8 @@ def _not_a_log(status: os.stat_result) -> str:
 def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
     """Returns what `node install` with the same options would change, and which services do not run."""
     in_force = policy(seeded=False)
-    wanted = agent_unit.is_wanted(part.notes)
-    front = "" if agent_unit.why_cold(wanted, front_in_use()) else front_in_use()
+    wanted = services.is_wanted(part.notes)
+    front = "" if services.why_cold(wanted, front_in_use()) else front_in_use()
     adapters = tuple(part.adapters)
     choice = Choice(
         adapters,
@@ -214,7 +215,7 @@ def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRec
     """Returns the change that an install with the recorded adapters and scope would make."""
     disk = Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
-    agent_unit.add_agent(wiring, choice)
+    services.add_agent(wiring, choice)
     return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
 
 
@@ -232,3 +233,97 @@ def preexisting(engine: AnyEngine, now: object, adapters: list[str], runtime_cla
         return engine.preexisting(now, in_force, HOOK in adapters and in_force.mode != AUDIT)
     except ReassertError as error:
         return [f"pods and containers from before the install cannot be listed: {error}"]
+
+
+def shown(changes: list[Change]) -> str:
+    """Returns the changes in text: a diff for each text file, one line for anything else."""
+    lines = [line for path, state in changes for line in _diff(path, look(path), state)]
+    return "\n".join([printable(line, "\t") for line in lines])
+
+
+def _diff(path: str, before: State | None, after: State | None) -> list[str]:
+    kinds = {state.kind for state in (before, after) if state}
+    if TREE in kinds:
+        # The name of a program's directory means nothing to people.
+        what = f"the program in {os.path.dirname(path)}"
+        return [f"{what}: reassert {__version__}" if after else f"{what}: removed"]
+    if LINK in kinds:
+        return [f"{path} -> {after.content.decode()}" if after else f"{path}: removed"]
+    if after is None:
+        return [f"{path}: removed"]
+    import difflib
+
+    old = (before.content if before else b"").decode(errors="replace").splitlines()
+    new = after.content.decode(errors="replace").splitlines()
+    if before and old == new:
+        return [f"{path}: mode {before.mode:04o} -> {after.mode:04o}"]
+    name = path if before else "/dev/null"
+    return list(difflib.unified_diff(old, new, name, path, n=2, lineterm=""))
+
+
+def as_table(found: Status) -> str:
+    """Returns a table with one line per handler, then the agent, the problems and hints."""
+    from hook.node.agent import Starts
+    from hook.node.terminal import table  # brings importlib.metadata
+
+    cells = [
+        (
+            engine.title,
+            handler.name,
+            handler.runtime or "-",
+            ", ".join(handler.wired) or "no",
+            found.starts.get((engine.name, handler.name), Starts()).as_text(),
+            found.execs.get((engine.name, handler.name), Starts()).as_text(),
+            handler.note,
+        )
+        for engine, handler in found.rows
+    ]
+    remarks = [
+        *([found.agent.as_text()] if found.agent else []),
+        *(f"! {problem}" for problem in found.problems),
+        *(f"Hint: {hint}" for hint in found.hints),
+    ]
+    return "\n".join(
+        [table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", "EXECS", ""]), *map(printable, remarks)]
+    )
+
+
+def as_json(found: Status) -> str:
+    """Returns the content of `as_table` as JSON."""
+    engines: dict[str, Any] = {}
+    for engine, handler in found.rows:
+        entry = engines.setdefault(engine.name, {"title": engine.title, "running": engine.running(), "handlers": []})
+        entry["adapters"] = found.record.parts.get(engine.name, OwnerRecord()).adapters
+        made, executed = (each.get((engine.name, handler.name)) for each in (found.starts, found.execs))
+        entry["handlers"].append(
+            {
+                "name": handler.name,
+                "runtime": handler.runtime,
+                "wired": list(handler.wired),
+                "starts": made.as_dict() if made else None,
+                "execs": executed.as_dict() if executed else None,
+                "note": handler.note,
+            }
+        )
+    about = found.agent.as_dict() if found.agent else None
+    return json.dumps({"engines": engines, "agent": about, "problems": found.problems, "hints": found.hints}, indent=2)
+
+
+_CLAIM = b"ClaimUID"
+"""A field that each claim in kubelet's dra_manager_state has."""
+
+
+def cdi_support(lack: str, kubelet_root: str) -> tuple[list[str], list[str]]:
+    """Returns problems and hints of an engine that gives no container CDI devices.
+
+    `lack`: why it gives none, with the remedy; "" if it does. It is a problem if kubelet has claims on this node.
+    """
+    if not lack:
+        return [], []
+    path = Path(kubelet_root, "dra_manager_state")
+    try:
+        has_claims = _CLAIM in path.read_bytes()
+    except OSError:
+        return [], []  # kubelet knows no claims: it is older, or runs elsewhere
+    said = f"resource claims (DRA) do nothing on this node, their containers start without the devices: {lack}"
+    return ([said], []) if has_claims else ([], [said])

@@ -1,4 +1,4 @@
-"""systemctl(1), for engines that are services."""
+"""systemctl(1) and other programs of this node, their processes, and waiting for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from hook.node.errors import NodeError
+
+_T = TypeVar("_T")
 
 SECONDS = 90
 """The longest wait for a unit in seconds: systemd's default."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default PATH for services. Engines and their shims find runtimes by it, reassert the node's programs."""
+
+
+def wait_until(condition: Callable[[], _T], seconds: float, pause: float = 0.1) -> _T:
+    """Calls a function until its result is true or the time is over. Returns the last result."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(pause)
+    return found
 
 
 def which(program: str) -> str | None:
@@ -71,20 +84,14 @@ def restart(unit: str, wait: bool = True) -> None:
 
 def wait_replaced(unit: str, pid: int, seconds: float) -> None:
     """Waits until the main process of a unit is another one than `pid`. Raises NodeError."""
-    deadline = time.monotonic() + seconds
-    while main_pid(unit) in (0, pid):
-        if time.monotonic() > deadline:
-            raise NodeError(f"{unit} does not start again{last_lines(unit)}")
-        time.sleep(0.1)
+    if not wait_until(lambda: main_pid(unit) not in (0, pid), seconds):
+        raise NodeError(f"{unit} does not start again{last_lines(unit)}")
 
 
 def wait_active(unit: str, seconds: float = SECONDS) -> None:
     """Waits until a unit is active. Raises NodeError."""
-    deadline = time.monotonic() + seconds
-    while not is_active(unit):
-        if time.monotonic() > deadline:
-            raise NodeError(f"{unit} is not active{last_lines(unit)}")
-        time.sleep(0.1)
+    if not wait_until(lambda: is_active(unit), seconds):
+        raise NodeError(f"{unit} is not active{last_lines(unit)}")
 
 
 def _systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -119,3 +126,34 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
         raise NodeError(f"{arguments[0]} is not installed") from None
     except subprocess.TimeoutExpired:
         raise NodeError(f"`{' '.join(arguments)}` did not end within {seconds:.0f} s") from None
+
+
+def arguments_of(pid: int) -> list[str]:
+    """Returns the arguments of a process, [] if it does not run (pid 0)."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
+    except OSError:
+        return []
+
+
+def environment_of(pid: int) -> list[str]:
+    """Returns the environment of a process, NAME=VALUE, [] if it does not run (pid 0)."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).rstrip("\0").split("\0") if pid else []
+    except OSError:
+        return []
+
+
+def option(arguments: list[str], *names: str) -> list[str]:
+    """Returns the values of an option (`--name value` and `--name=value`), in order."""
+    found = []
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in names:
+            found.append(value if equals else "".join(arguments[position + 1 : position + 2]))
+    return found
+
+
+def stat_of(process: int | str) -> list[str]:
+    """Returns the fields of /proc/PID/stat after the name, from the state on (proc_pid_stat(5)). Raises OSError."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()

@@ -84,7 +84,7 @@ glibc=$(objdump -T $elf | sed -n 's/.*[ (]GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort 
 [ -n "$glibc" ] || fail "no symbol of glibc in $program; objdump did not understand it"
 
 install -d "$root/DEBIAN"
-install -m 755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"
+install -m 755 packaging/deb/preinst packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"
 install -m 644 packaging/deb/conffiles "$root/DEBIAN"
 size=$(find "$root" -path "$root/DEBIAN" -prune -o -printf '%y %s\n' |
   awk '{ kib += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print kib }')

@@ -19,19 +19,14 @@ glibc=$(dpkg-deb --field "$deb" Depends | sed 's/.*(>= \(.*\)).*/\1/')
 (cd "$work/files" && find . \( -type f -o -type l \) ! -path './etc/*' -printf '"/%P"\n' | sort
   cd "$work/files" && find usr/lib/reassert usr/share/doc/reassert -type d -printf '%%dir "/%p"\n' | sort) > "$work/list"
 # rpm gives its scripts the number of versions that will be installed, dpkg gives its own a word.
-script() { # NAME FIRST-COMMANDS [LAST-COMMANDS]
-  { printf '%s\n' "$2"; sed 1d "$here/../deb/$1"; printf '%s\n' "${3-}"; } > "$work/scripts/$1"
+script() { # NAME FIRST-COMMANDS
+  { printf '%s\n' "$2"; sed 1d "$here/../deb/$1"; } > "$work/scripts/$1"
 }
 mkdir "$work/scripts"
+script preinst '[ "$1" -gt 1 ] && set -- upgrade || set -- install'
 script postinst '[ "$1" -gt 1 ] && set -- configure earlier || set -- configure ""'
 script prerm '[ "$1" -eq 0 ] && set -- remove || exit 0'
-# rpm has deleted the policy, or renamed it because it was edited.
-# shellcheck disable=SC2016  # the script's shell expands it
-script postrm '[ "$1" -eq 0 ] && set -- remove || set -- upgrade' '
-if [ "$1" = remove ] && [ -e "$policy.kept" ]; then
-  put_back
-  [ ! "$policy.rpmsave" -ef "$policy" ] || rm "$policy.rpmsave"
-fi'
+script postrm '[ "$1" -eq 0 ] && set -- remove || set -- upgrade'
 rpmbuild --quiet -bb --target "$(uname -m)" \
   --define "_topdir $work/rpm" --define "_rpmdir $work/rpm" --define "payload $work/files" --define "payload_list $work/list" --define "scripts $work/scripts" \
   --define "upstream ${version%-*}" --define "revision ${version##*-}" --define "glibc $glibc" \

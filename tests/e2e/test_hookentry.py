@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.support import REASSERT, Bundle, Node, Running, run
-from hook.node.artifacts.hookentry import oci_hook
+from hook.node.artifacts.specs import oci_hook
 
 
 @pytest.fixture

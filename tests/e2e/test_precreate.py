@@ -272,7 +272,7 @@ def test_podmans_infra_container_starts_with_what_is_reserved(podman: Podman, no
     assert event["event"] == "container.edited"
 
 
-def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:
+def run_probe(podman: Podman, node: Node) -> tuple[str, list[str], str]:
     """The findings of `node verify` about podman's runtime: result, observation, result of an exec."""
     starter = ContainerStarter("podman", podman.command(), LIMITS)
     try:
@@ -285,19 +285,19 @@ def examined(podman: Podman, node: Node) -> tuple[str, list[str], str]:
 
 
 def test_verify_tells_podman_with_reassert_from_podman_without(podman: Podman, node: Node) -> None:
-    result, saw, executed = examined(podman, node)
+    result, saw, executed = run_probe(podman, node)
     assert (result, executed) == ("not protected", "not protected")
     assert (
         saw[0] == "env REQUESTS_CA_BUNDLE is reassert-verify-pod, the policy wants /etc/ssl/certs/ca-certificates.crt"
     )
     assert saw[2].startswith("mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants ")
     podman.configure(node.dispatcher(CRUN))
-    assert examined(podman, node) == ("protected", ["put back: 2 env, 2 mounts; in exec too"], "protected")
+    assert run_probe(podman, node) == ("protected", ["put back: 2 env, 2 mounts; in exec too"], "protected")
 
 
 def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: Node) -> None:
     hooked(podman, node)
-    result, saw, executed = examined(podman, node)
+    result, saw, executed = run_probe(podman, node)
     assert (result, executed) == ("not protected", "not protected")
     assert saw[:2] == [
         "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify-pod, "
@@ -309,11 +309,11 @@ def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: N
 def test_verify_knows_a_refusal_of_ours(podman: Podman, node: Node) -> None:
     node.compile(POLICY + "    onConflict: Deny\n")
     hooked(podman, node)
-    result, [refused], _ = examined(podman, node)
+    result, [refused], _ = run_probe(podman, node)
     assert (result, "time=" in refused) == ("protected", False)
     assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")
     (podman.hooks / "reassert.json").unlink()
     podman.configure(node.dispatcher(CRUN))
-    result, [refused], _ = examined(podman, node)
+    result, [refused], _ = run_probe(podman, node)
     assert result == "protected"
     assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")

@@ -16,8 +16,7 @@ from hook.node.change.files import FILE, State
 from hook.node.change.record import Record
 from hook.node.engines.base import Engine, Handler
 from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
-from hook.node.show import as_json, as_table, shown
-from hook.node.status import Status
+from hook.node.status import Status, as_json, as_table, shown
 from hook.nri import ttrpc
 from unit.support import CONTAINERD, ROOT, bind, called, config, document, policy, reassert
 

@@ -16,8 +16,7 @@ from hook.core.decide import CONFIG, CONTAINER, Case, Done, Verdict
 from hook.core.events import line
 from hook.core.plan import Plan
 from hook.core.policy.compiler import compile_bytes
-from hook.node.artifacts.basespec import reserved_env
-from hook.node.artifacts.cdi_spec import cdi_spec
+from hook.node.artifacts.specs import cdi_spec, reserved_env
 from hook.node.probe.hostile import covering
 from hook.node.sources import look_at
 from hook.ops.policy.show import effective

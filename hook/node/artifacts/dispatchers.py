@@ -8,10 +8,9 @@ from pathlib import Path
 
 from hook.core import events
 from hook.core.policy import store
-from hook.node.artifacts.dispatcher import HEAD, MARK, dispatcher
-from hook.node.artifacts.front import warm_dispatcher
+from hook.node.artifacts.dispatcher import HEAD, MARK, dispatcher, warm_dispatcher
 from hook.node.change.files import State
-from hook.node.change.program import installed
+from hook.node.change.tree import is_installed
 from hook.node.errors import NodeError
 
 DIRECTORY = "/usr/local/sbin"
@@ -24,7 +23,7 @@ def use_prefix(prefix: str) -> None:
 
 
 def hook_file() -> str:
-    """Returns what hook entries execute where there is an agent to ask (hook.node.artifacts.front.warm_hook)."""
+    """Returns what hook entries execute where there is an agent to ask (hook.node.artifacts.dispatcher.warm_hook)."""
     return f"{DIRECTORY}/reassert-hook"
 
 
@@ -62,10 +61,10 @@ def dispatcher_for(
             taken[path] = real
             if front:
                 text = warm_dispatcher(
-                    real, program, front, {**WHERE, "hook": hook_file()}, [], installed(program), rootless
+                    real, program, front, {**WHERE, "hook": hook_file()}, [], is_installed(program), rootless
                 )
             else:
-                first, mark, rest = dispatcher(real, program, [], installed(program), rootless).split("\n", 2)
+                first, mark, rest = dispatcher(real, program, [], is_installed(program), rootless).split("\n", 2)
                 text = f"{first}\n{mark}\n{_NOT_FOR_THE_RUNTIME}{rest}"
             return path, State(text.encode(), mode=0o755)
         number += 1

@@ -1,4 +1,7 @@
-"""The program itself on this node: its tree with front, the command, a first policy."""
+"""The program itself on this node: its tree with front, the command, a first policy.
+
+It is a package's, below /usr/lib, or a copy that `node install` makes, below /opt or --prefix. A node has one of them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ import os
 import re
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from hook import __version__
+from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import trusted
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Policy
-from hook.node.artifacts.dispatcher import START, stable_path, start_text
-from hook.node.artifacts.front import FRONT
-from hook.node.change import tree
+from hook.node import systemd
+from hook.node.artifacts import dispatchers
+from hook.node.artifacts.dispatcher import FRONT, START, stable_path, start_text
+from hook.node.change import journal, tree
 from hook.node.change.files import TREE, Change, State, link
+from hook.node.change.record import Record
 from hook.node.errors import NodeError
 
 _SEED = Path(__file__).with_name("policy.yaml")
@@ -26,16 +32,19 @@ _PACKAGED = "/usr/(?!local/)"
 """A program below such a path belongs to a package manager and is used where it is."""
 
 
-@dataclass(frozen=True)
-class Program:
-    """The program as it will be installed. `path`: the executable that engines call. `changes`: the files to write."""
+CALLED = "program"
+"""A key in an engine's notes: the path of the program that the engine's files call."""
 
-    path: str
-    changes: list[Change]
+PREFIX = "prefix"
+"""A key in an engine's notes: the value of --prefix, if it was given."""
+
+_DEFAULTS = tree.PLACE, dispatchers.DIRECTORY
+_PACKAGE = "/usr/lib/reassert/reassert"
+"""The program of a package, which engines call where one is installed."""
 
 
-def program(prepare: bool = True) -> Program:
-    """Returns how the running program is installed. Changes nothing but the staging directory.
+def program(prepare: bool = True) -> list[Change]:
+    """Returns the changes that install the running program. Changes nothing itself but the staging directory.
 
     `prepare`: stage a copy of the program; without it the change can be shown, not made. Raises NodeError if the
     running program is not frozen, or if others than root can write to PLACE.
@@ -56,7 +65,7 @@ def program(prepare: bool = True) -> Program:
             (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
             (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
         ]
-    return Program(path_in_use(), changes)
+    return changes
 
 
 def _only_roots(path: str) -> None:
@@ -69,11 +78,6 @@ def _only_roots(path: str) -> None:
 def lay_out(directory: str, place: str) -> None:
     """Writes the running program into a package's directory, to be at `place` on a node. Raises NodeError, OSError."""
     tree.lay_out(_own_tree(), directory, place)
-
-
-def installed(path: str) -> bool:
-    """Whether an executable is the one that `program` installs."""
-    return path == f"{tree.PLACE}/reassert"
 
 
 def seed() -> list[Change]:
@@ -124,3 +128,91 @@ def _own_tree() -> str:
 def _seed_text() -> bytes:
     source = _SEED if _SEED.exists() else _SEED.parents[3] / "config" / _SEED.name
     return source.read_bytes()
+
+
+# -- where it lies, and whether another one does
+
+
+def locate(prefix: str = "") -> None:
+    """Makes program and dispatchers lie where they do on this node, or below `prefix`. Raises NodeError.
+
+    A change that was interrupted before it was recorded is in its journal.
+    """
+    record, left = Record.read(), journal.pending()
+    trees = [step.path for step in (left.steps if left else []) if step.after and step.after.kind == TREE]
+    recorded = [str(part.notes[PREFIX]) for part in record.parts.values() if PREFIX in part.notes]
+    places = [os.path.dirname(path) for path in trees]
+    recorded += [os.path.dirname(place) for place in places if place != _DEFAULTS[0]]
+    was = recorded[0] if recorded else ""
+    if prefix and (record.engines() or left) and prefix != was:
+        how = f"with --prefix {was}" if was else "without --prefix"
+        raise NodeError(f"this node is wired {how}; run `reassert node uninstall` first")
+    chosen = prefix or was
+    if prefix:
+        _check_prefix(prefix)
+    if chosen:
+        tree.use_prefix(chosen)
+        dispatchers.use_prefix(chosen)
+
+
+def note(notes: dict[str, object], program: str) -> None:
+    """Adds to an engine's notes where the program and the dispatchers are."""
+    notes[CALLED] = program
+    if (tree.PLACE, dispatchers.DIRECTORY) != _DEFAULTS:
+        notes[PREFIX] = os.path.dirname(tree.PLACE)
+
+
+def _check_prefix(prefix: str) -> None:
+    """Checks that only root can write a directory and all above it, and that programs run in it. Raises NodeError."""
+    if not prefix.startswith("/") or os.path.normpath(prefix) != prefix or prefix == "/":
+        raise NodeError(f"--prefix takes an absolute path of a directory, not {prefix!r}")
+    there = prefix
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        trusted(there)
+    except (ReassertError, OSError) as error:
+        raise NodeError(f"--prefix {prefix}: {describe(error)}") from None
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        raise NodeError(f"--prefix {prefix}: {there} is mounted noexec, so no program below it can be executed")
+
+
+def called(record: Record) -> str:
+    """Returns the program that wired engines call; "" if none is wired."""
+    notes = [record.parts[name].notes for name in record.engines()]
+    return next((str(note[CALLED]) for note in notes if CALLED in note), path_in_use() if notes else "")
+
+
+def refuse_another(record: Record, installs: bool) -> None:
+    """A node has one installation. Raises NodeError where engines call another program than this one.
+
+    `installs`: raise NodeError too where a package is installed and this program is not its own.
+    """
+    wired = called(record)
+    if wired and wired != path_in_use():
+        raise NodeError(
+            f"this node is wired with {wired}, and a node has one installation; to move to another one, run "
+            f"`{wired} node uninstall` first"
+        )
+    if installs and os.path.lexists(_PACKAGE) and path_in_use() != _PACKAGE:
+        first = f"`{wired} node uninstall`, then " if wired else ""
+        raise NodeError(
+            f"the package of reassert is installed on this node, and a node has one installation; run {first}"
+            f"`{_PACKAGE} node install`, or remove the package"
+        )
+
+
+def change_of_version(before: str, path: str) -> str:
+    """Returns a sentence about another version that engines call now; "" if it is the same. `before`: the version."""
+    if before in ("", __version__):
+        return ""
+    return f"reassert {before} was replaced by {__version__} ({os.path.dirname(path)})."
+
+
+def version_of(path: str) -> str:
+    """Returns the version that a program prints; "" if it cannot be called."""
+    try:
+        done = systemd.command([path, "--version"])
+    except (NodeError, OSError):
+        return ""
+    return done.stdout.strip().removeprefix("reassert ") if done.returncode == 0 else ""

@@ -5,6 +5,7 @@ A first install, a later install and an uninstall are the same change; an uninst
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,14 +13,13 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.policy import compiler
-from hook.node import systemd
+from hook.node import services, systemd
 from hook.node.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.change import journal as journals
-from hook.node.change import tree, units
-from hook.node.change.files import TREE, Change, Disk, State, missing_directories
-from hook.node.change.journal import DIRECTORY
+from hook.node.change import tree
+from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
+from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.change.rollback import rollback, still_called, uninterruptible
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
 from hook.node.errors import NodeError
 
@@ -168,13 +168,13 @@ class Rewiring:
                 self._nothing_left(after())
                 restarted = self.engine.running()
             if systemd.available():
-                units.start(started, moved, different, self.stale_units)
+                services.start(started, moved, different, self.stale_units)
             if restarted:
                 say(f"{self.engine.verb}ing {self.engine.title}; {self.engine.restart_note}")
                 self.engine.restart()
             elif restarts:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
-            units.wait(started if self.engine.running() else [], restarted, [path for path, _ in self.artifacts])
+            services.wait(started if self.engine.running() else [], restarted, [path for path, _ in self.artifacts])
             if prove and self.engine.running():
                 prove(after())
             uninterruptible()
@@ -216,7 +216,7 @@ class Rewiring:
         """Remove stale files, and the program with the last engine. Nothing here can break a container start."""
         loses_plugin = self._loses_plugin()
         if systemd.available():
-            units.stop(self.stale_units)
+            services.stop(self.stale_units)
         if any(script(path) for path in self.stale):
             self.engine.settle()
         disk = Disk()
@@ -245,7 +245,7 @@ class Rewiring:
                 compiler.clear()
             if systemd.available():
                 if loses_plugin:
-                    units.without_plugin()
+                    services.without_plugin()
                 elif self.stale_units:
                     systemd.run("daemon-reload")
             journal.end(self.directory)
@@ -316,10 +316,6 @@ class Rewiring:
     def _program_part(self) -> OwnerRecord:
         old = self.record.parts.get(PROGRAM, OwnerRecord())
         base = base_of(self.record, self.engine, self.disk)
-        directories = [
-            *old.directories,
-            *([tree.PLACE] if tree.PLACE in old.files else []),
-        ]  # earlier versions recorded it as one
         kept = {path: owned for path, owned in old.files.items() if not f"{path}/".startswith(f"{tree.PLACE}/")}
         files: dict[str, OwnedFile] = {}
         for path, state in self.target.program:
@@ -327,15 +323,86 @@ class Rewiring:
                 before = None if path.startswith(f"{tree.PLACE}/") else base(path)
                 files[path] = OwnedFile(kept[path].before if path in kept else before, state.sha256())
         files = {**files, **{path: owned for path, owned in kept.items() if path not in files}}
-        return replace(old, files=files, directories=sorted({*directories, *missing_directories(list(files))}))
+        return replace(old, files=files, directories=sorted({*old.directories, *missing_directories(list(files))}))
 
     # -- units
 
     def _started(self) -> list[str]:
         """Returns the units to start before the engine. An agent that loses the NRI plugin is restarted after it."""
-        return [unit for unit in self.target.wiring.units if not (unit == units.AGENT and self._loses_plugin())]
+        return [unit for unit in self.target.wiring.units if not (unit == services.SERVICE and self._loses_plugin())]
 
     def _loses_plugin(self) -> bool:
         """Whether the agent stays, and does not run the NRI plugin any more."""
-        goes = units.DROP_IN in self.stale and not self.record.elsewhere(units.DROP_IN, self.engine.name)
-        return goes and units.AGENT not in self.stale_units
+        goes = services.DROP_IN in self.stale and not self.record.elsewhere(services.DROP_IN, self.engine.name)
+        return goes and services.SERVICE not in self.stale_units
+
+
+def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Callable[[str], None]) -> None:
+    """Undoes a change and makes the engine read its old configuration. Raises NodeError if that fails too."""
+    uninterruptible()
+    trouble = None
+    try:
+        journal.undo()
+        if restart:
+            try:
+                engine.restart()
+            except NodeError as error:
+                trouble = error
+        _remove_new(journal, engine, directory, say)
+    except OSError as error:
+        raise NodeError(
+            f"not everything could be restored: {describe(error)}; fix that, then run `reassert node uninstall`"
+        ) from None
+    if not Record.read(directory).engines():
+        compiler.clear()
+    if systemd.available() and journal.units:
+        services.roll_back(journal.units)
+    if trouble is not None:
+        raise NodeError(f"every file was restored, but {engine.title} does not start again: {trouble}")
+    tree.tidy()
+    journals.remove_directories(journal.directories)
+    journal.end(directory)
+
+
+def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callable[[str], None]) -> None:
+    """Removes programs that a change added, unless containers that started meanwhile call them. Raises OSError."""
+    try:
+        engine.clear_probes()
+    except NodeError as error:
+        say(f"Note: leftovers of an interrupted test container in {engine.name} could not be removed: {error}")
+    record = Record.read(directory)
+    part = record.parts.setdefault(engine.name, OwnerRecord())
+    new = list(reversed(journal.new()))
+    scripts = [path for path in new if script(path)]
+    if scripts:
+        engine.settle()
+    now = engine.read() if scripts else None
+    waited = not scripts
+    for path in new:
+        real = real_of(path)
+        if not (real or waited):  # the dispatchers have gone, what they call goes next
+            tree.let_starts_end()
+            waited = True
+        users = engine.users(now, path) if path in scripts else 0
+        state = pass_through(real) if real and users else None
+        if state:
+            say(still_called(path, users))
+            part.files[path] = OwnedFile(None, state.sha256())
+            made = [above for above in journal.directories if path.startswith(f"{above}/")]
+            part.directories = sorted({*part.directories, *made})
+        if not is_same(state, look(path)):
+            put(path, state)
+    path, wanted = record.change()
+    if not is_same(wanted, look(path)):
+        put(path, wanted)
+
+
+def still_called(path: str, users: int) -> str:
+    """Says that a dispatcher stays."""
+    return f"{users} running containers or commands still call {path}: it stays and only calls {real_of(path)}"
+
+
+def uninterruptible() -> None:
+    """Ignores signals, since the steps that follow must finish. After a SIGKILL, the next run repeats them."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -2,7 +2,7 @@
 
 PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
 (hook.node.artifacts.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers
-(hook.node.artifacts.front). A start sees the old program or the new one, never a mix. The .deb has the same in
+(hook.node.artifacts.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in
 /usr/lib.
 """
 
@@ -20,9 +20,9 @@ from glob import glob
 from pathlib import Path
 
 from hook.entry.cmdline import EDITING_VERBS
-from hook.node.artifacts.dispatcher import START, start_text
-from hook.node.artifacts.front import FRONT
+from hook.node.artifacts.dispatcher import FRONT, START, start_text
 from hook.node.errors import NodeError
+from hook.node.systemd import wait_until
 
 PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
@@ -35,6 +35,11 @@ def use_prefix(prefix: str) -> None:
     global PLACE, STAGING, COMMAND  # noqa: PLW0603  # one node, one place
     PLACE, STAGING = f"{prefix}/reassert", f"{prefix}/.reassert.reassert-aside"
     COMMAND = f"{prefix}/bin/reassert"
+
+
+def is_installed(path: str) -> bool:
+    """Whether an executable is the one that `node install` places."""
+    return path == f"{PLACE}/reassert"
 
 
 _SECONDS = 1
@@ -68,36 +73,10 @@ def fingerprint(path: str, laid_out: bool = False) -> str:
             mode = os.lstat(full).st_mode
             if laid_out and not link:
                 mode = mode & ~0o7777 | _mode(mode)
-            content = hashlib.sha256(os.readlink(full).encode()).hexdigest() if link else _sha256(full)
+            content = hashlib.sha256(os.readlink(full).encode() if link else Path(full).read_bytes()).hexdigest()
             entry = f"{os.path.relpath(full, path)} {mode:o} {content}\n"
             digest.update(entry.encode())
     return digest.hexdigest()
-
-
-_Key = tuple[int, int, int, int, int]
-_known: dict[_Key, str] = {}
-
-
-def _key(path: str) -> _Key:
-    """Of a file's content: a write changes it."""
-    status = os.stat(path)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _sha256(path: str) -> str:
-    """Returns the sha256 of a file, cached while the file is unchanged: a command reads a tree several times."""
-    key = _key(path)
-    if key not in _known:
-        _known[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return _known[key]
-
-
-def _know(copied: str, source: str) -> None:
-    """Takes over the sha256 of each file of a tree for its copy, unless the file has changed since it was read."""
-    for directory, _, files in os.walk(copied):
-        for full in (os.path.join(directory, name) for name in files):
-            if not os.path.islink(full) and (known := _known.get(_key(source + full.removeprefix(copied)))):
-                _known[_key(full)] = known
 
 
 def _mode(mode: int) -> int:
@@ -144,7 +123,6 @@ def prepare(source: str) -> None:
     shutil.rmtree(STAGING, ignore_errors=True)
     os.makedirs(os.path.dirname(STAGING), exist_ok=True)
     copy(source, STAGING)
-    _know(STAGING, source)
     _sync(STAGING)
 
 
@@ -170,7 +148,6 @@ def place(path: str, content: str) -> None:
         return
     if not os.path.isdir(STAGING) or fingerprint(STAGING) != content:
         raise NodeError(f"{STAGING} is not the program to install at {path}; run the same command again")
-    shutil.rmtree(path, ignore_errors=True)  # left there by an earlier version, which exchanged trees
     os.rename(STAGING, path)
 
 
@@ -195,9 +172,7 @@ def tidy() -> None:
         time.sleep(_SECONDS)
     deadline = time.monotonic() + _PATIENCE
     for path in stale:
-        while (runs := _runs(path)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if not runs:
+        if wait_until(lambda: not _runs(path), deadline - time.monotonic()):  # noqa: B023  # called at once
             shutil.rmtree(path, ignore_errors=True)
     front = f"{PLACE}/{FRONT}"
     if os.path.islink(front) and not os.path.exists(front):  # a version without front has replaced one with it
@@ -211,9 +186,7 @@ def let_starts_end() -> None:
     """Wait, at most _PATIENCE, for container starts that began through dispatchers that are replaced now."""
     time.sleep(_EXECUTED)
     starts = [process for process in glob("/proc/[0-9]*") if _is_start(process)]
-    deadline = time.monotonic() + _PATIENCE
-    while any(map(_is_start, starts)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not any(map(_is_start, starts)), _PATIENCE, 0.02)
 
 
 def _is_start(process: str) -> bool:
@@ -230,8 +203,6 @@ def _stale() -> tuple[list[str], bool]:
     program = f"{PLACE}/reassert"
     used = os.path.join(PLACE, os.path.dirname(os.readlink(program))) if os.path.islink(program) else ""
     stale = [path for path in glob(f"{PLACE}/*") if CONTENT.fullmatch(os.path.basename(path)) and path != used]
-    if used and os.path.isdir(f"{PLACE}/lib/base_library.zip"):  # the layout of earlier versions, without CONTENT
-        stale.append(f"{PLACE}/lib")
     return stale, os.path.lexists(program)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
@@ -11,6 +12,7 @@ from hook.core.policy.model import Policy
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import hook_file
 from hook.node.change.files import Change, State
+from hook.node.probe import starter
 from hook.node.probe.starter import Starter
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
@@ -205,6 +207,12 @@ class Engine(ABC, Generic[Now]):
     @abstractmethod
     def starter(self, now: Now) -> Starter:
         """Returns a Starter for test containers, for the caller to close. It connects on use. Raises NodeError."""
+
+    def clear_probes(self) -> None:
+        """Removes test containers of killed commands, which end by themselves but stay. Raises NodeError."""
+        if starter.traces() and self.running():
+            with closing(self.starter(self.read())) as started:
+                started.clean()
 
 
 AnyEngine = Engine[Any]

@@ -20,12 +20,11 @@ from typing import Any, Self
 from hook.entry.hook import PRECREATE
 from hook.node import systemd
 from hook.node.artifacts import dispatchers
-from hook.node.artifacts.cdi import cdi_file
 from hook.node.artifacts.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
-from hook.node.artifacts.hookentry import hooks_d
+from hook.node.artifacts.specs import cdi_file, hooks_d
 from hook.node.change.files import Change, State
-from hook.node.change.program import installed
+from hook.node.change.tree import is_installed
 from hook.node.engines import toml
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
@@ -254,9 +253,7 @@ class Podman(Engine[Files]):
         """Waits for commands that began before the last change; one that only starts a container ends soon."""
         changed = _changed()
         left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
-        deadline = time.monotonic() + left
-        while _older(changed) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        systemd.wait_until(lambda: not _older(changed), left, 0.05)
 
 
 def _changed() -> float:
@@ -276,7 +273,7 @@ def _older(than: float) -> int:
             if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
                 continue
             arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
-            ticks = Path(f"{process}/stat").read_text().rpartition(")")[2].split()[19]
+            ticks = systemd.stat_of(os.path.basename(process))[19]
         except OSError:  # the process has ended
             continue
         began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")
@@ -296,7 +293,7 @@ def _hook_files(program: str) -> list[Change]:
     arguments = shlex.join(entry["hook"]["args"][1:])
     script = (
         f"#!/bin/sh\n{MARK}: containers of ordinary users are not changed\n{NOT_ROOTS} && exec cat\n"
-        f'{launch_lines(program, installed(program))}\nexec "$reassert" {arguments}\n'
+        f'{launch_lines(program, is_installed(program))}\nexec "$reassert" {arguments}\n'
     )
     path = f"{dispatchers.DIRECTORY}/reassert-podman-hook"
     entry["hook"].update(path=path, args=[path])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from hook.core.base.errors import ReassertError
 from hook.node import systemd
-from hook.node.engines.base import AnyEngine
-from hook.node.engines.signs import seen
+from hook.node.engines.base import AnyEngine, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.probe.starter import clear, clear_marks, traces
+from hook.node.probe import starter
+from hook.node.probe.starter import Starter
 
 NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
 
@@ -61,17 +63,17 @@ def chosen(name: str | None, wired: Sequence[str] = ()) -> str:
 
 def none_installed() -> str:
     """Returns the message for a node without a supported engine, with what was seen there instead."""
-    return f"none of {', '.join(NAMES)} was found on this node{seen()}; see docs/platforms.md"
+    return f"none of {', '.join(NAMES)} was found on this node{platform_traces()}; see docs/platforms.md"
 
 
 def clear_probes() -> list[str]:
     """Removes leftovers of interrupted test containers from every engine. Returns the problems."""
-    left = traces()
+    left = starter.traces()
     problems = []
-    clear_marks()
+    starter.clear_marks()
     for name in installed() if left else []:
         try:
-            clear(engine(name))
+            engine(name).clear_probes()
         except ReassertError as error:
             problems.append(f"leftovers of an interrupted test container in {name} could not be removed: {error}")
     for path in left if not problems else []:
@@ -109,7 +111,7 @@ def _class(name: str) -> type[AnyEngine]:
 
             return Crio
         case "docker":
-            from hook.node.engines.docker.engine import Docker
+            from hook.node.engines.docker import Docker
 
             return Docker
         case "podman":
@@ -119,3 +121,93 @@ def _class(name: str) -> type[AnyEngine]:
     from hook.node.engines.containerd import rancher
 
     return rancher.K3s if name == "k3s" else rancher.Rke2
+
+
+_RELEASE = "/etc/os-release"
+_OTHERS = {"/var/lib/k0s": "k0s", "/var/snap/microk8s": "MicroK8s"}
+"""Distributions with a containerd that reassert does not know."""
+_SIGNS = {
+    "/var/lib/rancher/k3s": "k3s",
+    "/var/lib/rancher/rke2": "RKE2",
+    **_OTHERS,
+    "/run/containerd/containerd.sock": "containerd's socket",
+    "/run/k3s/containerd/containerd.sock": "the socket of k3s' or RKE2's containerd",
+    "/run/k0s/containerd.sock": "the socket of k0s' containerd",
+    "/run/crio/crio.sock": "CRI-O's socket",
+    "/run/docker.sock": "docker's socket",
+    "/var/lib/kubelet": "kubelet's directory",
+    "/etc/kubernetes/kubelet": "kubelet's configuration",
+}
+
+
+def platform_traces() -> str:
+    """Returns a clause for a message: the operating system, and traces of engines and distributions."""
+    traces = [f"{path} ({what})" for path, what in _SIGNS.items() if os.path.lexists(path)]
+    return f"; this node is {_system()} and has {', '.join(traces) or 'no trace of another engine'}"
+
+
+def other_distributions() -> list[str]:
+    """Returns a hint for each distribution here whose containers are started by none of the supported engines."""
+    return [
+        f"{path}: the containers of {what} are started by a containerd of its own, which is none of these engines; "
+        "see docs/platforms.md"
+        for path, what in _OTHERS.items()
+        if os.path.lexists(path)
+    ]
+
+
+def _system() -> str:
+    try:
+        found = re.search(r"""^PRETTY_NAME=["']?([^"'\n]+)""", Path(_RELEASE).read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else "an unknown system"
+
+
+class Removed(Engine[None]):
+    """A stand-in for the missing engine: an uninstall restores its files and restarts nothing."""
+
+    adapters: tuple[str, ...] = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.title = f"{name}, which is not installed any more,"
+
+    @classmethod
+    def installed(cls) -> bool:
+        """Returns False."""
+        return False
+
+    @classmethod
+    def find(cls) -> Self:
+        """Raises NodeError."""
+        raise NodeError("the engine is not installed on this node")
+
+    def read(self) -> None:
+        """Returns None: there is no configuration."""
+
+    def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
+        """Returns no handlers."""
+        return []
+
+    def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        """Raises NodeError."""
+        raise NodeError(f"{self.name} is not installed on this node")
+
+    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        """Returns the content: an edited file stays as it is."""
+        return content
+
+    def check(self, now: None, wiring: Wiring) -> None:
+        """Checks nothing: no program reads the files."""
+
+    def running(self) -> bool:
+        """Returns False."""
+        return False
+
+    def restart(self) -> None:
+        """Does nothing."""
+
+    def starter(self, now: None) -> Starter:
+        """Raises NodeError."""
+        raise NodeError(f"{self.name} is not installed on this node")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import shutil
+import subprocess
+import tarfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,19 +21,18 @@ from hook.node.probe.starter import (
     NAME,
     NOTHING_MORE,
     Extra,
-    Lacking,
     Marks,
+    NotRemoved,
     NotStarted,
     Pairs,
     Process,
-    Stays,
+    Unsupported,
     abandoned,
     new_token,
     processes,
     scratch,
 )
-from hook.node.probe.tinyroot import sleeper
-from hook.node.systemd import command
+from hook.node.systemd import command, stat_of, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
@@ -73,10 +77,10 @@ class ContainerStarter:
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> OneContainer:
         """Starts a container without network. If a name has two values, both engines pass on the last.
 
-        Raises NotStarted, Lacking, NodeError.
+        Raises NotStarted, Unsupported, NodeError.
         """
         if extra.pod_annotations:
-            raise Lacking("no plugin acts on a pod's annotations here")
+            raise Unsupported("no plugin acts on a pod's annotations here")
         self.prepare()
         token = new_token()
         name = f"{NAME}-{token}"
@@ -117,7 +121,7 @@ class ContainerStarter:
         """Removes a container. Raises NodeError."""
         done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
         if done.returncode and name in self._names():  # --rm may have been faster
-            raise Stays(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
+            raise NotRemoved(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
 
     def _names(self) -> list[str]:
         names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={NAME}").split()
@@ -164,29 +168,89 @@ class OneContainer:
             raise NotStarted("the container ended at once")
 
     def environ(self) -> list[str]:
-        """Returns the environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises ContainerGone, NodeError."""
         return Process(self.pid, self._token).environ()
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
         before = processes()
         self._starter.sleep_in(self._name, env)
-        deadline = time.monotonic() + EXEC_SECONDS
-        while time.monotonic() < deadline:
-            found = Process(self.pid, self._token).executed(before)
-            if found is not None:
-                return found[1]
-            time.sleep(0.01)
-        raise NodeError("a program that was executed in the container did not start")
+        return Process(self.pid, self._token).wait_executed(before)[1]
 
     def annotations(self) -> dict[str, str]:
-        """Neither engine tells where the bundle is. Raises Lacking."""
-        raise Lacking("the container's config.json was not found")
+        """Neither engine tells where the bundle is. Raises Unsupported."""
+        raise Unsupported("the container's config.json was not found")
 
     def ended(self, error: Exception) -> Exception:
         """Nothing on a node ends containers of docker and podman regularly, and --rm leaves no exit status."""
         return NotStarted(describe(error))
 
     def remove(self) -> None:
-        """Stops and removes it. Raises Stays, NodeError."""
+        """Stops and removes it. Raises NotRemoved, NodeError."""
         self._starter.remove(self._name)
+
+
+_HOME, _LIBRARIES = "/reassert", "/reassert/lib"
+_LOAD_SECONDS = 10.0
+_LOADER = re.compile(r"ld(64)?[-.]")
+"""The program interpreter's file name: ld-linux-x86-64.so.2, ld-2.31.so, ld64.so.2, ld-musl-aarch64.so.1, …"""
+
+
+def sleeper() -> tuple[bytes, list[str]]:
+    """Returns the tar and its command line, to which the seconds are added. Raises NodeError, OSError."""
+    program = which("sleep")
+    if program is None:
+        raise NodeError("this node has no sleep(1), which a test container runs")
+    with subprocess.Popen([program, "60"], env={}, stdin=subprocess.DEVNULL) as running:  # noqa: S603  # a program of the node
+        try:
+            executable, libraries = _mapped(running.pid)
+        finally:
+            running.kill()
+    files = {f"{_HOME}/sleep": executable, **{f"{_LIBRARIES}/{Path(path).name}": path for path in libraries}}
+    loaders = [path for path in libraries if _LOADER.match(Path(path).name)]
+    command = [f"{_HOME}/sleep"]
+    if loaders:  # else it is a static program
+        command = [f"{_LIBRARIES}/{Path(loaders[0]).name}", "--library-path", _LIBRARIES, *command]
+    return _tar(files, _aliases(libraries)), command
+
+
+def _mapped(pid: int) -> tuple[str, list[str]]:
+    """Returns the executable of a process and the libraries that it maps, once it has loaded all of them."""
+    before: list[str] = []
+    deadline = time.monotonic() + _LOAD_SECONDS
+    while time.monotonic() < deadline:
+        lines = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        now = [line[5] for line in lines if len(line) == 6 and "x" in line[1] and line[5].startswith("/")]
+        if now and now == before and stat_of(pid)[0] == "S":  # asleep twice with the same
+            executable = os.readlink(f"/proc/{pid}/exe")
+            return executable, sorted(set(now) - {executable})
+        before = now
+        time.sleep(0.02)
+    raise NodeError(f"sleep(1) did not start within {_LOAD_SECONDS:.0f} s")
+
+
+def _aliases(libraries: list[str]) -> dict[str, str]:
+    """Returns the symbolic links to the libraries in their directories: libc.so.6 may be a link to libc-2.31.so."""
+    found = {}
+    for directory in {os.path.dirname(path) for path in libraries}:
+        for entry in os.scandir(directory):
+            if entry.is_symlink() and os.path.realpath(entry.path) in libraries:
+                found[f"{_LIBRARIES}/{entry.name}"] = Path(os.path.realpath(entry.path)).name
+    return found
+
+
+def _tar(files: dict[str, str], links: dict[str, str]) -> bytes:
+    """Returns a tar of files of the node and symbolic links, by their path in the archive, all owned by root."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path, source in files.items():
+            content = Path(source).read_bytes()
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode = len(content), 0o755
+            tar.addfile(entry, io.BytesIO(content))
+        for path, target in links.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            if path not in files:
+                tar.addfile(entry)
+    return buffer.getvalue()

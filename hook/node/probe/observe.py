@@ -7,49 +7,30 @@ directory that the policy names. The text of paths alone does not count. Mounts 
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from hook.core.base.compare import is_below
+from hook.core.container.nodes import words as device_name
+from hook.core.linux.lookdevices import devices_below
+from hook.core.linux.mountinfo import Row, mount_table_at
 from hook.core.linux.walk import open_walked
 from hook.core.policy.entries import Mount
+from hook.core.reserve.exclusive import Closed
 from hook.node import workers
 from hook.node.errors import NodeError
-from hook.node.probe.starter import Gone
+from hook.node.probe.starter import ContainerGone
+from hook.node.rights import DAC_OVERRIDE, ENTER
+from hook.node.running import Taken
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")
 """The options of mount(8) that are compared. The others do not change what a container can do with the mount."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of /proc/PID/mountinfo (proc(5)). `root`: path in its file system. `point`: path in the container."""
-
-    id: int
-    root: str
-    point: str
-    options: tuple[str, ...]
-
-
-def rows(mountinfo: str) -> list[Row]:
-    """Returns the mounts in a mountinfo, in its order."""
-    found = []
-    for line in mountinfo.splitlines():
-        number, _, _, root, point, options, *_ = line.split(" ")
-        found.append(Row(int(number), _plain(root), _plain(point), tuple(options.split(","))))
-    return found
-
-
-def _plain(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
     """Returns the mounts at and below reserved paths in the mount namespace of a process.
 
     Other mounts come first. Mounts that are as reserved come last, in the policy's form. A process without rights reads
-    them (hook.node.workers). Raises Gone, NodeError, OSError.
+    them (hook.node.workers). Raises ContainerGone, NodeError, OSError.
     """
 
     def take() -> tuple[int, int] | None:
@@ -61,15 +42,14 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
 
     found = workers.apart(take, lambda taken: _look(*taken, reserved) if taken else False)
     if found is False:
-        raise Gone("the container's process ended before its mounts could be read")
+        raise ContainerGone("the container's process ended before its mounts could be read")
     if not isinstance(found, list):
         raise NodeError(f"the mounts of process {pid} could not be looked at")
     return found
 
 
 def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, object]]:
-    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as file:
-        table = rows(file.read())
+    table = mount_table_at(mountinfo).values()
     ours: dict[str, dict[str, object]] = {}
     foreign: list[dict[str, object]] = []
     for row in table:
@@ -82,7 +62,7 @@ def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, ob
         if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
             ours[row.point] = exact.as_oci(os.path.isdir(exact.source))
         elif exact or not any(_part_of(root, row.point, mount) for mount in above):
-            foreign.append({"destination": row.point, "type": "bind", "source": row.root, "options": list(row.options)})
+            foreign.append({"destination": row.point, "type": "bind", "source": row.root, "options": row.options})
     return foreign + [ours[path] for path in sorted(ours, key=lambda path: (path.count("/"), path))]
 
 
@@ -118,3 +98,58 @@ def _part_of(root: int, path: str, mount: Mount) -> bool:
 
 def _has_options(row: Row, mount: Mount) -> bool:
     return all(flag in row.options for flag in _FLAGS if flag in mount.options)
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def reached(pid: int, closed: Closed) -> list[str]:
+    """The closed devices that a container has in its file system, or that its cgroup lets a process use.
+
+    A child process does it: it enters the container's cgroup, and takes its mounts. Raises NodeError, OSError.
+    """
+    cgroups = _cgroups(pid)
+    # access(2) of root is denied by the device cgroup alone, if root may override the owner and mode of a device.
+    rights = (*ENTER, DAC_OVERRIDE)
+    answer = workers.apart(lambda: _take_devices(pid, closed, cgroups), lambda taken: _reached(closed, taken), rights)
+    if not isinstance(answer, list):
+        raise NodeError(f"the container's devices cannot be looked at: {answer or 'the look at its devices failed'}")
+    return answer
+
+
+def _take_devices(pid: int, closed: Closed, cgroups: list[Path]) -> tuple[Taken, list[str]] | str:
+    """The container's root and mounts, and the devices that its cgroup gives; or what went wrong."""
+    try:
+        for cgroup in cgroups:
+            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        found = []
+        for number, (_, path) in sorted(closed.nodes.items()):
+            # access(2) asks the device cgroup without opening the device.
+            may = "".join(letter for letter, mode in (("r", os.R_OK), ("w", os.W_OK)) if os.access(path, mode))
+            if may:
+                found.append(f"its cgroup gives {may} access to {path} ({device_name(number)})")
+        return Taken(pid, lambda: None), found
+    except Exception as error:  # of any type: the parent is told
+        return str(error) or type(error).__name__
+
+
+def _reached(closed: Closed, taken: tuple[Taken, list[str]] | str) -> list[str] | str:
+    if isinstance(taken, str):
+        return taken
+    try:
+        reasons = devices_below(taken[0].root, "", taken[0].table(), closed, open_walked)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return [reason.message.removeprefix("not allocated: ") for reason in reasons] + taken[1]
+
+
+def _cgroups(pid: int) -> list[Path]:
+    """The cgroups of a process whose rules for devices apply: cgroup v1's, or the unified one. Raises NodeError."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if "devices" in names.split(","):
+            return [_CGROUPS / "devices" / path.lstrip("/")]
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        if line.startswith("0::") and (_CGROUPS / "cgroup.controllers").exists():
+            return [_CGROUPS / line[3:].lstrip("/")]
+    raise NodeError("the container's device cgroup was not found")

@@ -2,7 +2,7 @@
 
 No image is pulled: a test pod runs the engine's sandbox image, which every node that ever ran a pod has. Its program
 only sleeps. kubelet ends pods that the API server does not know within seconds, so a test pod can end before it is
-examined: then Gone is raised.
+run_probe: then ContainerGone is raised.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from hook.node.probe.starter import (
     MARKER,
     NAME,
     NOTHING_MORE,
+    ContainerGone,
     Extra,
-    Gone,
-    Lacking,
     Marks,
+    NotRemoved,
     NotStarted,
     Pairs,
     Process,
-    Stays,
+    Unsupported,
     abandoned,
     new_token,
     own,
     processes,
     scratch,
 )
+from hook.node.systemd import stat_of, wait_until
 
 LABEL = "reassert.probe"
 """The label of test pods. Its value is the token of the pod."""
@@ -108,10 +109,10 @@ class PodStarter:
             self._cri.close()
 
     def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> Pod:
-        """Starts a pod with one container. Raises NotStarted, Lacking, NodeError."""
+        """Starts a pod with one container. Raises NotStarted, Unsupported, NodeError."""
         self.prepare()
         if extra.cdi and not self._has_cdi():
-            raise Lacking(f"{self.identity.engine} does not give containers CDI devices that CRI asks for")
+            raise Unsupported(f"{self.identity.engine} does not give containers CDI devices that CRI asks for")
         self._attempt += 1  # an engine reserves the names of a pod until it is completely removed
         token = new_token()
         logs = scratch()
@@ -206,7 +207,7 @@ class Pod:
         self.pid = 0
 
     def start(self, handler: str, config: Mapping[str, Any], container: Mapping[str, Any]) -> None:
-        """Starts pod and container with kubelet's calls. Raises CallFailed, Gone, NodeError."""
+        """Starts pod and container with kubelet's calls. Raises CallFailed, ContainerGone, NodeError."""
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
         try:
             created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
@@ -216,11 +217,11 @@ class Pod:
         except CallFailed:
             if self._is_ready(sandbox):
                 raise
-            raise Gone(_BY_OTHERS) from None
+            raise ContainerGone(_BY_OTHERS) from None
         try:
             status = self._cri.call("ContainerStatus", container_id=self._container, verbose=True)
         except CallFailed:
-            raise Gone(_BY_OTHERS) from None
+            raise ContainerGone(_BY_OTHERS) from None
         self.pid = information(status).get("pid") or 0
         if not self.pid:
             raise self.ended(NodeError(f"the engine does not report the pid of container {self._container}"))
@@ -230,29 +231,29 @@ class Pod:
         return any((pod.id, pod.state) == (sandbox, READY) for pod in pods)
 
     def ended(self, error: Exception) -> Exception:
-        """Returns Gone or NotStarted by the exit status that the engine has; without one, `error`. Raises NodeError."""
-        deadline = time.monotonic() + _EXIT_SECONDS
-        while True:
-            try:
-                status = self._cri.call("ContainerStatus", container_id=self._container).status
-            except CallFailed:  # it was removed
-                return Gone(_BY_OTHERS)
-            if status.state == EXITED:
-                break
-            if time.monotonic() > deadline:
-                return error
-            time.sleep(0.05)
+        """ContainerGone or NotStarted, by the exit status of the engine; without one, `error`. Raises NodeError."""
+
+        def exited() -> Any:
+            status = self._cri.call("ContainerStatus", container_id=self._container).status
+            return status if status.state == EXITED else None
+
+        try:
+            status = wait_until(exited, _EXIT_SECONDS, 0.05)
+        except CallFailed:  # it was removed
+            return ContainerGone(_BY_OTHERS)
+        if status is None:
+            return error
         if status.exit_code in _TOLD:
-            return Gone(_BY_OTHERS)
+            return ContainerGone(_BY_OTHERS)
         said = f" ({status.reason})" if status.reason else ""
         return NotStarted(f"its program ended by itself, with exit status {status.exit_code}{said}")
 
     def environ(self) -> list[str]:
-        """Returns the environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises ContainerGone, NodeError."""
         return Process(self.pid, self._token).environ()
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
-        """Returns the environment of the image's command, executed in it once more. Raises Lacking, NodeError."""
+        """Returns the environment of the image's command, executed in it once more. Raises Unsupported, NodeError."""
         if not self._command:
             raise NodeError("the image has no command that could be executed in the container")
         if env:
@@ -265,25 +266,21 @@ class Pod:
         envs = [{"key": key, "value": value} for key, value in (*env, (_ASKED, self._token))]
         answer = self._cri.call("Exec", container_id=self._container, cmd=command, stdout=True, envs=envs)
         with connected(answer.url):
-            deadline = time.monotonic() + EXEC_SECONDS
-            while (found := Process(self.pid, self._token).executed(before)) is None:
-                if time.monotonic() > deadline:
-                    raise NodeError(f"{command[0]}, executed in the container, did not start")
-                time.sleep(0.01)
+            found = Process(self.pid, self._token).wait_executed(before)
             with suppress(ProcessLookupError):
                 os.kill(found[0], signal.SIGKILL)
         if f"{_ASKED}={self._token}" not in found[1]:
-            raise Lacking("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
+            raise Unsupported("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
         return found[1]
 
     def annotations(self) -> dict[str, str]:
         """Returns the annotations of its config.json: the shim's, or conmon's, working directory is a bundle."""
-        parent = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()[1]
+        parent = stat_of(self.pid)[1]
         bundle = os.path.realpath(f"/proc/{parent}/cwd")
         for path in (f"{bundle}/config.json", f"{os.path.dirname(bundle)}/{self._container}/config.json"):
             if self._container in path and os.path.exists(path):
                 return dict(json.loads(Path(path).read_bytes()).get("annotations") or {})
-        raise Lacking("the container's config.json was not found")
+        raise Unsupported("the container's config.json was not found")
 
     async def _executed(self, command: list[str]) -> list[str]:
         before = processes()
@@ -311,7 +308,7 @@ class Pod:
         return found[1]
 
     def remove(self) -> None:
-        """Stops and removes the pod with its containers. Raises Stays, NodeError."""
+        """Stops and removes the pod with its containers. Raises NotRemoved, NodeError."""
         _remove_pods(self._cri, lambda token: token == self._token)
         shutil.rmtree(self._logs, ignore_errors=True)
 
@@ -340,7 +337,7 @@ def connected(url: str) -> Iterator[None]:
 
 
 def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:
-    """Removes the test pods whose token `which` accepts. Raises Stays, NodeError."""
+    """Removes the test pods whose token `which` accepts. Raises NotRemoved, NodeError."""
     for pod in cri.call("ListPodSandbox").items:
         if LABEL in pod.labels and which(pod.labels[LABEL]):
             _remove_pod(cri, pod.id)
@@ -357,7 +354,7 @@ def _remove_pod(cri: Cri, pod: str) -> None:
             if pod not in [left.id for left in cri.call("ListPodSandbox").items]:
                 return
             if attempt == _REMOVALS:
-                raise Stays(f"pod {pod} cannot be removed (crictl rmp -f {pod}): {error}") from None
+                raise NotRemoved(f"pod {pod} cannot be removed (crictl rmp -f {pod}): {error}") from None
         time.sleep(0.5)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hook.core.base.compare import glob_match
+from hook.core.base.errors import ReassertError
+from hook.core.base.system import make_directory, replace_file, trusted
 from hook.core.base.text import printable
 from hook.core.policy.model import Policy
+from hook.core.policy.store import STORE
 from hook.node.engines.base import AnyEngine, Handler
 
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
@@ -191,3 +197,25 @@ class Report:
             return "no handler calls an OCI runtime of this node"
         untried = ", ".join(self.untried())
         return "every handler is protected" + (f"; {UNTRIED}, and accepted: {untried}" if untried else "")
+
+
+LAST_VERIFY = "last-verify.json"
+"""In the directory of compiled policies."""
+
+
+def record_result(engine: str, status: int, store: str = STORE) -> None:
+    """Keep the exit status. A directory that cannot be written is no error."""
+    found = {**last_results(store), engine: (int(time.time()), status)}
+    with contextlib.suppress(OSError):
+        make_directory(store, 0o700)
+        replace_file(f"{store}/{LAST_VERIFY}", json.dumps(found).encode())
+
+
+def last_results(store: str = STORE) -> dict[str, tuple[int, int]]:
+    """Time and exit status by engine."""
+    try:
+        trusted(f"{store}/{LAST_VERIFY}")
+        found = json.loads(Path(store, LAST_VERIFY).read_bytes())
+        return {str(engine): (int(when), int(status)) for engine, (when, status) in found.items()}
+    except (OSError, ReassertError, ValueError, TypeError, AttributeError):
+        return {}

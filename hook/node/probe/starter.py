@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hook.core import events
 from hook.core.base.errors import ReassertError
@@ -22,9 +21,7 @@ from hook.core.container.identity import Identity
 from hook.entry.protocol import COLD_PROBE
 from hook.node import workers
 from hook.node.errors import NodeError
-
-if TYPE_CHECKING:
-    from hook.node.engines.base import AnyEngine
+from hook.node.systemd import wait_until
 
 MARKER = "REASSERT_PROBE"
 """An env name that every test container has, with a token as value. A process that has it is not the runtime's."""
@@ -76,13 +73,6 @@ def traces(directory: str = "/run") -> list[str]:
     return [f"{directory}/{name}" for name in sorted(names) if abandoned(name.removeprefix(f"{NAME}-"))]
 
 
-def clear(engine: AnyEngine) -> None:
-    """Removes test containers of killed commands, which end by themselves but stay. Raises NodeError."""
-    if traces() and engine.running():
-        with closing(engine.starter(engine.read())) as starter:
-            starter.clean()
-
-
 class Marks:
     """Files that mark the test containers of this command, for events and metrics (`hook.core.events.is_probe`)."""
 
@@ -124,15 +114,15 @@ class NotStarted(NodeError):
     """The engine refused or failed to start the container, or its program ended by itself. The text is the engine's."""
 
 
-class Gone(NodeError):
-    """Something else ended the container before it was examined, as kubelet ends pods that it does not know."""
+class ContainerGone(NodeError):
+    """Something else ended the container before it was run_probe, as kubelet ends pods that it does not know."""
 
 
-class Stays(NodeError):
+class NotRemoved(NodeError):
     """A test container cannot be removed."""
 
 
-class Lacking(NodeError):
+class Unsupported(NodeError):
     """The engine does not have a way that was to be tried."""
 
 
@@ -160,26 +150,26 @@ class Running(Protocol):
     pid: int
 
     def environ(self) -> list[str]:
-        """Returns the environment of its first process. Raises Gone, NodeError."""
+        """Returns the environment of its first process. Raises ContainerGone, NodeError."""
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of a process that is executed in it. Raises NodeError if none can be executed.
 
-        `env`: what the caller of that exec sets; raises Lacking if this engine's callers cannot.
+        `env`: what the caller of that exec sets; raises Unsupported if this engine's callers cannot.
         """
 
     def annotations(self) -> dict[str, str]:
-        """Returns the annotations in its config.json. Raises Lacking if it is not found."""
+        """Returns the annotations in its config.json. Raises Unsupported if it is not found."""
 
     def ended(self, error: Exception) -> Exception:
         """Returns what to raise for an error whose cause is the end of the first process.
 
-        Gone if something else ended it, NotStarted if it ended by itself, and the same error if it runs. Raises
-        NodeError.
+        ContainerGone if something else ended it, NotStarted if it ended by itself, and the same error if it runs.
+        Raises NodeError.
         """
 
     def remove(self) -> None:
-        """Removes the container and everything that was made for it. Raises Stays, NodeError."""
+        """Removes the container and everything that was made for it. Raises NotRemoved, NodeError."""
 
 
 class Starter(Protocol):
@@ -201,7 +191,7 @@ class Starter(Protocol):
         """Starts a container under a handler. After a failure, nothing is left.
 
         `env`: (name, value); a name may occur twice. `mounts`: (path on the node, path in the container), bound
-        read-write. Raises NotStarted, Lacking for an `extra` that this engine does not have, NodeError.
+        read-write. Raises NotStarted, Unsupported for an `extra` that this engine does not have, NodeError.
         """
 
     def close(self) -> None:
@@ -216,20 +206,28 @@ class Process:
     token: str
 
     def environ(self) -> list[str]:
-        """Returns its environment once the runtime has executed the container's program. Raises Gone, NodeError."""
-        deadline = time.monotonic() + UP_SECONDS
-        while True:
+        """Returns its environment once the container's program has been executed. Raises ContainerGone, NodeError."""
+
+        def marked() -> list[str]:
             entries = environs({self.pid}).get(self.pid)
             if entries is None:
-                raise Gone("the container's process ended before its environment could be read")
-            if f"{MARKER}={self.token}" in entries:
-                return entries
-            if time.monotonic() > deadline:
-                raise NodeError(
-                    f"the container's process has no env {MARKER} after {UP_SECONDS:.0f} s: "
-                    "its program did not start, or a rule removes that name"
-                )
-            time.sleep(0.01)
+                raise ContainerGone("the container's process ended before its environment could be read")
+            return entries if f"{MARKER}={self.token}" in entries else []
+
+        entries = wait_until(marked, UP_SECONDS, 0.01)
+        if not entries:
+            raise NodeError(
+                f"the container's process has no env {MARKER} after {UP_SECONDS:.0f} s: "
+                "its program did not start, or a rule removes that name"
+            )
+        return entries
+
+    def wait_executed(self, before: set[int]) -> tuple[int, list[str]]:
+        """Waits for what `executed` returns. Raises NodeError."""
+        found = wait_until(lambda: self.executed(before), EXEC_SECONDS, 0.01)
+        if found is None:
+            raise NodeError("a program that was executed in the container did not start")
+        return found
 
     def executed(self, before: set[int]) -> tuple[int, list[str]] | None:
         """Returns pid and environment of a process with this marker that is not in `before`; None if none yet."""
@@ -250,15 +248,12 @@ def environs(pids: set[int]) -> dict[int, list[str]]:
     A process without rights reads it (hook.node.workers).
     """
     found: dict[int, list[str]] = {}
-    for some in batched(sorted(pids), _AT_ONCE):
+    ordered = sorted(pids)
+    for at in range(0, len(ordered), _AT_ONCE):
+        some = ordered[at : at + _AT_ONCE]
         read = workers.apart(partial(_open_environs, some), _read_environs)
         found.update((int(pid), entries) for pid, entries in (read or {}).items())
     return found
-
-
-def batched(numbers: list[int], size: int) -> list[list[int]]:
-    """Returns lists of at most so many of these numbers."""
-    return [numbers[at : at + size] for at in range(0, len(numbers), size)]
 
 
 def _open_environs(pids: list[int]) -> dict[int, tuple[int, int]]:

@@ -21,10 +21,8 @@ from hook.core.reserve.exclusive import Closed
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
-from hook.node.probe import hostile, observe
-from hook.node.probe import ways as device_ways
-from hook.node.probe.again import examined, held
-from hook.node.probe.refusal import refusal
+from hook.node.probe import device_attempt, hostile, observe
+from hook.node.probe.device_attempt import DeviceAttempt
 from hook.node.probe.report import (
     ABSENT,
     BLOCKED,
@@ -38,8 +36,8 @@ from hook.node.probe.report import (
     Report,
     Tried,
 )
-from hook.node.probe.starter import Gone, Lacking, NotStarted, Pairs, Running, Starter, Stays, scratch
-from hook.node.probe.ways import Way
+from hook.node.probe.retry import refusal, run_probe, translate_exit
+from hook.node.probe.starter import ContainerGone, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported, scratch
 
 BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
 """Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent
@@ -55,7 +53,7 @@ class NothingToVerify(NodeError):
 
 def probe(starter: Starter, handler: str) -> None:
     """Starts a container that overrides nothing, waits for its program, and removes it. Raises NodeError."""
-    examined(lambda: starter.start(handler), lambda running: running.environ())
+    run_probe(lambda: starter.start(handler), lambda running: running.environ())
 
 
 def verify(
@@ -102,8 +100,8 @@ def examine(
     volumes = scratch(directory)
     try:
         rules = [match.rule for match in matches]
-        closed = device_ways.closed_world(rules, facts, starter.identity)
-        attempt = Attempt(policy, starter, matches, facts, volumes, closed, device_ways.ways(rules, closed))
+        closed = device_attempt.closed_world(rules, facts, starter.identity)
+        attempt = Attempt(policy, starter, matches, facts, volumes, closed, device_attempt.ways(rules, closed))
         starter.prepare()
         if not (attempt.env(False) or attempt.mounts(False) or any(not way.absent for way in attempt.ways)):
             raise NothingToVerify(f"no rule of {policy.path} reserves anything for a container without devices")
@@ -204,7 +202,7 @@ class Attempt:
     facts: Facts
     volumes: str
     closed: Closed | None
-    ways: list[Way]
+    ways: list[DeviceAttempt]
 
     def env(self, gentle: bool) -> list[tuple[str, str]]:
         """Returns the hostile env of these rules (`hostile.env`)."""
@@ -233,7 +231,7 @@ class Attempt:
 
     def _with_ways(self, finding: Finding, handler: Handler) -> Finding:
         """Returns the finding with what became of each way to ask for devices."""
-        tried = [device_ways.try_way(way, handler, self.starter, self.closed) for way in self.ways]
+        tried = [device_attempt.try_attempt(way, handler, self.starter, self.closed) for way in self.ways]
         if not tried:
             return finding
         saw = [f"{each.name}: {each.saw}" for each in tried if each.result == EXPOSED]
@@ -254,11 +252,11 @@ class Attempt:
         """Starts one container and returns its finding; BLOCKED if one that overrides nothing does not start."""
         seen = Seen()
         try:
-            examined(
+            run_probe(
                 lambda: self.starter.start(handler.name, env, mounts),
                 lambda running: self._look(running, seen, bool(env), bool(mounts)),
             )
-        except Stays:
+        except NotRemoved:
             raise
         except (ReassertError, OSError) as error:
             if seen.decided is None:
@@ -267,7 +265,7 @@ class Attempt:
         return _seen(handler, seen, env, mounts)
 
     def _look(self, running: Running, seen: Seen, env: bool, mounts: bool) -> None:
-        """Looks at what was not seen yet. Raises Gone, NotStarted, NodeError, OSError."""
+        """Looks at what was not seen yet. Raises ContainerGone, NotStarted, NodeError, OSError."""
         if seen.decided is None:
             reserved = [mount for match in self.matches for mount in match.rule.mounts]
             rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
@@ -277,7 +275,7 @@ class Attempt:
         if (env or mounts) and seen.executed is None:
             try:
                 seen.executed = _in_exec(running, seen.decided)
-            except (Gone, NotStarted):
+            except (ContainerGone, NotStarted):
                 raise
             except NodeError as error:
                 seen.executed = str(error)
@@ -288,9 +286,9 @@ class Attempt:
         """What a process gets whose caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
         try:
             left = _in_exec(running, decided, self.env(True))
-        except (Gone, NotStarted):
+        except (ContainerGone, NotStarted):
             raise
-        except Lacking as error:
+        except Unsupported as error:
             return Tried(_EXEC_ENV, ABSENT, str(error))
         except NodeError as error:
             return Tried(_EXEC_ENV, UNTRIED, str(error))
@@ -300,7 +298,7 @@ class Attempt:
 
 def _in_exec(running: Running, decided: Plan, env: Pairs = ()) -> list[str]:
     """What is wrong with the env of an executed process. `env`: what its caller sets. Raises as `held` does."""
-    with held(running):
+    with translate_exit(running):
         return [_say(edit) for edit in decided.env.differences(running.exec_environ(env))]
 
 

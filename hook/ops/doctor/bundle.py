@@ -16,8 +16,8 @@ from typing import Any
 
 from hook import __version__
 from hook.core.base.errors import ReassertError, describe
-from hook.node import show, systemd, workers
-from hook.node.artifacts.agent_unit import UNITS
+from hook.node import status, systemd, workers
+from hook.node.services import UNITS
 from hook.ops.audit.audit import take
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
@@ -35,7 +35,7 @@ def write(path: str, page: str, data: dict[str, Any], seen: Seen, containers: li
     files = {
         "doctor.txt": page,
         "doctor.json": _json(data),
-        "status.json": show.as_json(seen.status),
+        "status.json": status.as_json(seen.status),
         "audit.json": _json(seen.audit.as_dict() if seen.audit else None),
         "events.jsonl": "".join(json.dumps(hider.event(event)) + "\n" for event in seen.events),
         "version.txt": f"reassert {__version__}\n",

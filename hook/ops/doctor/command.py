@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         found = audit(known, containers, progress())
     except (ReassertError, OSError):  # `checks` says so
         pass
-    seen = Seen(status.look(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
+    seen = Seen(status.node_status(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
     page = as_table(lines)
     data = {"checks": [asdict(line) for line in lines]}

@@ -19,7 +19,7 @@ from hook.core.policy import trust_layout as layout
 from hook.core.policy.compiler import stored_header
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
-from hook.node.probe import verified
+from hook.node.probe import report
 from hook.ops.audit.stale import stale
 from hook.ops.metrics.prometheus import Metrics
 from hook.ops.trust.der import parts, value
@@ -92,7 +92,7 @@ class NodeState:
             policy = known.stored.policy(self._source, key, problem) if known.stored else missing
             self._metrics.policy(policy, known.compiled)
         self._metrics.compiled(known.compiled)
-        self._metrics.verified(verified.last(self._directory))
+        self._metrics.verified(report.last_results(self._directory))
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY

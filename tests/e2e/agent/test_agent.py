@@ -17,7 +17,7 @@ import pytest
 
 from e2e.agent.support import WANTED, Agent
 from e2e.support import POLICY, REASSERT, Bundle, Running, run
-from hook.node.artifacts.hookentry import oci_hook
+from hook.node.artifacts.specs import oci_hook
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 RUNC = "/usr/sbin/runc"

@@ -15,7 +15,6 @@ from e2e.cri.client import CriError
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
-from e2e.node.files import differences
 from e2e.node.wired import (
     FILES,
     PACKAGED,
@@ -26,7 +25,7 @@ from e2e.node.wired import (
     package,
     usual_config,
 )
-from hook.node.artifacts.cdi_spec import KIND
+from hook.node.artifacts.specs import KIND
 
 RUNC_TYPE = ("crun", "nvidia", "runc")
 WIRED = {"crun": ["runtime"], "kata": [], "nvidia": ["runtime"], "runc": ["runtime"]}
@@ -84,16 +83,6 @@ def test_every_handler_is_wired_and_proved(node: Wirable) -> None:
     assert node.booted.path(CONFIG).stat().st_mtime_ns == written
     assert node.status()[0] == 3
     node.pod_gets("runc", overridden=True)
-
-
-@with_one_containerd
-def test_a_second_install_changes_nothing(node: Wirable) -> None:
-    node.install("--no-probe")
-    node.booted.run(node.program, "policy", "compile")  # which the agent would do some time
-    first, pid = node.booted.snapshot(), node.pid()
-    again = node.install()
-    assert "nothing to change, nothing was restarted" in again.stdout
-    assert (differences(first, node.booted.snapshot()), node.pid()) == ([], pid)
 
 
 @with_one_containerd

@@ -6,7 +6,6 @@ containerd does not run but where a test says so: `containerd config dump` is wh
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -29,7 +28,7 @@ from e2e.node.dumped import (
     write,
 )
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, SUITES, Handler, containerd_config
-from e2e.node.wired import FILES, KATA, PACKAGED, POLICY_FILE, Wirable, package
+from e2e.node.wired import FILES, PACKAGED, POLICY_FILE, Wirable, package
 
 
 @pytest.fixture(scope="module", params=["trixie", "forky"])
@@ -105,22 +104,6 @@ def test_as_few_people_write_it(node: Wirable) -> None:
     assert_round_trip(node, *main_file(node))
 
 
-@with_one_containerd
-def test_mode_and_owner_are_kept(node: Wirable) -> None:
-    config = node.booted.path(CONFIG)
-    config.chmod(0o600)
-    os.chown(config, 1, 2)
-    was = config.stat()
-    node.install()
-    now = config.stat()
-    assert "reassert" in config.read_text()
-    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
-    node.node("uninstall")
-    now = config.stat()
-    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
-    assert now.st_mtime_ns == was.st_mtime_ns
-
-
 def test_a_symbolic_link(node: Wirable) -> None:
     """The file that it leads to is edited, and the link stays."""
     real = "/etc/containerd/real.toml"
@@ -136,12 +119,6 @@ def test_an_import_with_the_table_of_the_plugin(node: Wirable) -> None:
     assert_round_trip(node, *(main_file(node) if two(node) else (SITE,)))
 
 
-def test_an_import_with_something_else(node: Wirable) -> None:
-    write(node, SITE, f"version = {version(node)}\noom_score = -998\n")
-    write(node, CONFIG, f'imports = ["site.toml"] # the platform team\'s\n{node.config()}')
-    assert_round_trip(node, *main_file(node))
-
-
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_directory_of_others(node: Wirable, imported: bool) -> None:
     """Where it is not imported, what lies there does not come into force by the way."""
@@ -151,38 +128,10 @@ def test_a_directory_of_others(node: Wirable, imported: bool) -> None:
     assert_round_trip(node, *([] if two(node) and imported else [CONFIG]), *([DROP_IN] if two(node) else []))
 
 
-@pytest.mark.parametrize("booted", ["forky"], indirect=True)
-def test_of_version_2(node: Wirable) -> None:
-    """As 2.x reads it too; to 1.x every test of this file gives that version."""
-    write(node, CONFIG, containerd_config(2))
-    assert_round_trip(node, *main_file(node))
-
-
-@with_one_containerd
-def test_broken(node: Wirable) -> None:
-    write(node, CONFIG, node.config() + "\n[plugins\n")
-    assert_refused(node, CONFIG, "25")
-
-
-def test_of_version_1(node: Wirable) -> None:
-    write(node, CONFIG, "oom_score = -998\n")
-    assert_refused(node, CONFIG, "configuration version 1 is not supported", "write `version = 2`")
-
-
 @pytest.mark.parametrize("head", ["", "version = 2\n"], ids=["docker's package", "version 2"])
 def test_cri_is_disabled(node: Wirable, head: str) -> None:
     write(node, CONFIG, f'{head}disabled_plugins = ["{"io.containerd.grpc.v1." if head else ""}cri"]\n')
     assert_refused(node, CONFIG, "the CRI plugin is disabled")
-
-
-@with_one_containerd
-def test_containerd_does_not_run(node: Wirable) -> None:
-    assert "does not run; it will read its new configuration when it starts\n" in node.install().stdout
-    assert node.booted.property("containerd.service", "ActiveState") == "inactive"
-    code, wired, problems = node.status()
-    assert (code, wired) == (1, {"crun": ["runtime"], "runc": ["runtime"]})
-    assert len(problems) == 1
-    assert problems[0].endswith(" does not run")
 
 
 NVIDIA_CTK = """
@@ -304,21 +253,6 @@ def test_a_new_runtime_class_is_a_copy_of_the_default_one(node: Wirable) -> None
     assert node.changes() == [], "\n".join(node.changes())
 
 
-def test_a_handler_that_cannot_be_a_runtime_class(node: Wirable) -> None:
-    write(node, CONFIG, containerd_config(version(node), (RUNC, KATA)))
-    assert_refused(node, "kata", options=("--runtime-class=kata",))
-
-
-@with_one_containerd
-def test_a_name_that_cannot_be_a_runtime_class(node: Wirable) -> None:
-    node.before = node.booted.snapshot()
-    for name in ("UPPER", "a_b", "a.b", "-a", "a" * 64, "../x", ""):
-        done = node.install(f"--runtime-class={name}", check=False)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), name
-        assert f"--runtime-class {name}: " in done.stderr
-    assert node.changes() == []
-
-
 @pytest.mark.parametrize("booted", ["bookworm"], indirect=True)
 def test_a_containerd_without_nri(node: Wirable) -> None:
     assert_refused(node, "containerd 1.6.20 has no NRI", options=("--adapter=nri",))
@@ -347,10 +281,3 @@ def test_what_somebody_breaks_is_said(node: Wirable) -> None:
     node.install()
     assert node.status()[2][0].endswith(" does not run")
     node.node("uninstall")
-
-
-@with_one_containerd
-def test_an_empty_variable_is_not_the_default(node: Wirable) -> None:
-    done = node.install("--adapter", "", check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("reassert: --adapter takes one or more of runtime, nri, ")

@@ -1,6 +1,6 @@
 """`reassert node install` and `uninstall`, killed or interrupted while containerd runs: the next one finishes the job.
 
-What a kill leaves in files, step by step, is tried in test_killed.py.
+What a kill leaves in files, step by step, is tried in tests/unit/node/test_rollback.py.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from e2e.cri.client import wait_for
-from e2e.node import killed
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
-from e2e.node.files import Snapshot, differences
 from e2e.node.wired import FILES, NOT_WIRED, PACKAGED, Wirable, package
-
-INSTALL, UNINSTALL = ("install", "--no-probe"), ("uninstall",)
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 BUNDLES = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
@@ -49,15 +46,12 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     assert booted.path(CONFIG).stat().st_mtime_ns == written
 
 
-def installed(node: Wirable) -> Snapshot:
-    """What an installation consists of; what is compiled of the policy comes whenever somebody reads it."""
-    everything = node.booted.snapshot()
-    return {path: entry for path, entry in everything.items() if not path.startswith("/var/lib/reassert/etc-")}
-
-
-def interrupted(node: Wirable, step: int, operation: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """`reassert node …` with a SIGTERM at its n-th rename."""
-    return killed.signalled(node.booted, TERM, "rename", step, PACKAGED, "node", *operation)
+def inside(process: subprocess.Popen[str]) -> int:
+    """The process of a started `BootedNode.command`; its parent is nsenter, which only waits for it."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    comm = Path(f"/proc/{process.pid}/comm")
+    wait_for(lambda: comm.read_text() == "nsenter\n" and bool(children.read_text()), "the command's process")
+    return int(children.read_text())
 
 
 def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +73,7 @@ def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> sub
         wait_for(lambda: node.booted.property("containerd", "ActiveState") == "activating", "its start")
     if when == "probing":  # a pod that is complete stays; what is half made when its client goes containerd removes
         wait_for(lambda: len(list(node.booted.path(BUNDLES).glob("*"))) > 1, "a probe")
-    os.kill(killed.inside(process), number)
+    os.kill(inside(process), number)
     out, error = process.communicate(timeout=90)
     return subprocess.CompletedProcess(operation, process.returncode, out, error)
 
@@ -94,9 +88,8 @@ def traces(node: Wirable) -> list[str]:
     return [path.name for path in node.booted.path("/run").glob("reassert-verify-*")]
 
 
-@pytest.mark.parametrize(("number", "when"), [(KILL, "restarting"), (KILL, "probing")])
-def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signals, when: str) -> None:
-    assert end(node, number, when, "install").returncode == -number
+def test_install_that_was_killed_is_repeated(node: Wirable) -> None:
+    assert end(node, KILL, "probing", "install").returncode == -KILL
     code, _, problems = node.status()
     assert code == 1
     (problem,) = (problem for problem in problems if "interrupted" in problem)
@@ -110,15 +103,6 @@ def test_install_that_was_killed_is_repeated(node: Wirable, number: signal.Signa
     assert (pods(node), traces(node)) == ([], [])
     for handler in WIRED:
         node.pod_gets(handler)
-
-
-def test_install_that_was_killed_is_undone(node: Wirable) -> None:
-    assert end(node, KILL, "probing", "install").returncode == -KILL
-    assert pods(node)
-    node.node("uninstall")
-    node.is_untouched()
-    assert (pods(node), traces(node)) == ([], [])
-    node.pod_gets("runc", overridden=True)
 
 
 def test_pod_that_started_before_it_was_undone_goes_on(node: Wirable) -> None:
@@ -162,18 +146,14 @@ def test_install_that_was_killed_while_containerd_did_not_come_up(node: Wirable)
     node.pod_gets("runc", overridden=True)
 
 
-@pytest.mark.parametrize("repeated", ["install", "uninstall"])
-def test_uninstall_that_was_killed(node: Wirable, repeated: str) -> None:
+def test_uninstall_that_was_killed(node: Wirable) -> None:
     node.install("--no-probe")
     with slow_start(node, "/bin/sleep 1"):
         assert end(node, KILL, "restarting", "uninstall").returncode == -KILL
     assert node.status()[0] == 1
-    node.node(repeated)
-    if repeated == "install":
-        assert node.status() == (0, WIRED, [])
-        node.pod_gets("runc")
-    else:
-        node.is_untouched()
+    node.install()
+    assert node.status() == (0, WIRED, [])
+    node.pod_gets("runc")
 
 
 @pytest.mark.parametrize(("number", "when"), [(TERM, "restarting"), (INT, "probing")])
@@ -183,30 +163,3 @@ def test_install_that_is_interrupted_puts_everything_back(node: Wirable, number:
     node.is_untouched()
     assert (pods(node), traces(node)) == ([], [])
     assert node.status()[0] == NOT_WIRED
-
-
-@pytest.mark.parametrize("step", [1, 4])
-def test_install_that_is_interrupted_while_it_writes(node: Wirable, step: int) -> None:
-    """At the journal, and at one of the files."""
-    done = interrupted(node, step, INSTALL)
-    assert (done.returncode, done.stderr) == (1, INTERRUPTED)
-    node.is_untouched()
-
-
-def test_uninstall_that_is_interrupted_when_nothing_refers_to_it_any_more(node: Wirable) -> None:
-    """Then there is no way back, and it goes on to its end."""
-    node.install("--no-probe")
-    done = interrupted(node, 4, UNINSTALL)
-    assert (done.returncode, done.stderr) == (0, "")
-    node.is_untouched()
-
-
-def test_uninstall_that_is_interrupted_puts_everything_back(node: Wirable) -> None:
-    node.install("--no-probe")
-    complete = installed(node)
-    with slow_start(node, "/bin/sleep 1"):
-        done = end(node, TERM, "restarting", "uninstall")
-    assert (done.returncode, done.stderr) == (1, INTERRUPTED)
-    assert differences(complete, installed(node)) == []
-    assert node.status() == (0, WIRED, [])
-    node.pod_gets("runc")

@@ -11,7 +11,6 @@ import pytest
 
 from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE, write_images
-from e2e.node import killed
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
@@ -126,14 +125,6 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
     docker("restart", "--time=0", "before")  # made with runc, which stays what it is
 
 
-def test_second_install_changes_nothing(docker: Docker) -> None:
-    reassert(docker.node, "install", "--no-probe")
-    before, pid = docker.node.snapshot(TOPS), docker.pid()
-    assert "nothing to change" in reassert(docker.node, "install", "--no-probe")
-    assert differences(before, docker.node.snapshot(TOPS)) == []
-    assert docker.pid() == pid
-
-
 def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None:
     docker.start("before")
     before = docker.node.snapshot(TOPS)
@@ -169,8 +160,6 @@ def test_without_a_daemon_json_there_is_none_afterwards(docker: Docker) -> None:
     ("text", "complaint"),
     [
         ('{\n  "bridge": "none",\n}', ":3:1: Expecting property name"),
-        ("[]", ":1:1: the file must hold a JSON object"),
-        ('{\n  "runtimes": {"x": 1}}', ":2:16: x must be an object"),
         ('{"runtimes": {"reassert": {"path": "/usr/bin/crun"}}}', "has a runtime reassert that is not ours"),
         ('{"runtimes": {"x": {"path": "/nonexistent"}}}', "/nonexistent, which dockerd calls, is not installed"),
     ],
@@ -223,13 +212,6 @@ def test_later_edits_of_an_administrator_survive_uninstall(docker: Docker) -> No
     assert docker.info()["Runtimes"]["crun"]["path"] == "/usr/bin/crun"
 
 
-def beside_a_reload(steps: list[killed.Step]) -> list[killed.Step]:
-    """Of an operation: the last change of daemon.json, before which dockerd may have read another one, and its end."""
-    [*_, last] = [step for step in steps if f', "{DAEMON_JSON}"' in step.arguments]
-    end = next(step for step in steps if step.name == "unlink" and "/journal.json" in step.arguments)
-    return [last, end]
-
-
 def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docker: Docker) -> None:
     """`docker run` creates one, with its runtime's name, and then starts it."""
     reassert(docker.node, "install", "--no-probe")
@@ -251,46 +233,3 @@ def test_containers_of_before_are_named(docker: Docker) -> None:
     assert f"Note: {past} recreated: before\n" in reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))
     assert (found["problems"], found["hints"]) == ([], [f"docker: {past} recreated: before"])
-
-
-@pytest.mark.parametrize("operation", ["install", "uninstall"])
-def test_killed_beside_a_reload_the_next_tells_dockerd_too(docker: Docker, operation: str) -> None:
-    """Then once each way to finish; the files, step by step, are tried in test_killed.py."""
-    options = {"install": ["--no-probe"], "uninstall": []}
-    other = "uninstall" if operation == "install" else "install"
-    command = [PACKAGED, "node", operation, "--engine", "docker", *options[operation]]
-    was = docker.runtimes()
-    reassert(docker.node, other, *options[other])
-    steps = beside_a_reload(killed.steps(docker.node, *command))
-    for step, finishing in zip(steps, (other, operation), strict=True):
-        reassert(docker.node, other, *options[other])
-        killed.kill(docker.node, step, *command)
-        said = reassert(docker.node, finishing, *options[finishing])
-        assert f"an earlier {operation} of docker was interrupted" in said
-        found = docker.info()["DefaultRuntime"], docker.runtimes()
-        if finishing == "uninstall":
-            assert found == ("runc", was), step
-        else:
-            assert (found[0], found[1]["crun"]) == ("reassert", "/usr/local/sbin/reassert-crun"), step
-
-
-def test_status_tells_what_is_wired(docker: Docker) -> None:
-    reassert(docker.node, "install", "--no-probe")
-    found = json.loads(reassert(docker.node, "status", "--output=json"))["engines"]["docker"]["handlers"]
-    assert {handler["name"]: (handler["runtime"], handler["wired"]) for handler in found} == {
-        "crun": ("/usr/bin/crun", ["runtime"]),
-        "crun-debug": ("/usr/bin/crun", ["runtime"]),
-        "reassert": ("/usr/sbin/runc", ["runtime"]),
-    }
-
-
-def test_one_dispatcher_for_two_engines_goes_with_the_last(docker: Docker) -> None:
-    node = docker.node
-    before = node.snapshot()
-    for engine in ("containerd", "docker"):
-        node.run(PACKAGED, "node", "install", "--no-probe", "--engine", engine)
-    node.run(PACKAGED, "node", "uninstall", "--engine", "containerd")
-    assert docker.probe() == WANTED
-    said = node.run(PACKAGED, "node", "uninstall").stdout
-    assert "still call" not in said
-    assert differences(before, node.snapshot()) == []

@@ -227,19 +227,6 @@ def test_file_that_is_read_later_and_says_otherwise_stops_the_install(podman: Po
         (drop_ins / "zz.conf").unlink()
 
 
-def test_broken_configuration_is_said_with_its_line(podman: Podman) -> None:
-    drop_ins = podman.node.path("/etc/containers/containers.conf.d")
-    drop_ins.mkdir(exist_ok=True)
-    (drop_ins / "10-theirs.conf").write_text("[engine]\nruntime = crun\n")
-    try:
-        said = reassert(podman.node, "install", "--no-probe", check=False)
-        assert "/etc/containers/containers.conf.d/10-theirs.conf: " in said
-        assert "line 2" in said
-        assert "Traceback" not in said
-    finally:
-        (drop_ins / "10-theirs.conf").unlink()
-
-
 def test_cdi_device_carries_a_rule_to_who_asks_for_it(podman: Podman) -> None:
     reassert(podman.node, "install", "--no-probe", "--adapter=cdi")
     device = "--device=reassert.internal/rule=company-ca"

@@ -131,29 +131,26 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT, *TRUST)] == ["not-found"] * 5
 
 
-def test_the_package_and_install_sh_on_one_node(node: BootedNode, debs: Path) -> None:
-    """Each leaves the other's wiring alone, and it moves only if that is asked for."""
+def test_a_node_has_one_installation(node: BootedNode, debs: Path) -> None:
+    """Each refuses beside the other, and says how to move."""
     (node.directory / "debs").mkdir()
     os.link(debs / "1.deb", node.directory / "debs/1.deb")
-    sh(node, INSTALL.replace("/debs/", f"{node.directory}/debs/"))
-    node.path(POLICY).write_text(POLICY_TEXT)
-    assert "is wired (runtime)" in sh(node, "/src/reassert/dist/reassert/reassert node install --no-probe")
-    refused = node.run("/usr/bin/reassert", "node", "install", check=False)
+    install = INSTALL.replace("/debs/", f"{node.directory}/debs/")
+    copied = "/src/reassert/dist/reassert/reassert node install --no-probe"
+    assert "is wired (runtime)" in sh(node, copied)
+    refused = node.run("sh", "-c", f"{install} 2>&1", check=False)
     assert refused.returncode == 1
-    assert "add --take-over to have engines call this one" in refused.stderr
-    agents = node.property(AGENT[1], "MainPID")
-    removed = sh(node, "dpkg --purge reassert 2>&1")
-    assert "Nothing was changed: this node is wired with /opt/reassert/reassert." in removed
-    assert node.property(AGENT[1], "MainPID") == agents
-    assert node.path(POLICY).read_text() == POLICY_TEXT
-    sh(node, "/opt/reassert/reassert node status")
-    assert visible(node) == {f"{VISIBLE}=void"}
-
-    sh(node, UPGRADE.replace("/debs/2", f"{node.directory}/debs/1"))
-    sh(node, "/usr/bin/reassert node install --no-probe --take-over")
-    assert "/usr/lib/reassert/" in sh(node, "cat /usr/local/sbin/reassert-runc")
-    assert visible(node) == {f"{VISIBLE}=void"}
-    sh(node, "dpkg --purge reassert")
-    node.wait_for_cri()
-    assert visible(node) == {f"{VISIBLE}=all"}
+    assert "run '/opt/reassert/reassert node uninstall', install the package" in refused.stdout
+    assert not node.path(PROGRAM).exists()
+    sh(node, f"/opt/reassert/reassert node uninstall; dpkg --purge reassert; {install}")
+    for command in (copied, "/src/reassert/install.sh"):
+        refused = node.run("sh", "-c", f"{command} 2>&1", check=False)
+        assert refused.returncode == 1
+        assert "the package of reassert is installed on this node" in refused.stdout
     assert not node.path("/opt/reassert").exists()
+    sh(node, "reassert node install --no-probe")
+    assert "/usr/lib/reassert/" in sh(node, "cat /usr/local/sbin/reassert-runc")
+    refused = node.run("sh", "-c", f"{copied.replace('install --no-probe', 'uninstall')} 2>&1", check=False)
+    assert "run `/usr/lib/reassert/reassert node uninstall` first" in refused.stdout
+    sh(node, "dpkg --purge reassert")
+    assert not node.path("/usr/local/sbin/reassert-runc").exists()

@@ -18,7 +18,7 @@ from unit.support import ROOT
 LATER = {
     "hook.agent.service": {
         "hook.nri",
-        "hook.node.agent_status",
+        "hook.node.agent",
         "hook.ops.metrics",
     },  # at the start, as the command line says
     "hook.nri.service": {"hook.ops.metrics"},  # with --metrics, at the start

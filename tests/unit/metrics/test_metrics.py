@@ -23,7 +23,7 @@ from hook.core.base.logfile import append
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.node.metrics import check_directory
-from hook.node.probe import verified
+from hook.node.probe import report
 from hook.ops.metrics import service
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState, expiries
@@ -155,8 +155,8 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     state.refresh()
     assert samples(metrics)["reassert_policy_held_back"] == 1, "never compiled"
     refresh(str(policy), str(root_dir / "store"))
-    verified.record("containerd", 1, str(root_dir / "store"))
-    verified.record("docker", 0, str(root_dir / "store"))
+    report.record_result("containerd", 1, str(root_dir / "store"))
+    report.record_result("docker", 0, str(root_dir / "store"))
     state.refresh()
     found = samples(metrics)
     (info,) = [name for name in found if name.startswith("reassert_policy_info")]

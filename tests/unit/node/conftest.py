@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import systemd
+from hook.node import services, systemd
 from hook.node.change import journal as journals
 from hook.node.change import rewiring as change
-from hook.node.change import rollback
 from hook.node.change.files import State, put
 from hook.node.probe import starter
 from unit.node.fake import FakeNode
@@ -25,7 +24,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     monkeypatch.setattr(systemd, "run", lambda *words: ran.append(words))
     monkeypatch.setattr(systemd, "is_active", lambda unit: True)
     monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
-    monkeypatch.setattr(change.units, "ask", lambda path: {"nri": True})
+    monkeypatch.setattr(services, "ask", lambda path: {"nri": True})
     monkeypatch.setattr(change.tree, "PLACE", str(tmp_path / "opt/reassert"))
     monkeypatch.setattr(change.tree, "_SECONDS", 0)
     monkeypatch.setattr(change.tree, "let_starts_end", lambda: None)  # it waits for what else this machine starts
@@ -53,5 +52,5 @@ def order(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         put(path, state)
 
     monkeypatch.setattr(journals, "put", logged)
-    monkeypatch.setattr(rollback, "put", logged)
+    monkeypatch.setattr(change, "put", logged)
     return node.engine.calls

@@ -40,7 +40,7 @@ class Opt:
         """Put it in place as the installer does."""
         self.frozen(text)
         self.place.mkdir(exist_ok=True)
-        for path, state in programs.program().changes:
+        for path, state in programs.program():
             put(path, state)
 
     def in_place(self) -> str:

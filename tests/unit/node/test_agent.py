@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from hook.core.base.errors import Usage
-from hook.node import agent, systemd
+from hook.node import agent, services
 from hook.node.agent import Agent, Starts, last_starts, starts_of, with_unchanged, without_event
-from hook.node.artifacts import agent_unit, dispatchers
-from hook.node.artifacts.agent_unit import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of, why_cold
+from hook.node.artifacts import dispatchers
 from hook.node.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.change.files import put
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
+from hook.node.services import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of
 from unit.support import policy
 
 PROGRAM, FRONT = "/opt/reassert/reassert", "/opt/reassert/front"
@@ -55,7 +55,7 @@ def test_the_files_and_units_of_an_agent() -> None:
 
 
 def test_a_package_has_the_units_and_they_are_only_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_unit, "_PACKAGED", str(tmp_path))
+    monkeypatch.setattr(services, "_PACKAGED", str(tmp_path))
     for unit in UNITS:
         (tmp_path / unit).touch()
     wiring = Wiring()
@@ -122,15 +122,6 @@ def test_metrics_stay_as_they_are_until_an_install_says_otherwise(tmp_path: Path
 def test_metrics_that_a_unit_cannot_take_are_refused(given: dict[str, str | None]) -> None:
     with pytest.raises(Usage):
         metrics_of(given, {}, [])
-
-
-def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "available", lambda: True)
-    assert why_cold(True, FRONT) == ""
-    assert why_cold(False, FRONT) == "--no-agent"
-    assert why_cold(True, "").startswith("front was not built")
-    monkeypatch.setattr(systemd, "available", lambda: False)
-    assert why_cold(True, FRONT) == "this node's init is not systemd"
 
 
 @pytest.fixture

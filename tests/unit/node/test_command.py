@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hook.core.policy.model import Policy
 from hook.node import command
 from hook.node import status as status_module
-from hook.node.asked import adapters_of
 from hook.node.change import journal
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
+from hook.node.choice import adapters_of
 from hook.node.engines import registry
 from hook.node.errors import NodeError
 from unit.node.fake import FakeEngine
@@ -46,16 +45,6 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
 
 def status(output: str) -> int:
     return command._status(argparse.Namespace(engine=None, output=output, old_files=lambda _: []))
-
-
-def test_a_hint_is_shown_and_changes_no_exit_status(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    engine.hints_of = [HINT]
-    assert status("json") == 0
-    assert engine.reads == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["problems"], found["hints"]) == ([], [f"fake: {HINT}"])
-    assert status("table") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"Hint: fake: {HINT}"
 
 
 def test_a_problem_changes_it(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,32 +153,6 @@ def test_event_log_of_another_user_is_a_problem(
     assert (
         f"! the event log {log} cannot be written: it belongs to the user 1000, not to root" in capsys.readouterr().out
     )
-
-
-def test_a_missing_host_path_is_warned_of_before_anything_is_changed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command._warn(policy(MISSING))
-    assert capsys.readouterr().out.startswith(f"WARNING: {REFUSED}")
-
-
-@pytest.mark.parametrize("mode", ["Enforce", "Audit"])
-def test_pods_of_before_the_install_are_named_in_every_mode(
-    mode: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]}, mode=mode)
-    monkeypatch.setattr(status_module, "policy", lambda **_: in_force)
-    asked: list[bool] = []
-
-    def preexisting(_now: None, _policy: Policy, hooked: bool) -> list[str]:
-        asked.append(hooked)
-        return ["1 pods are from before"]
-
-    monkeypatch.setattr(engine, "preexisting", preexisting)
-    assert status("json") == 0
-    assert json.loads(capsys.readouterr().out)["hints"] == ["fake: 1 pods are from before"]
-    assert status_module.preexisting(engine, None, ["runtime", "hook"], None) == ["1 pods are from before"]
-    assert asked == [False, mode == "Enforce"]  # in Audit mode the hook refuses nothing
 
 
 def test_engines_beside_the_one_that_is_verified_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

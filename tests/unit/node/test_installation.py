@@ -1,4 +1,4 @@
-"""A package and install.sh on one node: which program engines call, and that it changes only if that is asked for."""
+"""Where the program lies, below /opt or a prefix, and that a node has one installation: a package's, or a copy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import pytest
 
 from hook import __version__
 from hook.node.artifacts import dispatchers
-from hook.node.change import installation, journal, tree
+from hook.node.change import journal, program, tree
 from hook.node.change.files import TREE, State
-from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
+from hook.node.change.record import OwnerRecord, Record
 from hook.node.errors import NodeError
-from hook.node.show import shown
+from hook.node.status import shown
 
 COPIED, PACKAGED = "/opt/reassert/reassert", "/usr/lib/reassert/reassert"
 
 
-def record(program: str = "", copied: bool = False, wired: bool = True) -> Record:
-    """`program`: in the engine's notes, as this version writes it. `copied`: whether /opt has files of ours."""
-    notes = {installation.CALLED: program} if program else {}
-    parts = {"containerd": OwnerRecord(["runtime"] if wired else [], notes=notes)}
-    if copied:
-        parts[PROGRAM] = OwnerRecord(files={COPIED: OwnedFile(None, "")})
-    return Record("installed.json", parts)
+def record(called: str = "", wired: bool = True) -> Record:
+    """`called`: the program in the engine's notes."""
+    notes = {program.CALLED: called} if called else {}
+    return Record("installed.json", {"containerd": OwnerRecord(["runtime"] if wired else [], notes=notes)})
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(monkeypatch: pytest.MonkeyPatch, notes: dict[str, object] | None) -> None:
     parts = {} if notes is None else {"containerd": OwnerRecord(["runtime"], notes=notes)}
-    monkeypatch.setattr(installation.Record, "read", lambda: Record("installed.json", parts))
+    monkeypatch.setattr(program.Record, "read", lambda: Record("installed.json", parts))
 
 
 def paths() -> tuple[str, str, str, str]:
@@ -56,25 +53,25 @@ DEFAULTS = (
 
 @pytest.mark.parametrize("prefix", ["/opt", "/var/lib/reassert", "/usr/local"])
 def test_everything_lies_below_the_prefix(places: None, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    monkeypatch.setattr(installation, "trusted", lambda path: None)
+    monkeypatch.setattr(program, "trusted", lambda path: None)
     recorded(monkeypatch, None)
-    installation.locate("")
+    program.locate("")
     assert paths() == DEFAULTS
-    installation.locate(prefix)
+    program.locate(prefix)
     assert all(path.startswith(f"{prefix}/") for path in paths())
     found = dict[str, object]()
-    installation.note(found, "x")
+    program.note(found, "x")
     assert found == {"program": "x", "prefix": prefix}
 
 
 def test_later_commands_find_it(places: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "trusted", lambda path: None)
+    monkeypatch.setattr(program, "trusted", lambda path: None)
     recorded(monkeypatch, {"prefix": "/var/lib/reassert"})
     with pytest.raises(
         NodeError, match="is wired with --prefix /var/lib/reassert; run `reassert node uninstall` first"
     ):
-        installation.locate("/opt")
-    installation.locate("")
+        program.locate("/opt")
+    program.locate("")
     assert paths()[0] == "/var/lib/reassert/reassert"
 
 
@@ -83,7 +80,7 @@ def test_an_interrupted_install_is_found_by_its_journal(places: None, monkeypatc
     step = journal.Step("/srv/x/reassert/0123456789ab", None, State(b"", TREE))
     left = journal.Journal("install", "containerd", [step], [], [])
     monkeypatch.setattr(journal, "pending", lambda: left)
-    installation.locate("")
+    program.locate("")
     assert paths()[1] == "/srv/x/.reassert.reassert-aside"
 
 
@@ -91,7 +88,7 @@ def test_an_interrupted_install_is_found_by_its_journal(places: None, monkeypatc
 def test_a_prefix_is_an_absolute_path(places: None, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     recorded(monkeypatch, None)
     with pytest.raises(NodeError, match="--prefix takes an absolute path"):
-        installation.locate(prefix)
+        program.locate(prefix)
 
 
 def test_a_prefix_that_others_can_write_is_refused(
@@ -101,7 +98,7 @@ def test_a_prefix_that_others_can_write_is_refused(
     (tmp_path / "theirs").mkdir(mode=0o777)
     (tmp_path / "theirs").chmod(0o777)
     with pytest.raises(NodeError, match=r"--prefix .*/theirs/x: "):
-        installation.locate(f"{tmp_path}/theirs/x")
+        program.locate(f"{tmp_path}/theirs/x")
     assert paths() == DEFAULTS
 
 
@@ -109,62 +106,54 @@ def test_a_prefix_below_which_nothing_can_be_executed_is_refused(
     places: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dispatchers there would stop every container."""
-    monkeypatch.setattr(installation, "trusted", lambda path: None)
+    monkeypatch.setattr(program, "trusted", lambda path: None)
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC | os.ST_NOSUID))
     with pytest.raises(NodeError, match=rf"--prefix {tmp_path}/x: {tmp_path} is mounted noexec"):
-        installation.locate(f"{tmp_path}/x")
+        program.locate(f"{tmp_path}/x")
     assert paths() == DEFAULTS
 
 
-@pytest.fixture(params=[COPIED, PACKAGED])
-def own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of the program that runs, if it is installed."""
-    path: str = request.param
-    monkeypatch.setattr(installation, "path_in_use", lambda: path)
-    monkeypatch.setattr(installation, "version_of", lambda path: "0.2.0")
-    return path
-
-
+@pytest.mark.parametrize("installs", [True, False])
 @pytest.mark.parametrize(
-    ("found", "called"),
+    ("found", "own", "packaged", "said"),
     [
-        (record(COPIED), COPIED),
-        (record(PACKAGED, copied=True), PACKAGED),  # after it took over
-        (record(copied=True), COPIED),  # installed by an earlier version
-        (record(), PACKAGED),
-        (record(COPIED, wired=False), ""),
+        (
+            record(COPIED),
+            PACKAGED,
+            True,
+            f"wired with {COPIED}.*; to move .* `{COPIED} node uninstall`",
+        ),
+        (record(PACKAGED), COPIED, True, f"wired with {PACKAGED}.*; to move"),
+        (record(wired=False), COPIED, True, f"the package of reassert .*; run `{PACKAGED} node install`"),
+        (record(COPIED), COPIED, True, f"run `{COPIED} node uninstall`, then `{PACKAGED} node install`"),
+        (record(COPIED), COPIED, False, ""),
+        (record(PACKAGED), PACKAGED, True, ""),
+        (record(), COPIED, False, ""),  # wired by an earlier version
+        (record(COPIED, wired=False), PACKAGED, True, ""),
     ],
 )
-def test_the_wiring_never_moves_silently(own: str, found: Record, called: str) -> None:
-    assert installation.called(found) == called
-    assert installation.other(found) == ("" if called in ("", own) else called)
-    if called in ("", own):
-        installation.refuse_to_move(found, take_over=False)
-        return
-    installation.refuse_to_move(found, take_over=True)
-    with pytest.raises(NodeError) as error:
-        installation.refuse_to_move(found, take_over=False)
-    said = str(error.value)
-    assert "reassert 0.2.0 in " in said
-    assert f"reassert {__version__} in " in said
-    assert f"use `{called} node …`, or add --take-over" in said
+def test_a_node_has_one_installation(
+    monkeypatch: pytest.MonkeyPatch, found: Record, own: str, packaged: bool, said: str, installs: bool
+) -> None:
+    """An uninstall is refused for the wiring of another program only."""
+    monkeypatch.setattr(program, "path_in_use", lambda: own)
+    monkeypatch.setattr(os.path, "lexists", lambda path: packaged)
+    if said and (installs or not said.startswith(("the package", "run"))):
+        with pytest.raises(NodeError, match=said):
+            program.refuse_another(found, installs)
+    else:
+        program.refuse_another(found, installs)
 
 
-@pytest.mark.parametrize(
-    ("before", "said"),
-    [
-        ("0.0.9", f"reassert was upgraded from 0.0.9 to {__version__} (/opt/reassert)."),
-        ("10.0.0", f"reassert was downgraded from 10.0.0 to {__version__} (/opt/reassert)."),
-        (__version__, ""),
-        ("", ""),
-    ],
-)
-def test_versions_are_said_and_a_downgrade_is_one(before: str, said: str) -> None:
-    assert installation.change_of_version(before, COPIED) == said
+def test_another_version_is_said() -> None:
+    assert (
+        program.change_of_version("0.0.9", COPIED) == f"reassert 0.0.9 was replaced by {__version__} (/opt/reassert)."
+    )
+    assert program.change_of_version(__version__, COPIED) == program.change_of_version("", COPIED) == ""
 
 
 def test_a_program_that_cannot_be_called_has_no_version() -> None:
-    assert installation.version_of("/nonexistent/reassert") == ""
+    assert program.version_of("/nonexistent/reassert") == ""
 
 
 def test_a_plan_names_the_program_by_its_version() -> None:

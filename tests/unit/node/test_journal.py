@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from hook.core.base.errors import describe
 from hook.node.change import journal as journals
 from hook.node.change import tree
-from hook.node.change.files import LINK, Change, State, link, look, put
+from hook.node.change.files import Change, State, link, look, put
 from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
@@ -50,7 +49,7 @@ def node(tmp_path: Path, opt: Opt) -> Path:
 
 def changes(node: Path) -> list[Change]:
     return [
-        *program(prepare=True).changes,
+        *program(prepare=True),
         (str(node / "bin"), link("/usr/bin/new")),
         (str(node / "made/by/us/drop-in.toml"), State(b"ours\n", mode=0o600)),
         (str(node / "etc/config.toml"), State(b"theirs and ours\n", mode=0o640)),
@@ -167,18 +166,6 @@ def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
         look(str(tmp_path / "fifo"))
 
 
-def test_a_state_survives_the_record(node: Path) -> None:
-    for name in ("etc/config.toml", "bin"):
-        state = look(str(node / name))
-        assert state
-        assert State.from_json(state.as_json()) == state
-        put(str(node / "copy"), state)
-        again = look(str(node / "copy"))
-        assert again
-        assert again.same(state)
-        assert state.kind == LINK or again.mtime_ns == state.mtime_ns
-
-
 def test_a_file_system_that_cannot_be_written_has_nothing_to_be_put_back(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,13 +192,3 @@ def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.M
         put(str(tmp_path / "file"), State(b"x"))
     assert describe(failed.value) == f"{tmp_path}/file: No space left on device"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_tree_that_cannot_be_copied_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **_options: object) -> None:
-        raise shutil.Error([(f"/a/{n}", f"/b/{n}", "[Errno 28] No space left on device: '/b'") for n in range(100)])
-
-    monkeypatch.setattr("hook.node.change.tree.shutil.copytree", full)
-    with pytest.raises(OSError, match="No space left on device") as failed:
-        tree.copy("/a", "/b")
-    assert describe(failed.value) == "/b/0: No space left on device"

@@ -10,11 +10,11 @@ import pytest
 
 from hook.node import systemd
 from hook.node.change.record import Record
+from hook.node.engines import registry
 from hook.node.engines import registry as engines
-from hook.node.engines import signs
 from hook.node.errors import NodeError
 from hook.node.probe import starter
-from hook.node.status import look
+from hook.node.status import node_status
 from unit.node.fake import FakeEngine
 from unit.support import ROOT
 
@@ -43,11 +43,6 @@ def test_kubelets_is_meant(kubelet: Path, text: str, engine: str) -> None:
     assert engines.chosen("podman") == "podman"
 
 
-def test_the_only_one_that_runs_is_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "is_active", lambda unit: unit == "crio.service")
-    assert engines.chosen(None) == "crio"
-
-
 def test_k3s_that_runs_is_kubelets_whatever_another_kubelet_left(
     kubelet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,13 +59,13 @@ def test_a_node_without_an_engine_says_what_was_seen(
 ) -> None:
     (tmp_path / "k0s").mkdir()
     (tmp_path / "os-release").write_text('NAME=x\nPRETTY_NAME="Bottlerocket OS 1.40"\n')
-    monkeypatch.setattr(signs, "_SIGNS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "rke2"): "RKE2"})
-    monkeypatch.setattr(signs, "_RELEASE", str(tmp_path / "os-release"))
+    monkeypatch.setattr(registry, "_SIGNS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "rke2"): "RKE2"})
+    monkeypatch.setattr(registry, "_RELEASE", str(tmp_path / "os-release"))
     monkeypatch.setattr(engines, "installed", list)
     saw = rf"this node is Bottlerocket OS 1.40 and has {tmp_path}/k0s \(k0s\); see docs"
     with pytest.raises(NodeError, match=rf"none of containerd, .* was found .*; {saw}"):
         engines.chosen(None)
-    status = look(Record("installed.json", {}), None, lambda _: [])
+    status = node_status(Record("installed.json", {}), None, lambda _: [])
     assert (status.exit_status, status.hints) == (3, [engines.none_installed()])
 
 
@@ -87,17 +82,17 @@ def test_another_distributions_containerd_is_named_beside_the_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docker on a node of k0s is not what kubelet uses."""
-    monkeypatch.setattr(signs, "_OTHERS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "microk8s"): "MicroK8s"})
+    monkeypatch.setattr(registry, "_OTHERS", {str(tmp_path / "k0s"): "k0s", str(tmp_path / "microk8s"): "MicroK8s"})
     monkeypatch.setattr(engines, "installed", lambda: ["fake"])
     monkeypatch.setattr(engines, "engine", lambda name: FakeEngine())
-    assert look(Record("installed.json", {}), None, lambda _: []).hints == []
+    assert node_status(Record("installed.json", {}), None, lambda _: []).hints == []
     (tmp_path / "k0s").mkdir()
-    [hint] = look(Record("installed.json", {}), None, lambda _: []).hints
+    [hint] = node_status(Record("installed.json", {}), None, lambda _: []).hints
     assert hint == (
         f"{tmp_path}/k0s: the containers of k0s are started by a containerd of its own, "
         "which is none of these engines; see docs/platforms.md"
     )
-    assert look(Record("installed.json", {}), "fake", lambda _: []).hints == []
+    assert node_status(Record("installed.json", {}), "fake", lambda _: []).hints == []
 
 
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
@@ -106,12 +101,6 @@ def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
         NodeError, match=r"containerd and crio and docker, and kubelet's configuration names none; .*--engine"
     ):
         engines.chosen(None)
-
-
-def test_what_kubelet_uses_and_is_not_installed_is_not_meant(kubelet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kubelet.write_text("containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
-    monkeypatch.setattr(engines, "installed", lambda: ["podman"])
-    assert engines.chosen(None) == "podman"
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -124,8 +113,7 @@ def test_what_interrupted_probes_left_is_looked_for_in_every_engine(
     there = {"containerd": FakeEngine(), "docker": FakeEngine(up=False), "podman": FakeEngine()}
     if fails:
         there["containerd"].fails.add("clean")
-    for module in (engines, starter):
-        monkeypatch.setattr(module, "traces", lambda: [str(trace)])
+    monkeypatch.setattr(starter, "traces", lambda: [str(trace)])
     monkeypatch.setattr(engines, "installed", lambda: list(there))
     monkeypatch.setattr(engines, "engine", lambda name: there[name])
     said = "leftovers of an interrupted test container in containerd could not be removed: clean fails"

@@ -49,14 +49,6 @@ def test_install_writes_what_is_referred_to_first_and_the_record_last(node: Fake
     }
 
 
-def test_the_configuration_is_read_once_after_a_change_and_not_without_one(node: FakeNode) -> None:
-    """What it was before, the caller knows already (`prepare`)."""
-    node.install()
-    assert node.engine.reads == 1
-    node.install()
-    assert node.engine.reads == 1
-
-
 def test_second_install_changes_nothing(node: FakeNode, order: list[str]) -> None:
     node.install()
     before, time = node.everything(), Path(f"{node.state}/installed.json").stat().st_mtime_ns
@@ -226,19 +218,6 @@ def test_unit_runs_with_it_and_stops_after_it(node: FakeNode, ran: list[tuple[st
     ran.clear()
     node.uninstall()
     assert ran == [("stop", UNIT), ("clear",), ("daemon-reload",)]
-
-
-def test_unit_that_another_engine_has_too_runs_on(node: FakeNode, ran: list[tuple[str, ...]]) -> None:
-    other = FakeEngine("other")
-    node.install(with_unit(node))
-    wiring = with_unit(node)
-    wiring.references = [(f"{node.top}/etc/other.conf", State(OURS))]
-    node.install(wiring, other)
-    ran.clear()
-    node.uninstall(other)
-    assert ("stop", UNIT) not in ran
-    node.uninstall()
-    assert ("stop", UNIT) in ran
 
 
 def test_unit_that_was_not_stopped_is_stopped_by_the_next(

@@ -13,7 +13,7 @@ from hook.node.artifacts.dispatchers import real_of
 from hook.node.change import journal as journals
 from hook.node.change.files import State
 from hook.node.change.record import Record
-from hook.node.change.rollback import rollback
+from hook.node.change.rewiring import rollback
 from hook.node.errors import NodeError
 from hook.node.probe import starter
 from unit.node.fake import FakeNode, Killed, killed_before
@@ -147,12 +147,6 @@ def test_signal_puts_everything_back(node: FakeNode) -> None:
         node.make(node.installed(), prove=prove)
     assert node.engine.calls == ["check", "restart", "restart"]
     assert node.everything() == before
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-
-
-def test_signal_does_not_stop_what_has_to_end(node: FakeNode) -> None:
-    """Once all is proved, or is being put back."""
-    node.make(node.installed(), prove=lambda _: None)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
 

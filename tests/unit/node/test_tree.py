@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import command
 from hook.node.change import tree
 from hook.node.change.files import look
-from hook.node.change.journal import Journal
 from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
@@ -30,7 +28,7 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:
 
 def changed() -> list[str]:
     """Paths that an installation of the running program would change."""
-    return [path for path, state in program(prepare=False).changes if state and not state.same(look(path))]
+    return [path for path, state in program(prepare=False) if state and not state.same(look(path))]
 
 
 def test_same_content_changes_nothing(opt: Opt) -> None:
@@ -73,19 +71,6 @@ def test_damaged_program_is_replaced_beside_it(opt: Opt) -> None:
     assert changed() == []
 
 
-def test_earlier_layout(opt: Opt) -> None:
-    """Once the frozen program lay in the place as it comes."""
-    shutil.rmtree(opt.place)
-    shutil.copytree(opt.frozen("first"), opt.place)
-    (opt.place / "lib/base_library.zip").mkdir()
-    tree.tidy()
-    assert (opt.place / "lib").exists()
-    opt.install("second")
-    tree.tidy()
-    assert opt.in_place() == "second"
-    assert opt.names() == {"reassert", "start"}
-
-
 def test_what_is_not_ours_stays(opt: Opt) -> None:
     (opt.place / "lib").mkdir()
     (opt.place / "README").touch()
@@ -109,16 +94,6 @@ def test_package_has_the_same_layout(opt: Opt, tmp_path: Path) -> None:
     tree.lay_out(str(opt.frozen("first")), str(tmp_path / "root"), str(opt.place))
     assert (tmp_path / "root/start").read_text() == (opt.place / "start").read_text()
     assert os.readlink(tmp_path / "root/reassert") == os.readlink(opt.place / "reassert")
-
-
-@pytest.mark.parametrize("pending", [True, False])
-def test_nothing_is_tidied_that_a_return_needs(monkeypatch: pytest.MonkeyPatch, pending: bool) -> None:
-    tidied: list[bool] = []
-    journal = Journal("install", "containerd", [], [], []) if pending else None
-    monkeypatch.setattr(command.journal, "pending", lambda: journal)
-    monkeypatch.setattr(command.tree, "tidy", lambda: tidied.append(True))
-    command._tidy()
-    assert bool(tidied) != pending
 
 
 def test_front_is_switched_with_the_program(opt: Opt, tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import systemd
-from hook.node.artifacts import nri_unit as nri
-from hook.node.change import units
+from hook.node import services, systemd
 from hook.node.change.files import State
-from hook.node.change.units import AGENT, PLUGIN
 from hook.node.engines.base import NRI, RUNTIME, Choice, Wiring
 from hook.node.errors import NodeError
-from unit.node.fake import FakeEngine, FakeNode
+from hook.node.services import PLUGIN, SERVICE
+from unit.node.fake import FakeNode
 from unit.support import policy
 
 SOCKET = "reassert-agent.socket"
@@ -24,8 +22,8 @@ PROGRAM = "/opt/reassert/reassert"
 @pytest.fixture(autouse=True)
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing below /run of this machine is removed."""
-    monkeypatch.setattr(units, "_RUN", [str(tmp_path / "run")])
-    monkeypatch.setattr(units, "_LISTENING", str(tmp_path / "run/agent.sock"))
+    monkeypatch.setattr(services, "_RUN", [str(tmp_path / "run")])
+    monkeypatch.setattr(services, "_LISTENING", str(tmp_path / "run/agent.sock"))
 
 
 def choice(front: str) -> Choice:
@@ -34,58 +32,25 @@ def choice(front: str) -> Choice:
 
 
 def test_where_there_is_an_agent_it_runs_the_plugin() -> None:
-    artifacts, started = nri.nri_unit(choice("/opt/reassert/front"), "/var/run/nri/nri.sock")
+    artifacts, started = services.nri_unit(choice("/opt/reassert/front"), "/var/run/nri/nri.sock")
     assert started == []
     [(path, state)] = artifacts
-    assert path == f"/etc/systemd/system/{AGENT}.d/nri.conf"
+    assert path == f"/etc/systemd/system/{SERVICE}.d/nri.conf"
     assert state
     lines = state.content.decode().splitlines()
     assert 'Environment="NRI=--nri"' in lines
     assert f"Conflicts={PLUGIN}" in lines
-    elsewhere, _ = nri.nri_unit(choice("/opt/reassert/front"), "/run/other.sock")
+    elsewhere, _ = services.nri_unit(choice("/opt/reassert/front"), "/run/other.sock")
     assert elsewhere[0][1]
     assert '\nEnvironment="NRI=--nri --nri-socket /run/other.sock"\n' in elsewhere[0][1].content.decode()
 
 
 def test_without_an_agent_the_plugin_has_a_service_of_its_own() -> None:
-    artifacts, started = nri.nri_unit(choice(""), "/run/other.sock")
+    artifacts, started = services.nri_unit(choice(""), "/run/other.sock")
     assert started == [PLUGIN]
     state = dict(artifacts)[f"/etc/systemd/system/{PLUGIN}"]
     assert state
     assert f"\nExecStart={PROGRAM} nri --socket /run/other.sock\n" in state.content.decode()
-
-
-def test_the_agent_goes_before_a_service_of_the_plugin_comes(ran: list[tuple[str, ...]]) -> None:
-    """A request to its socket would start it again, and that stops the service (Conflicts=)."""
-    units.start([PLUGIN], True, [], [SOCKET, AGENT])
-    assert ran == [("daemon-reload",), ("stop", SOCKET), ("stop", AGENT), ("restart", "--no-block", PLUGIN)]
-
-
-@pytest.mark.parametrize("plugin", [False, True])
-def test_an_agent_with_the_plugin_is_not_waited_for_before_the_engine_is_restarted(
-    ran: list[tuple[str, ...]], plugin: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drop_in = tmp_path / "nri.conf"
-    monkeypatch.setattr(units, "DROP_IN", str(drop_in))
-    if plugin:
-        drop_in.touch()
-    units.start([SOCKET, AGENT], True, [SOCKET], [PLUGIN])
-    waits = ["--no-block"] if plugin else []
-    assert ran == [("daemon-reload",), ("restart", *waits, SOCKET), ("restart", *waits, AGENT)]
-
-
-def test_a_rollback_stops_all_before_it_starts_what_was_there(
-    ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(units, "glob", lambda pattern: [pattern] if pattern.endswith(PLUGIN) else [])
-    units.roll_back([SOCKET, AGENT, PLUGIN])
-    assert ran == [
-        ("daemon-reload",),
-        ("stop", SOCKET),
-        ("stop", AGENT),
-        ("stop", PLUGIN),
-        ("start", "--no-block", PLUGIN),
-    ]
 
 
 # -- from one wiring to another
@@ -94,13 +59,13 @@ def test_a_rollback_stops_all_before_it_starts_what_was_there(
 @pytest.fixture
 def with_plugin(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Wiring]:
     """A wiring whose agent runs the plugin."""
-    drop_in = f"{node.top}/etc/{AGENT}.d/nri.conf"
-    monkeypatch.setattr(units, "DROP_IN", drop_in)
+    drop_in = f"{node.top}/etc/{SERVICE}.d/nri.conf"
+    monkeypatch.setattr(services, "DROP_IN", drop_in)
 
     def wiring() -> Wiring:
         made = node.wiring()
         made.artifacts.append((drop_in, State(b"[Service]\n")))
-        made.units = [SOCKET, AGENT]
+        made.units = [SOCKET, SERVICE]
         return made
 
     return wiring
@@ -108,7 +73,7 @@ def with_plugin(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[],
 
 def without(node: FakeNode) -> Wiring:
     made = node.wiring()
-    made.units = [SOCKET, AGENT]
+    made.units = [SOCKET, SERVICE]
     return made
 
 
@@ -119,13 +84,13 @@ def test_an_agent_that_loses_the_plugin_is_restarted_last(
     node.install(with_plugin())
     ran.clear()
     node.install(without(node))
-    assert not Path(units.DROP_IN).exists()
+    assert not Path(services.DROP_IN).exists()
     assert ran == [
         ("daemon-reload",),
         ("start", "--no-block", SOCKET),
         ("wait", SOCKET),
         ("daemon-reload",),
-        ("restart", AGENT),
+        ("restart", SERVICE),
     ]
 
 
@@ -143,42 +108,9 @@ def test_nothing_is_proved_before_the_plugin_has_connected_again(
         order.append("ask")
         return answers.pop(0)
 
-    monkeypatch.setattr(units, "ask", ask)
+    monkeypatch.setattr(services, "ask", ask)
     node.make(node.installed(with_plugin()), prove=lambda now: order.append("prove"))
     assert order[order.index("restart") :][:5] == ["restart", "ask", "ask", "ask", "prove"]
-
-
-def test_the_plugin_of_another_engine_is_not_waited_for(
-    node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.install(with_plugin())
-    monkeypatch.setattr(units, "ask", lambda path: pytest.fail("it may be stopped"))
-    wiring = without(node)
-    wiring.references = [(f"{node.top}/etc/other.conf", State(b"ours\n"))]
-    assert node.install(wiring, FakeEngine("other"))
-
-
-def test_a_plugin_of_its_own_is_started_again_after_the_engine(ran: list[tuple[str, ...]]) -> None:
-    """Its service is active once a runtime has connected, and stays so when that ends."""
-    units.wait([PLUGIN], True, [])
-    assert ran == [("stop", PLUGIN), ("start", "--no-block", PLUGIN), ("wait", PLUGIN)]
-    ran.clear()
-    units.wait([PLUGIN], False, [])
-    assert ran == [("wait", PLUGIN)]
-
-
-def test_another_engine_keeps_the_agent_and_not_the_plugin(
-    node: FakeNode, ran: list[tuple[str, ...]], with_plugin: Callable[[], Wiring]
-) -> None:
-    other = FakeEngine("other")
-    node.install(with_plugin())
-    wiring = without(node)
-    wiring.references = [(f"{node.top}/etc/other.conf", State(b"ours\n"))]
-    node.install(wiring, other)
-    ran.clear()
-    node.uninstall()
-    assert ran == [("daemon-reload",), ("restart", AGENT)]
-    assert not Path(units.DROP_IN).exists()
 
 
 def test_a_failed_move_of_the_plugin_brings_its_service_back(
@@ -188,7 +120,7 @@ def test_a_failed_move_of_the_plugin_brings_its_service_back(
     wiring.artifacts.append((f"{node.top}/etc/{PLUGIN}", State(b"[Service]\n")))
     wiring.units = [PLUGIN]
     node.install(wiring)
-    monkeypatch.setattr(units, "glob", lambda pattern: [pattern] if pattern.endswith(PLUGIN) else [])
+    monkeypatch.setattr(services, "glob", lambda pattern: [pattern] if pattern.endswith(PLUGIN) else [])
 
     def wait(unit: str) -> None:
         raise NodeError(f"{unit} is not active")
@@ -197,4 +129,4 @@ def test_a_failed_move_of_the_plugin_brings_its_service_back(
     ran.clear()
     with pytest.raises(NodeError, match="not active"):
         node.install(with_plugin())
-    assert ran[-4:] == [("stop", SOCKET), ("stop", AGENT), ("stop", PLUGIN), ("start", "--no-block", PLUGIN)]
+    assert ran[-4:] == [("stop", SOCKET), ("stop", SERVICE), ("stop", PLUGIN), ("start", "--no-block", PLUGIN)]

@@ -5,42 +5,35 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from typing import Any, Self
 
 from hook.core.base.errors import ReassertError
 from hook.core.policy.model import Policy, excluded
 from hook.node import systemd
-from hook.node.artifacts.basespec import base_spec, reserved_env
-from hook.node.artifacts.cdi import PATH as CDI_FILE
-from hook.node.artifacts.cdi import cdi_file
 from hook.node.artifacts.dispatchers import dispatcher_for, real_of
-from hook.node.artifacts.nri_unit import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
+from hook.node.artifacts.specs import CDI_FILE, base_spec, cdi_file, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
-from hook.node.engines.cmdline import arguments_of, option
-from hook.node.engines.containerd.dump import (
-    comparable,
-    cri,
-    differences,
-    imports,
-    in_dump,
-    not_wrapped,
-    path_of_shim,
-    runtimes,
-)
 from hook.node.engines.containerd.files import CRI, NRI, Files, strip
 from hook.node.engines.containerd.settings import (
     SPECS,
     VALIDATOR,
     Dump,
     before_wiring,
+    comparable,
+    cri,
     default_spec,
+    differences,
+    imports,
+    in_dump,
     is_our_spec,
     is_ours,
+    not_wrapped,
     own_values,
+    path_of_shim,
+    runtimes,
     version_of,
     wanted_dump,
 )
@@ -48,6 +41,8 @@ from hook.node.engines.nri_validator import NOTE
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
+from hook.node.services import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
+from hook.node.systemd import arguments_of, option
 
 CONFIG = "/etc/containerd/config.toml"
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
@@ -314,11 +309,9 @@ class Containerd(Engine[Dump]):
 
     def wait(self, seconds: float) -> None:
         """Waits until containerd answers and its service is active. Raises NodeError."""
-        deadline = time.monotonic() + seconds
-        while systemd.command([self._called("ctr"), "--address", self._address, "version"]).returncode:
-            if time.monotonic() > deadline:
-                raise NodeError(f"containerd does not answer at {self._address}{systemd.last_lines(self.service)}")
-            time.sleep(0.2)
+        asked = [self._called("ctr"), "--address", self._address, "version"]
+        if not systemd.wait_until(lambda: systemd.command(asked).returncode == 0, seconds, 0.2):
+            raise NodeError(f"containerd does not answer at {self._address}{systemd.last_lines(self.service)}")
         systemd.wait_active(self.service, seconds)
 
     def starter(self, now: Dump) -> Starter:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.node.change.files import State, look
+from hook.node.change.files import look
 from hook.node.engines.containerd.files import Files, strip
-from hook.node.engines.toml import Key, decode, encode
+from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 
 BINARY = ("containerd", "runtimes", "runc", "options", "BinaryName")
@@ -33,35 +33,9 @@ def test_1_is_edited_in_place(tmp_path: Path) -> None:
     assert strip(str(main), edited, notes) == "version = 2\n# mine\n\n[debug]\nlevel = 'info'\n"
 
 
-def test_bytes_that_are_no_utf_8_come_and_go_as_they_are(tmp_path: Path) -> None:
-    main = tmp_path / "config.toml"
-    main.write_bytes(b"version = 2\n# caf\xe9\n")
-    files = Files.read(str(main), 1, [], look)
-    [(_, state)], notes = files.change({(*files.cri(), *BINARY): "/ours"})
-    assert state is not None
-    assert b"# caf\xe9\n" in state.content
-    assert encode(strip(str(main), decode(state.content), notes)).rstrip() == main.read_bytes().rstrip()
-
-
 def test_1_without_a_file_gets_one_of_version_2(tmp_path: Path) -> None:
     written, _ = change(tmp_path / "config.toml", 1)
     assert tomllib.loads(written[str(tmp_path / "config.toml")])["version"] == 2
-
-
-def test_every_file_is_read_once(tmp_path: Path) -> None:
-    """However many handlers ask whether it has their table."""
-    main, other = tmp_path / "config.toml", tmp_path / "cri.toml"
-    main.write_text('version = 2\nimports = ["cri.toml"]\n')
-    other.write_text('[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n')
-    read: list[str] = []
-
-    def base(path: str) -> State | None:
-        read.append(path)
-        return look(path)
-
-    files = Files.read(str(main), 1, [], base)
-    assert [files.define(("containerd", "runtimes", name)) for name in ("runc", "crun", "x")] == [True, False, False]
-    assert read == [str(main), str(other)]
 
 
 def test_1_edits_the_import_that_has_the_table(tmp_path: Path) -> None:

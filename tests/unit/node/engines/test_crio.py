@@ -203,12 +203,6 @@ def test_file_that_would_undo_it_stops_the_install(name: str, text: str, key: st
     assert f"{drop_ins / name} is read after {drop_ins}/99-reassert.conf and sets {key}" in str(error.value)
 
 
-def test_file_that_is_no_toml_is_said_with_its_line(drop_ins: Path) -> None:
-    (drop_ins / "20.conf").write_text("[crio]\nx = = 1\n")
-    with pytest.raises(NodeError, match=r"20.conf: .*line 2"):
-        wire(RUNTIME)
-
-
 def test_podmans_hook_where_crio_looks_is_warned_of(drop_ins: Path, tmp_path: Path) -> None:
     hooks = tmp_path / "hooks.d"
     hooks.mkdir()
@@ -279,16 +273,6 @@ def test_files_that_a_variable_names_are_read(drop_ins: Path, tmp_path: Path, mo
     assert wiring.references[0][0] == f"{other}/99-reassert.conf"
 
 
-def test_what_would_not_start_again_is_not_restarted(drop_ins: Path, tmp_path: Path) -> None:
-    hooks = tmp_path / "hooks.d"
-    hooks.mkdir()
-    (drop_ins / "20.conf").write_text(f'crio.runtime.hooks_dir = ["{hooks}"]\n')
-    engine = Crio.find()
-    assert engine.blockers(engine.read) == []
-    (hooks / "podmans.json").write_text('{"stages": ["precreate"]}')
-    assert engine.blockers(engine.read) == engine.warnings(engine.read())
-
-
 def test_deprecated_settings_of_the_monitor_are_every_handlers(
     drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,14 +298,6 @@ def test_a_validator_that_crio_config_never_shows_is_no_difference(drop_ins: Pat
     engine.check(engine.read(), Wiring(expected={"crio": {"nri": table}}))
 
 
-def test_nri_is_shown_for_each_handler(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (drop_ins / "20.conf").write_text("[crio.nri]\nenable_nri = true\n")
-    engine = Crio.find()
-    assert {handler.wired for handler in engine.handlers(engine.read(), {})} == {()}
-    monkeypatch.setattr(systemd, "is_active", lambda unit: unit == "reassert-nri.service")
-    assert {handler.wired for handler in engine.handlers(engine.read(), {})} == {(NRI,)}
-
-
 def test_a_stored_platform_path_keeps_its_dispatcher(drop_ins: Path, tmp_path: Path) -> None:
     (drop_ins / "20.conf").write_text(f'[crio]\nroot = "{tmp_path}/storage"\n')
     paths = {"platform-runtime-path.crio.io": "new", "io.kubernetes.cri-o.PlatformRuntimePath": "old", "other": "none"}
@@ -332,7 +308,3 @@ def test_a_stored_platform_path_keeps_its_dispatcher(drop_ins: Path, tmp_path: P
     engine = Crio.find()
     counts = [engine.users(engine.read(), f"/usr/local/sbin/reassert-{stored}") for stored in paths.values()]
     assert counts == [1, 1, 0]
-
-
-def test_drop_in_goes_as_a_whole(drop_ins: Path) -> None:
-    assert Crio.find().strip("x", b"[crio]\n", {}) is None

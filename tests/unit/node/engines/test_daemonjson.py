@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hook.node.engines.docker.daemonjson import parse, render
+from hook.node.engines.dockerd import parse, render
 from hook.node.errors import NodeError
 
 PATH = "/etc/docker/daemon.json"

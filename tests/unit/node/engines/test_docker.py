@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from hook.node import systemd
+from hook.node.engines import docker
+from hook.node.engines import dockerd as dockerapi
 from hook.node.engines.base import RUNTIME, Choice
-from hook.node.engines.docker import api as dockerapi
-from hook.node.engines.docker import engine as docker
-from hook.node.engines.docker.engine import Docker
+from hook.node.engines.docker import Docker
 from hook.node.errors import NodeError
 from unit.support import policy
 

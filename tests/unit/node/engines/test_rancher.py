@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hook.node import systemd
-from hook.node.change.files import State, look
+from hook.node.change.files import look
 from hook.node.engines.base import RUNTIME, Choice, Wiring
 from hook.node.engines.containerd import rancher
 from hook.node.engines.containerd.rancher import K3s, Rke2
@@ -94,15 +94,6 @@ def test_a_version_2_configuration_has_another_directory(etc: Path) -> None:
     assert written(wire(etc))["config.toml.tmpl"].startswith("{{/* reassert */}}imports")
 
 
-def test_a_base_without_imports_is_extended(etc: Path) -> None:
-    generated(etc)
-    wiring = wire(etc)
-    assert written(wiring)["config-v3.toml.tmpl"] == LINE.format(etc) + '{{ template "base" . }}\n'
-    guard = dict(wiring.artifacts)["/etc/systemd/system/k3s.service.d/reassert.conf"]
-    assert guard is not None
-    assert b"ExecStartPre=-/bin/sh -c " in guard.content
-
-
 def test_an_administrators_template_keeps_its_text(etc: Path) -> None:
     (etc / "config-v3.toml.tmpl").write_text(theirs := '{{- /* ours */ -}}\n{{ template "base" . }}\n[debug]\n')
     generated(etc)
@@ -116,44 +107,12 @@ def test_there_is_never_a_second_imports(etc: Path) -> None:
         wire(etc)
 
 
-def test_a_template_that_is_there_already_stays_in_force(etc: Path) -> None:
-    """Before the next start of k3s config.toml lacks the line, and afterwards it has it."""
-    generated(etc)
-    first = written(wire(etc))
-    (etc / "config-v3.toml.tmpl").write_text(first["config-v3.toml.tmpl"])
-
-    def without(path: str) -> State | None:
-        return None if path.endswith(".tmpl") else look(path)
-
-    engine = K3s.find()
-    assert engine.read()["imports"] == [f"{etc}/config-v3.toml.d/*.toml"]  # as it will be
-    generated(etc, 'imports = ["{}/config-v3.toml.d/*.toml"]')
-    choice = Choice((RUNTIME,), None, "/opt/reassert/reassert", policy())
-    assert written(engine.wire(engine.read(), choice, without, {})) == first
-
-
 @pytest.mark.parametrize(("more", "left"), [("", None), ("[debug]\n", b'{{ template "base" . }}\n[debug]\n')])
 def test_our_line_goes_from_an_edited_template(etc: Path, more: str, left: bytes | None) -> None:
     generated(etc)
     path = f"{etc}/config-v3.toml.tmpl"
     text = LINE.format(etc) + '{{ template "base" . }}\n' + more
     assert K3s.find().strip(path, text.encode(), {}) == left
-
-
-def test_the_guard_removes_our_line_where_there_are_two(etc: Path) -> None:
-    """After an upgrade of k3s. sh runs what systemd would run."""
-    generated(etc)
-    wiring = wire(etc)
-    template = etc / "config-v3.toml.tmpl"
-    guard = dict(wiring.artifacts)["/etc/systemd/system/k3s.service.d/reassert.conf"]
-    assert guard is not None
-    command = guard.content.decode().partition("/bin/sh -c '")[2].partition("'\n")[0]
-    for imports, stays in ((0, True), (1, True), (2, False)):
-        template.write_text(written(wiring)["config-v3.toml.tmpl"])
-        generated(etc, "imports = []\n" * imports)
-        subprocess.run(["sh", "-c", command], check=False)
-        assert ("reassert" in template.read_text()) == stays
-    assert template.read_text() == '{{ template "base" . }}\n'
 
 
 def test_containerd_1_is_refused(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +151,3 @@ def test_the_unit_that_runs_or_is_there_is_restarted(
     monkeypatch.setattr(rancher, "version_of", lambda program: (2, 1, 5))
     engine = Rke2.find()
     assert (engine.service, engine.title) == (service, "rke2 (containerd 2.1.5)")
-
-
-def test_what_is_rendered_is_what_k3s_renders() -> None:
-    assert rancher._rendered(LINE.format("/x").strip()) == 'imports = ["/x/config-v3.toml.d/*.toml"]'

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hook.node.engines.cmdline import arguments_of, option
-from hook.node.engines.shims import listed, preexisting_pods, users
+from hook.node.engines.shims import preexisting_pods, users
+from hook.node.systemd import option
 
 DISPATCHER = "/usr/local/sbin/reassert-runc"
 
@@ -35,10 +35,6 @@ def test_options_of_a_daemon_in_both_spellings() -> None:
     assert option(arguments, "--data-root") == []
 
 
-def test_process_that_is_none_has_no_arguments() -> None:
-    assert arguments_of(0) == arguments_of(2**22 + 1) == []
-
-
 def pod(state: Path, name: str, binary: str, kind: str = "sandbox") -> None:
     """The bundle of a container of the CRI plugin's, in a pod of that name."""
     notes = {"container-type": kind, "sandbox-namespace": "shop", "sandbox-name": name}
@@ -61,8 +57,3 @@ def test_pods_of_before_are_those_whose_sandbox_calls_no_dispatcher(tmp_path: Pa
     broken.mkdir()
     (broken / "options.json").write_text("{")
     assert [str(who) for who in preexisting_pods(str(tmp_path))] == ["shop/a/container", "shop/b/container"]
-
-
-def test_many_names_are_cut_short() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed([str(number) for number in range(11)]).endswith(", 9, …")

@@ -14,13 +14,13 @@ from hook.node.errors import NodeError
 from hook.node.probe.starter import (
     MARKER,
     NOTHING_MORE,
+    ContainerGone,
     Extra,
-    Gone,
-    Lacking,
     Marks,
     NotStarted,
     Pairs,
     Process,
+    Unsupported,
     new_token,
 )
 from hook.node.probe.verify import examine
@@ -65,7 +65,7 @@ class Local:
 
     def start(self, _handler: str, env: Pairs = (), _mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> LocalProcess:
         if extra.pod_annotations or extra.cdi:
-            raise Lacking("it has none")
+            raise Unsupported("it has none")
         self.started += 1
         token = new_token()
         asked = {**dict(env), MARKER: token}
@@ -93,7 +93,7 @@ class LocalProcess:
         return Process(self.pid, self.token).environ()
 
     def ended(self, error: Exception) -> Exception:
-        return Gone(self.starter.ended_by) if self.starter.ended_by else NotStarted(str(error))
+        return ContainerGone(self.starter.ended_by) if self.starter.ended_by else NotStarted(str(error))
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         at = "exec-env" if env else "exec"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hook.core.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
-from hook.core.policy.model import Policy, Rule
+from hook.core.policy.model import Rule
 from hook.node.probe import hostile
 from unit.support import policy
 
@@ -90,11 +90,6 @@ def test_where_nothing_may_be_mounted_something_is(tmp_path: Path) -> None:
     assert mounts(tmp_path, {"mountPath": "/var/run/docker", "absent": True}) == {"/var/run/docker": "directory"}
 
 
-def test_a_hostpath_that_is_optional_and_not_there_reserves_nothing(tmp_path: Path) -> None:
-    mount = {"hostPath": "/absent", "mountPath": "/x", "onMissingSource": "Skip"}
-    assert mounts(tmp_path, mount) == {}
-
-
 def test_gently_no_rule_is_provoked_that_denies(tmp_path: Path, source: Path) -> None:
     assert mounts(tmp_path, {"hostPath": str(source), "mountPath": "/x"}, gentle=True, deny=True) == {}
 
@@ -127,15 +122,3 @@ UNSURE = "whether it matches a test container depends on what the adapter can se
 )
 def test_a_rule_is_tried_if_it_holds_whatever_the_adapter_sees(match: dict[str, Any], reason: str) -> None:
     assert covering(PROBE, **match) == (not reason, reason)
-
-
-def test_a_container_of_no_pod_has_no_namespace() -> None:
-    assert covering(BARE, namespaces=["*"]) == (False, "namespaces: the test container is not in a pod")
-    assert covering(BARE, images=["localhost/*"]) == (True, "")
-
-
-def test_rules_keep_their_order() -> None:
-    given: Policy = policy(*({"name": name, "env": [{"name": name.upper(), "value": "1"}]} for name in ("b", "a", "c")))
-    tried, others = hostile.covering(given, PROBE)
-    assert [match.rule.name for match in tried] == ["b", "a", "c"]
-    assert others == {}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hook.core.policy.model import Mount
-from hook.node.probe.observe import mounts, rows
-from hook.node.probe.starter import Gone
+from hook.node.probe.observe import mounts
+from hook.node.probe.starter import ContainerGone
 
 Look = Callable[..., list[dict[str, Any]]]
 
@@ -121,16 +121,5 @@ def test_a_file_is_known_by_itself_not_by_what_it_says(look: Look, top: Path) ->
 def test_a_process_that_ended_has_none() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    with pytest.raises(Gone):
+    with pytest.raises(ContainerGone):
         mounts(process.pid, [])
-
-
-def test_a_mountinfo_is_read_as_proc_writes_it() -> None:
-    text = (
-        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
-        "40 36 0:5 /a\\040b /c\\134d ro - tmpfs tmpfs rw\n"
-    )
-    assert [(row.id, row.root, row.point, row.options) for row in rows(text)] == [
-        (36, "/mnt1", "/mnt2", ("rw", "noatime")),
-        (40, "/a b", "/c\\d", ("ro",)),
-    ]

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from hook.node import systemd
-from hook.node.errors import NodeError
-from hook.node.probe import tinyroot
+from hook.node.probe import containers
 
 
 def extracted(directory: Path) -> list[str]:
     """Its command line."""
-    data, command = tinyroot.sleeper()
+    data, command = containers.sleeper()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         tar.extractall(directory)
     return command
@@ -41,18 +40,3 @@ def test_a_static_one_needs_no_loader(root_dir: Path, monkeypatch: pytest.Monkey
     command = extracted(root_dir / "root")
     assert command == ["/reassert/sleep"]
     assert subprocess.run(["/usr/sbin/chroot", str(root_dir / "root"), *command, "0"], env={}).returncode == 0
-
-
-def test_without_a_sleep_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "PATH", "/nowhere")
-    with pytest.raises(NodeError, match=r"no sleep\(1\)"):
-        tinyroot.sleeper()
-
-
-def test_a_library_has_the_names_by_which_it_is_asked_for(tmp_path: Path) -> None:
-    """As older distributions have them: libc.so.6 is a link to libc-2.31.so."""
-    library = tmp_path / "libc-2.31.so"
-    library.touch()
-    (tmp_path / "libc.so.6").symlink_to(library.name)
-    (tmp_path / "libm.so.6").symlink_to("libm-2.31.so")
-    assert tinyroot._aliases([str(library)]) == {"/reassert/lib/libc.so.6": "libc-2.31.so"}

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from hook.node.errors import NodeError
-from hook.node.probe import pods
-from hook.node.probe.cri import CallFailed, message
+from hook.node.probe.cri import READY, CallFailed, message
+from hook.node.probe.device_attempt import DeviceAttempt, try_attempt
 from hook.node.probe.pods import LABEL, PodStarter
 from hook.node.probe.report import EXPOSED, PROTECTED, UNTRIED
-from hook.node.probe.starter import Extra, Gone, Lacking, NotStarted, Stays
-from hook.node.probe.verify import probe
-from hook.node.probe.ways import Way, try_way
-from unit.node.probe.local import RUNC, Local, Make, break_down, found, keep, protect
+from hook.node.probe.starter import ContainerGone, Extra, NotStarted, Unsupported
+from unit.node.probe.local import RUNC, Local, Make, found, keep, protect
 
 EXITED = 2
 BY_KUBELET = "something else ended the test pod, kubelet for instance"
@@ -81,29 +79,18 @@ def test_a_process_without_environment_has_not_ended(local: Make, monkeypatch: p
 
 
 @pytest.mark.root
-def test_the_probe_of_an_install_is_started_again(beside_kubelet: Make, local: Make) -> None:
-    starter = beside_kubelet("start", 9)
-    probe(starter, "runc")
-    assert starter.started == 10
-    with pytest.raises(Gone, match=NEVER):
-        probe(beside_kubelet("start", 10), "runc")
-    broken = local(break_down)
-    with pytest.raises(NotStarted, match="no such file"):
-        probe(broken, "runc")
-    assert broken.started == 3
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("error", [FileNotFoundError("/proc/7/stat"), Lacking("no config.json"), NodeError("other")])
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("/proc/7/stat"), Unsupported("no config.json"), NodeError("other")]
+)
 def test_a_way_is_tried_again(beside_kubelet: Make, error: Exception) -> None:
-    way = Way("annotation", extra=Extra(annotations=[("a", "b")]))
+    way = DeviceAttempt("annotation", extra=Extra(annotations=[("a", "b")]))
     starter = beside_kubelet("annotations", 9)
     starter.error = error
-    assert try_way(way, RUNC, starter, None).result == PROTECTED
+    assert try_attempt(way, RUNC, starter, None).result == PROTECTED
     assert starter.started == 10
     starter = beside_kubelet("annotations", 10)
     starter.error = error
-    tried = try_way(way, RUNC, starter, None)
+    tried = try_attempt(way, RUNC, starter, None)
     assert (tried.result, tried.saw) == (UNTRIED, NEVER)
 
 
@@ -116,9 +103,9 @@ def test_a_container_without_devices_that_ended_meanwhile_shows_nothing(
     def reached(_pid: int, _closed: object) -> list[str]:
         return [] if starter.end_at("devices") else ["its cgroup gives rw access to /dev/nvidia0"]
 
-    monkeypatch.setattr("hook.node.probe.devices.reached", reached)
+    monkeypatch.setattr("hook.node.probe.observe.reached", reached)
     closed: Any = object()
-    assert try_way(Way("device"), RUNC, starter, closed).result == EXPOSED
+    assert try_attempt(DeviceAttempt("device"), RUNC, starter, closed).result == EXPOSED
     assert starter.started == 3
 
 
@@ -163,11 +150,11 @@ def pod_starter(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], PodStarte
 
 @pytest.mark.root
 @pytest.mark.parametrize("failing", ["CreateContainer", "StartContainer"])
-@pytest.mark.parametrize(("left", "raised"), [(0, NotStarted), (1, Gone), (None, Gone)])
+@pytest.mark.parametrize(("left", "raised"), [(0, NotStarted), (1, ContainerGone), (None, ContainerGone)])
 def test_a_pod_that_was_ended_before_its_container_started_is_no_broken_runtime(
     pod_starter: Callable[[Engine], PodStarter], failing: str, left: int | None, raised: type[Exception]
 ) -> None:
-    with pytest.raises(raised, match="kubelet" if raised is Gone else "sandbox container is not running"):
+    with pytest.raises(raised, match="kubelet" if raised is ContainerGone else "sandbox container is not running"):
         pod_starter(Engine(failing, left)).start("runc")
 
 
@@ -175,9 +162,9 @@ def test_a_pod_that_was_ended_before_its_container_started_is_no_broken_runtime(
 @pytest.mark.parametrize(
     ("engine", "raised", "said"),
     [
-        (Engine("ContainerStatus"), Gone, "kubelet"),  # it is removed
-        (Engine(state=EXITED), Gone, "kubelet"),  # the sandbox image's program ends with 0 when it is told to
-        (Engine(state=EXITED, exit_code=137), Gone, "kubelet"),
+        (Engine("ContainerStatus"), ContainerGone, "kubelet"),  # it is removed
+        (Engine(state=EXITED), ContainerGone, "kubelet"),  # the sandbox image's program ends with 0 when it is told to
+        (Engine(state=EXITED, exit_code=137), ContainerGone, "kubelet"),
         (Engine(state=EXITED, exit_code=127), NotStarted, "its program ended by itself, with exit status 127"),
         (Engine(state=1), NodeError, "does not report the pid"),
     ],
@@ -190,18 +177,29 @@ def test_who_ended_a_container_that_has_no_pid(
     assert type(caught.value) is raised
 
 
-@pytest.mark.parametrize(("stuck", "tries"), [(0, 1), (3, 4)])
-def test_a_pod_that_something_else_is_removing_is_removed(
-    monkeypatch: pytest.MonkeyPatch, stuck: int, tries: int
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    engine: Any = Engine(stuck=stuck)
-    pods._remove_pods(engine, lambda token: token == "1-a")
-    assert engine.removals == tries
+def test_a_probe_has_what_kubelet_sends() -> None:
+    """CRI-O identifies containers by kubelet's labels, and checks signatures of the image that a user named."""
+    starter = PodStarter("cri-o", "/none", "pause:1", systemd=True, namespace="team")
+    starter._ready = True
+    asked: dict[str, Any] = {}
 
+    def answer(method: str, **fields: Any) -> Any:
+        message(f"{method}Request", **fields)
+        asked[method] = fields
+        if method == "CreateContainer":
+            raise CallFailed("enough")
+        return SimpleNamespace(pod_sandbox_id="s", items=[SimpleNamespace(id="s", state=READY, labels={})])
 
-def test_a_pod_that_stays_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    engine: Any = Engine(stuck=4)
-    with pytest.raises(Stays, match=r"pod s cannot be removed \(crictl rmp -f s\): .* already in removing state"):
-        pods._remove_pods(engine, lambda _: True)
+    starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]  # a stand-in
+    with pytest.raises(NotStarted, match="enough"):
+        starter.start("")
+    who = starter.identity
+    labels = {
+        "io.kubernetes.pod.namespace": "team",
+        "io.kubernetes.pod.name": who.pod,
+        "io.kubernetes.pod.uid": who.uid,
+    }
+    assert labels.items() <= asked["RunPodSandbox"]["config"]["labels"].items()
+    container = asked["CreateContainer"]["config"]
+    assert container["labels"] == {**labels, "io.kubernetes.container.name": who.container}
+    assert container["image"] == {"image": "pause:1", "user_specified_image": "pause:1"}

@@ -1,4 +1,4 @@
-"""Test containers are started again if they did not start, or if something else ended them before they were examined.
+"""Test containers are started again if they did not start, or if something else ended them before they were run_probe.
 
 kubelet ends pods that the API server does not know, and test pods are such pods. It looks for them every two seconds
 (housekeeping).
@@ -7,14 +7,14 @@ kubelet ends pods that the API server does not know, and test pods are such pods
 from __future__ import annotations
 
 import os
-import time
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from hook.core.base.errors import ReassertError
-from hook.node.probe.refusal import refusal
-from hook.node.probe.starter import Gone, Lacking, NotStarted, Running
+from hook.node.probe.starter import ContainerGone, NotStarted, Running, Unsupported
+from hook.node.systemd import wait_until
 
 STARTS = 3
 """Attempts while the engine does not start the container: a busy engine may fail once, a broken one fails each time."""
@@ -33,18 +33,18 @@ _DYING_SECONDS = 0.3
 _T = TypeVar("_T")
 
 
-def examined(start: Callable[[], Running], examine: Callable[[Running], _T]) -> _T:
+def run_probe(start: Callable[[], Running], examine: Callable[[Running], _T]) -> _T:
     """Starts a container, returns what `examine` returns of it, and removes it. Starts another one where that fails.
 
     Raises what `start` or `examine` raises: NotStarted after STARTS attempts, or at once if reassert refused the
-    container; Gone after LIVES attempts; Lacking, NodeError and OSError at once. Raises Stays.
+    container; ContainerGone after LIVES attempts; Unsupported, NodeError and OSError at once. Raises NotRemoved.
     """
     failed = gone = 0
     while True:
         try:
             running = start()
             try:
-                with held(running):
+                with translate_exit(running):
                     return examine(running)
             finally:
                 running.remove()
@@ -52,21 +52,21 @@ def examined(start: Callable[[], Running], examine: Callable[[Running], _T]) -> 
             failed += 1
             if failed == STARTS or refusal(str(error)):
                 raise
-        except Gone as error:
+        except ContainerGone as error:
             gone += 1
             if gone == LIVES:
-                raise Gone(f"each of {LIVES} times, {error}") from None
+                raise ContainerGone(f"each of {LIVES} times, {error}") from None
 
 
 @contextmanager
-def held(running: Running) -> Iterator[None]:
-    """Raises Gone or NotStarted for any error of the block that comes of the end of the container (`Running.ended`)."""
+def translate_exit(running: Running) -> Iterator[None]:
+    """Raises ContainerGone or NotStarted for an error that comes of the end of the container (`Running.ended`)."""
     try:
         yield
     except NotStarted:
         raise
     except (ReassertError, OSError) as error:
-        if _is_alive(running.pid, 0 if isinstance(error, Lacking) else _DYING_SECONDS):
+        if _is_alive(running.pid, 0 if isinstance(error, Unsupported) else _DYING_SECONDS):
             raise
         ended = running.ended(error)
         if ended is error:
@@ -76,12 +76,32 @@ def held(running: Running) -> Iterator[None]:
 
 def _is_alive(pid: int, seconds: float) -> bool:
     """Whether a process is there, and still there after a time. One that is ending has no program any more."""
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def has_ended() -> bool:
         try:
-            os.readlink(f"/proc/{pid}/exe")
+            return not os.readlink(f"/proc/{pid}/exe")
         except (FileNotFoundError, ProcessLookupError):
-            return False
-        if time.monotonic() >= deadline:
             return True
-        time.sleep(0.02)
+
+    return not wait_until(has_ended, seconds, 0.02)
+
+
+_OURS = re.compile(
+    r"reassert: refused"
+    r"|executing hook `[^`]*/reassert(-hook)?` \(exit code: 1\)"
+    r"|executing \[reassert hook [^]]*\]: exit status 1"
+)
+"""Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
+
+_APPENDED = r"(: unknown)?( Error: failed to start containers: \S+)?( time=\"[^\"]*\" level=.*)?$"
+"""What containerd 1.x, docker and podman append."""
+
+
+def refusal(message: str) -> str:
+    """Returns reassert's part of an engine's message, "" if reassert did not refuse the container."""
+    if not _OURS.search(message):
+        return ""
+    at = message.find("reassert: refused")
+    if at < 0:
+        return "refused by the hook; the reason is in the event log, the engine does not show it"
+    return re.sub(_APPENDED, "", message[at:])

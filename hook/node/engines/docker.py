@@ -16,18 +16,18 @@ from urllib.parse import quote
 
 from hook.core.policy.model import Policy
 from hook.node import systemd
-from hook.node.artifacts.cdi import cdi_file
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.specs import cdi_file
 from hook.node.change.files import State, look, put
+from hook.node.engines import dockerd as dockerapi
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
-from hook.node.engines.cmdline import arguments_of, option
-from hook.node.engines.docker import api as dockerapi
-from hook.node.engines.docker.daemonjson import parse, render
+from hook.node.engines.dockerd import parse, render
 from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
+from hook.node.systemd import arguments_of, option
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
@@ -289,11 +289,8 @@ class Docker(Engine[Settings]):
     def _wait_for_starts(self, address: str) -> None:
         """Waits for containers that were created before the reload and are about to be started."""
         time.sleep(_BEGINNING_SECONDS)
-        deadline = time.monotonic() + _STARTING_SECONDS
-        starting = self._created(address)
-        while starting and time.monotonic() < deadline:
-            time.sleep(0.1)
-            starting &= self._created(address)
+        if starting := self._created(address):
+            systemd.wait_until(lambda: not starting & self._created(address), _STARTING_SECONDS)
 
     def _created(self, address: str) -> set[str]:
         """Returns the ids of containers that were created lately and not started yet."""

@@ -19,11 +19,10 @@ from hook.core.policy.model import Rule
 from hook.core.reserve.annotations import BOTH, CONTAINER, FIELD, POD
 from hook.core.reserve.exclusive import Closed
 from hook.node.engines.base import NRI, Handler
-from hook.node.probe import devices
-from hook.node.probe.again import examined, held
-from hook.node.probe.refusal import refusal
+from hook.node.probe import observe
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
-from hook.node.probe.starter import Extra, Lacking, NotStarted, Pairs, Running, Starter, Stays
+from hook.node.probe.retry import refusal, run_probe, translate_exit
+from hook.node.probe.starter import Extra, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported
 
 _ASKED_FOR = 4
 """How many devices one test container asks for."""
@@ -34,7 +33,7 @@ _TARGET = "/reassert-verify"
 
 
 @dataclass(frozen=True)
-class Way:
+class DeviceAttempt:
     """A way to ask. `why`: why it cannot be tried, or ""; `absent`: because no pod of this node can take it either."""
 
     name: str
@@ -51,32 +50,36 @@ def closed_world(rules: list[Rule], facts: Facts, who: Identity) -> Closed | Non
     return Closed(rules, facts.devices, Container(who, Start([], []), facts), [])
 
 
-def ways(rules: list[Rule], closed: Closed | None) -> list[Way]:
+def ways(rules: list[Rule], closed: Closed | None) -> list[DeviceAttempt]:
     """The ways that these rules are against. Raises Undecided, OSError."""
     return [*(_to_devices(rules, closed) if closed else []), *_by_annotation(rules)]
 
 
-def _to_devices(rules: list[Rule], closed: Closed) -> list[Way]:
+def _to_devices(rules: list[Rule], closed: Closed) -> list[DeviceAttempt]:
     paths = sorted(path for _, path in closed.nodes.values())
     names = ["device", "mount", "directory", "privileged"]
     if paths:
         some = paths[:_ASKED_FOR]
         targets = [(path, f"{_TARGET}-{at}") for at, path in enumerate(some)]
         found = [
-            Way("device", extra=Extra(devices=[(path, f"/dev{target}") for path, target in targets])),
-            Way("mount", targets),
-            Way("directory", [(os.path.dirname(some[0]), _TARGET)]),
-            Way("privileged", extra=Extra(privileged=True)),
+            DeviceAttempt("device", extra=Extra(devices=[(path, f"/dev{target}") for path, target in targets])),
+            DeviceAttempt("mount", targets),
+            DeviceAttempt("directory", [(os.path.dirname(some[0]), _TARGET)]),
+            DeviceAttempt("privileged", extra=Extra(privileged=True)),
         ]
     else:
         patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.raw_lists.get(EXCLUSIVE, [])))
-        found = [Way(name, why=f"this node has no device of {patterns}", absent=True) for name in names]
+        found = [DeviceAttempt(name, why=f"this node has no device of {patterns}", absent=True) for name in names]
     device = _cdi_device(rules, closed)
     if device:
         asked = [("cdi.k8s.io/reassert-verify", device)]
-        return [*found, Way("cdi", extra=Extra(cdi=(device,))), Way("cdi-annotation", extra=Extra(annotations=asked))]
+        return [
+            *found,
+            DeviceAttempt("cdi", extra=Extra(cdi=(device,))),
+            DeviceAttempt("cdi-annotation", extra=Extra(annotations=asked)),
+        ]
     why = "no CDI spec of this node places such a device"
-    return [*found, *(Way(name, why=why, absent=True) for name in ("cdi", "cdi-annotation"))]
+    return [*found, *(DeviceAttempt(name, why=why, absent=True) for name in ("cdi", "cdi-annotation"))]
 
 
 def _cdi_device(rules: list[Rule], closed: Closed) -> str:
@@ -90,7 +93,7 @@ def _cdi_device(rules: list[Rule], closed: Closed) -> str:
     return ""
 
 
-def _by_annotation(rules: list[Rule]) -> list[Way]:
+def _by_annotation(rules: list[Rule]) -> list[DeviceAttempt]:
     asked: dict[str, dict[str, str]] = {CONTAINER: {}, POD: {}}
     for rule in rules:
         for entry in rule.raw_lists.get(FIELD, []):
@@ -101,14 +104,14 @@ def _by_annotation(rules: list[Rule]) -> list[Way]:
                     asked[each][key] = "reassert-verify"
     found = []
     if asked[CONTAINER]:
-        found.append(Way("annotation", extra=Extra(annotations=list(asked[CONTAINER].items()))))
+        found.append(DeviceAttempt("annotation", extra=Extra(annotations=list(asked[CONTAINER].items()))))
     if asked[POD]:
-        found.append(Way("pod-annotation", extra=Extra(pod_annotations=list(asked[POD].items()))))
+        found.append(DeviceAttempt("pod-annotation", extra=Extra(pod_annotations=list(asked[POD].items()))))
     return found
 
 
-def try_way(way: Way, handler: Handler, starter: Starter, closed: Closed | None) -> Tried:
-    """Start a container that asks in this way and look at what it got. Raises Stays."""
+def try_attempt(way: DeviceAttempt, handler: Handler, starter: Starter, closed: Closed | None) -> Tried:
+    """Start a container that asks in this way and look at what it got. Raises NotRemoved."""
     if way.why:
         return Tried(way.name, ABSENT if way.absent else UNTRIED, way.why)
     if way.extra.pod_annotations and NRI not in handler.wired:
@@ -116,34 +119,34 @@ def try_way(way: Way, handler: Handler, starter: Starter, closed: Closed | None)
             return Tried(way.name, ABSENT, f"there is no {_NRI_SOCKET}: no NRI plugin acts on a pod's annotations")
         return Tried(way.name, UNTRIED, "only `--adapter nri` sees annotations of a pod")
     try:
-        return examined(
+        return run_probe(
             lambda: starter.start(handler.name, (), way.mounts, way.extra), lambda running: _look(way, running, closed)
         )
-    except Lacking as error:
+    except Unsupported as error:
         return Tried(way.name, ABSENT, str(error))
     except NotStarted as error:
         if refusal(str(error)):
             return Tried(way.name, PROTECTED, "refused")
         return Tried(way.name, UNTRIED, f"such a container does not start: {error}")
-    except Stays:
+    except NotRemoved:
         raise
     except (ReassertError, OSError) as error:
         return Tried(way.name, UNTRIED, describe(error))
 
 
-def _look(way: Way, running: Running, closed: Closed | None) -> Tried:
+def _look(way: DeviceAttempt, running: Running, closed: Closed | None) -> Tried:
     running.environ()  # its program runs
     if way.extra.pod_annotations:
         return Tried(way.name, EXPOSED, f"a pod with the annotation {next(iter(way.extra.pod_annotations))[0]} starts")
     if way.name == "annotation":
         try:
-            with held(running):
+            with translate_exit(running):
                 there = running.annotations()
-        except Lacking as error:
+        except Unsupported as error:
             return Tried(way.name, UNTRIED, str(error))
         left = [key for key, value in way.extra.annotations if there.get(key) == value]
         return Tried(way.name, EXPOSED, f"it has the annotation {left[0]}") if left else Tried(way.name, PROTECTED)
-    found = devices.reached(running.pid, closed) if closed else []
+    found = observe.reached(running.pid, closed) if closed else []
     if not found:
         running.environ()  # it still runs: nothing is missing because it ended
     return Tried(way.name, EXPOSED, "; ".join(found[:3])) if found else Tried(way.name, PROTECTED)

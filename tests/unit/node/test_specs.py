@@ -1,9 +1,8 @@
-"""`reassert cdi generate` prints a valid CDI spec of the rules that a device can express."""
+"""What engines read: hook entries, the base spec of containerd, and the CDI spec of `reassert cdi generate`."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,11 @@ import pytest
 
 from hook.core.base.errors import ReassertError
 from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
-from hook.node.artifacts.cdi_spec import cdi_spec
-from hook.node.artifacts.hookentry import oci_hook
+from hook.entry.hook import STAGES
+from hook.node.artifacts.specs import base_spec, cdi_spec, hooks_d, oci_hook, reserved_env
+from hook.node.errors import NodeError
 from unit.support import document, policy, reassert
 
 PROGRAM = "/opt/reassert/reassert"
@@ -46,17 +47,6 @@ def test_every_device_brings_the_verifying_hook() -> None:
     spec = cdi_spec(policy({"name": "ca", "env": [CA]}), PROGRAM)
     entry = {"hookName": "createRuntime", **oci_hook(PROGRAM, "createRuntime")}
     assert spec["containerEdits"] == {"hooks": [entry]}
-
-
-def test_it_is_what_the_cdi_specification_asks_for() -> None:
-    """SPEC.md, "CDI JSON Specification": what must be there, and how names may be spelled."""
-    spec = cdi_spec(policy({"name": "ca", "env": [CA]}), PROGRAM)
-    assert set(spec) <= {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
-    assert spec["cdiVersion"] == "0.5.0"
-    assert re.fullmatch(r"[A-Za-z][-\w.]*[A-Za-z0-9]/[A-Za-z][-\w.]*[A-Za-z0-9]", spec["kind"])
-    for device in spec["devices"]:
-        assert re.fullmatch(r"[A-Za-z0-9]([-\w.:]*[A-Za-z0-9])?", device["name"])
-        assert device["containerEdits"]
 
 
 @pytest.mark.parametrize(
@@ -96,3 +86,63 @@ def test_command_prints_it(root_dir: Path) -> None:
     assert (broken.returncode, broken.stdout, broken.stderr.count("\n")) == (1, "", 1)
     relative = reassert("cdi", "generate", "--reassert", "x", *where)
     assert (relative.returncode, relative.stderr) == (2, "reassert: x is not an absolute path\n")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_entry_has_what_past_holes_ask_for(stage: str) -> None:
+    entry = oci_hook(PROGRAM, stage)
+    assert entry["path"] == PROGRAM
+    assert entry["args"] == ["reassert", "hook", stage]
+    assert entry["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    assert entry["timeout"] == 30
+
+
+def test_hooks_d_names_the_stage_that_its_hook_is_told() -> None:
+    assert hooks_d(PROGRAM, "createRuntime") == {
+        "version": "1.0.0",
+        "hook": oci_hook(PROGRAM, "createRuntime"),
+        "when": {"always": True},
+        "stages": ["createRuntime"],
+    }
+
+
+def parsed(rules: str) -> Policy:
+    text = f"apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {{name: t}}\nspec:\n  rules:\n{rules}"
+    return compile_bytes("/policy.yaml", text.encode()).policy()
+
+
+def test_the_hook_comes_last_and_the_default_stays() -> None:
+    default = {
+        "process": {"env": ["A=theirs", "B=1"], "cwd": "/"},
+        "hooks": {"createRuntime": [{"path": "/theirs"}], "poststop": [{"path": "/other"}]},
+        "linux": {},
+    }
+    spec = base_spec(default, "/opt/reassert/reassert", ["A=ours", "C=2"])
+    assert spec["process"] == {"env": ["B=1", "A=ours", "C=2"], "cwd": "/"}
+    assert [entry["path"] for entry in spec["hooks"]["createRuntime"]] == ["/theirs", "/opt/reassert/reassert"]
+    assert spec["hooks"]["createRuntime"][-1]["env"]  # CVE-2025-23266
+    assert spec["hooks"]["poststop"] == [{"path": "/other"}]
+    assert default["process"]["env"] == ["A=theirs", "B=1"]
+
+
+def test_names_with_a_value_are_reserved_and_no_others() -> None:
+    rules = """\
+  - name: a
+    match: {namespaces: [team-b]}
+    env:
+    - {name: VALUE, value: first}
+    - {name: GONE, absent: true}
+    - {name: GPU, valueFrom: {deviceAllocation: {default: void}}}
+    - {name: NONE, valueFrom: {deviceAllocation: {}}}
+    - {name: KEPT, valueFrom: {deviceAllocation: {default: Keep}}}
+  - name: b
+    match: {namespaces: [team-a]}
+    env: [{name: VALUE, value: second}, {name: THEIRS, value: x}]
+"""
+    assert reserved_env(parsed(rules)) == ["VALUE=first", "GPU=void", "THEIRS=x"]
+
+
+def test_a_value_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    rules = f"  - {{name: a, env: [{{name: N, valueFrom: {{file: {tmp_path}/missing}}}}]}}\n"
+    with pytest.raises(NodeError, match="the value of env N cannot be read"):
+        reserved_env(parsed(rules))

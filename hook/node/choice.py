@@ -1,0 +1,124 @@
+"""What the options of `reassert node install` ask for, with what an earlier install chose."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from hook.core.base.errors import Usage
+from hook.node import services, status
+from hook.node.change.files import Disk
+from hook.node.change.program import front_in_use, note, path_in_use, policy, program, seed
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.engines import registry
+from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
+from hook.node.errors import NodeError
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Adds --engine."""
+    parser.add_argument(
+        "--engine",
+        choices=registry.NAMES,
+        help="default: the engine of kubelet, else the only one that is installed or runs",
+    )
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of install and plan."""
+    add_engine(parser)
+    parser.add_argument(
+        "--adapter",
+        metavar="ADAPTER[,ADAPTER]",
+        help=f"one or more of {', '.join(ADAPTERS)} (default: the adapters that are wired already, else {RUNTIME})",
+    )
+    parser.add_argument(
+        "--no-unit",
+        dest="unit",
+        action="store_false",
+        help="with nri: install no reassert-nri.service, for example because a DaemonSet runs the plugin",
+    )
+    parser.add_argument(
+        "--agent",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="answer container starts by a resident agent, or not (default: as before, else yes where systemd runs)",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="have the agent serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH; '' for no more "
+        "(default: as before)",
+    )
+    parser.add_argument(
+        "--textfile",
+        metavar="DIR",
+        help="have the agent write the metrics for node_exporter's textfile collector; '' for no more (default: as "
+        "before)",
+    )
+    parser.add_argument(
+        "--prefix",
+        metavar="DIR",
+        help="the directory below which program, command and dispatchers are placed (default: /opt for the program and "
+        "/usr/local for the others)",
+    )
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument(
+        "--runtime-class", metavar="NAME", help="wire only this handler; it is created if it does not exist"
+    )
+    scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
+
+
+@dataclass(frozen=True)
+class RequestedChange:
+    """The change that the options of `install` ask for. `is_wired`: whether the engine was wired before."""
+
+    choice: Choice
+    wiring: Wiring
+    rewiring: Rewiring
+    is_wired: bool
+
+
+def requested_change(options: argparse.Namespace, copy: bool = True) -> RequestedChange:
+    """Returns the change that the options ask for; changes nothing. `copy`: the `prepare` of `program`."""
+    record = Record.read()
+    engine = registry.engine(registry.chosen(options.engine, record.engines()))
+    old = record.parts.get(engine.name, OwnerRecord())
+    adapters = adapters_of(options.adapter, engine, old)
+    scope = options.runtime_class
+    if scope is None and not options.default:
+        scope = old.runtime_class
+    # Without --adapter, the plugin's service stays as it is, like the adapters.
+    unit = options.unit and (options.adapter is not None or status.plugin_is_ours(old))
+    if not options.unit and NRI not in adapters:
+        raise Usage("--no-unit only applies to the NRI plugin; add --adapter nri")
+    put = program(copy)
+    agent = options.agent if options.agent is not None else services.is_wanted(old.notes)
+    cold = services.why_cold(agent, front_in_use())
+    given = {"metrics": options.metrics, "textfile": options.textfile}
+    metrics = services.metrics_of(given, old.notes, [part.notes for part in record.parts.values()])
+    choice = Choice(adapters, scope, path_in_use(), policy(), unit, agent, "" if cold else front_in_use(), metrics)
+    now, disk = engine.read(), Disk()
+    wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
+    services.add_agent(wiring, choice)
+    note(wiring.notes, choice.program)
+    if cold and RUNTIME in adapters:
+        wiring.remarks.append(f"every container start is cold: {cold}")
+    if choice.policy.warning:
+        wiring.remarks.append(choice.policy.warning)
+    target = Target(wiring, list(adapters), scope, [*put, *seed()])
+    return RequestedChange(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
+
+
+def adapters_of(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:
+    """Returns the adapters in the order of ADAPTERS. NRI includes the verifying hook: without it, NRI fails open."""
+    names = text.split(",") if text is not None else old.adapters or [engine.adapters[0]]
+    for name in names:
+        if name not in ADAPTERS:
+            raise Usage(f"--adapter takes one or more of {', '.join(ADAPTERS)}, separated by commas, not {name!r}")
+        if name not in engine.adapters:
+            raise NodeError(f"{engine.title} has no adapter {name}; it has {', '.join(engine.adapters)}")
+    if NRI in names:
+        names = [*names, HOOK]
+    return tuple(name for name in ADAPTERS if name in names)

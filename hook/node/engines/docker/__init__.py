@@ -1,1 +1,0 @@
-"""docker: daemon.json and the API of dockerd."""

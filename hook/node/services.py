@@ -1,0 +1,280 @@
+"""Our systemd services on a node, the resident agent and the NRI plugin: their units, and their start and stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from hook.core.base.errors import ReassertError, Usage, describe
+from hook.entry import protocol
+from hook.node import systemd
+from hook.node.artifacts.dispatcher import warm_hook
+from hook.node.artifacts.dispatchers import WHERE, hook_file
+from hook.node.change.files import Change, State, link
+from hook.node.change.journal import remove_directories
+from hook.node.change.tree import is_installed
+from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
+from hook.node.errors import NodeError
+from hook.node.metrics import check_address, check_directory
+
+SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
+UNITS = (SOCKET, SERVICE)
+"""The agent's."""
+
+DROP_IN = f"/etc/systemd/system/{SERVICE}.d/nri.conf"
+"""With this file the agent runs the NRI plugin. Then PLUGIN does not run: one of the two, never both."""
+
+AGENT_IS_WANTED = "agent"
+"""In an engine's notes, with the value False: no agent is wanted (`--no-agent`)."""
+
+METRICS = "metrics"
+"""In an engine's notes: the agent's options for metrics, by name. Empty if they were taken back."""
+
+_DIRECTORY = "/etc/systemd/system"
+_METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
+_PACKAGED = "/usr/lib/systemd/system"
+_WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target"}
+
+
+def add_agent(wiring: Wiring, choice: Choice) -> None:
+    """Add what an agent needs to an engine's wiring; nothing where starts are to be cold.
+
+    The hook file comes before the dispatchers, which name it, and goes after them.
+    """
+    if not choice.agent:
+        wiring.notes[AGENT_IS_WANTED] = False
+    if choice.metrics is not None:
+        wiring.notes[METRICS] = choice.metrics
+    if choice.front and {RUNTIME, HOOK, NRI} & set(choice.adapters):
+        wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), _hook_file(choice)]
+        wiring.units = [*UNITS, *wiring.units]
+    elif choice.metrics:
+        wiring.remarks.append("no metrics are served, because there is no agent")
+
+
+def why_cold(wanted: bool, front: str) -> str:
+    """Why there can be no agent on this node; "" where there can. `front`: its path, "" where it was not built."""
+    if not wanted:
+        return "--no-agent"
+    if not systemd.available():
+        return "this node's init is not systemd"
+    return "" if front else "front was not built: packaging/build.sh builds it where musl-gcc is (Debian: musl-tools)"
+
+
+def is_wanted(notes: dict[str, Any]) -> bool:
+    """What the last install was told, by an engine's notes."""
+    return bool(notes.get(AGENT_IS_WANTED, True))
+
+
+def metrics_of(
+    given: dict[str, str | None], notes: dict[str, Any], others: Iterable[dict[str, Any]]
+) -> dict[str, str] | None:
+    """The agent's options for metrics. `given`: by this install; None as before, "" no more. Raises Usage.
+
+    `notes`: the engine's. `others`: those of other engines, which have the same agent.
+    """
+    before = next((found[METRICS] for found in (notes, *others) if METRICS in found), None)
+    said = {name: value for name, value in given.items() if value is not None}
+    if not said or (before is None and not any(said.values())):
+        return before
+    if address := said.get("metrics"):
+        check_address(address)
+    if directory := said.get("textfile"):
+        check_directory(directory)
+    for name, value in said.items():
+        if not re.fullmatch(r"[\w./:\[\]@+-]*", value, re.ASCII):
+            raise Usage(f"--{name} {value!r}: a systemd unit cannot pass on this text")
+    return {name: value for name, value in {**(before or {}), **said}.items() if value}
+
+
+def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
+    """A drop-in stays when its options are taken back: the service is restarted where the file has changed."""
+    if metrics is None:
+        return []
+    words = " ".join(f"--{name} {value}" for name, value in metrics.items())
+    return [
+        (_METRICS_DROP_IN, State(f'# By `reassert node install`\n[Service]\nEnvironment="METRICS={words}"\n'.encode()))
+    ]
+
+
+def _hook_file(choice: Choice) -> Change:
+    text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
+    return hook_file(), State(text.encode(), mode=0o755)
+
+
+def _units(program: str) -> list[Change]:
+    """The unit files, and what `systemctl enable` would make. A package has the files: then only that."""
+    found: list[Change] = []
+    for name in UNITS:
+        path = f"{_PACKAGED}/{name}"
+        if not (program.startswith("/usr/lib/") and os.path.exists(path)):
+            path = f"{_DIRECTORY}/{name}"
+            found.append((path, _unit(name, f"{shlex.join([program, 'agent'])} $NRI $METRICS $OPTIONS")))
+        found.append((f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)))
+    return found
+
+
+def _unit(name: str, start: str) -> State:
+    """A unit of packaging/systemd, which the frozen program has beside this module. `start`: its ExecStart."""
+    template = Path(__file__).with_name(name)
+    source = template if template.exists() else template.parents[2] / "packaging/systemd" / name
+    try:
+        lines = source.read_text().splitlines(keepends=True)
+    except OSError as error:
+        raise NodeError(f"{source}: {error.strerror}") from None
+    text = "".join(f"ExecStart={start}\n" if line.startswith("ExecStart=") else line for line in lines)
+    return State(text.encode())
+
+
+PLUGIN_IS_OURS = "unit"
+"""A key in an engine's notes. False: something else than a service of this node runs the plugin (`--no-unit`)."""
+
+PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
+"""The note of `status` on each handler in that case."""
+
+_NRI_SOCKET = "/var/run/nri/nri.sock"
+
+_WITH_PLUGIN = f"""\
+# Written by `reassert node`: the agent runs the NRI plugin too (docs/agent.md).
+[Unit]
+# NRI refuses a container for which two plugins set the same name, so only one of the two services runs.
+Conflicts={PLUGIN}
+After={PLUGIN}
+
+[Service]
+Environment="NRI=OPTIONS"
+# The service is ready when a runtime has connected, which may take any time.
+TimeoutStartSec=infinity
+"""
+
+
+def nri_unit(choice: Choice, address: str) -> tuple[list[Change], list[str]]:
+    """Returns the changes that make a service run the plugin, and the units to start besides the agent's.
+
+    `address`: the engine's NRI socket. Raises NodeError.
+    """
+    if choice.front:
+        where = ["--nri-socket", address] if address != _NRI_SOCKET else []
+        text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where]))
+        return [(DROP_IN, State(text.encode()))], []
+    command = [choice.program, "nri", *(["--socket", address] if address != _NRI_SOCKET else [])]
+    path = f"{_DIRECTORY}/{PLUGIN}"
+    enabled = f"{_DIRECTORY}/multi-user.target.wants/{PLUGIN}"
+    return [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))], [PLUGIN]
+
+
+def plugin_runs() -> bool:
+    """Whether the service that runs the plugin is active: a runtime has connected since it was started."""
+    return systemd.is_active(PLUGIN) or (os.path.exists(DROP_IN) and systemd.is_active(SERVICE))
+
+
+_RUN = ["/run/reassert", "/run/reassert/agent"]
+_LISTENING = "/run/reassert/agent/agent.sock"
+"""Made by the agent's socket unit. systemd leaves them where it has lost the unit's file."""
+
+
+_ANSWER_SECONDS = 5.0
+
+
+def ask(path: str) -> dict[str, Any]:
+    """The status of the agent at a socket, for `reassert agent --status` and `node status`. Raises ReassertError."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(path)
+            connection.send(protocol.STATUS)
+            answer = connection.recv(protocol.LIMIT)
+        found = json.loads(answer)
+    except ValueError:
+        raise ReassertError(f"{path}: an agent of another version, or no agent, listens there") from None
+    except OSError as error:
+        raise ReassertError(f"{path}: no agent answers: {describe(error)}") from None
+    if not isinstance(found, dict):
+        raise ReassertError(f"{path}: no agent listens there")
+    return found
+
+
+def start(units: list[str], moved: bool, different: list[str], stale: list[str]) -> None:
+    """Starts units, or restarts them if the program was `moved`. Raises NodeError if one does not start.
+
+    `different`: paths that have changed. A socket is restarted only if its own file has: requests that come while the
+    agent is restarted wait in it. `stale`: units that are stopped later. If the plugin moves from the agent to a
+    service of its own, the agent is stopped first: a request would start it again, and that would stop the service.
+    """
+    if units:
+        systemd.run("daemon-reload")
+    if PLUGIN in units:
+        stop([unit for unit in stale if unit in UNITS])
+    changed = {os.path.basename(path) for path in different}
+    for unit in units:
+        again = unit in changed if unit.endswith(".socket") else moved
+        systemd.run("restart" if again else "start", *_patience(unit), unit)
+
+
+def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
+    """Waits until all of them are active, and the engine's plugin is connected. Raises NodeError.
+
+    `restarted`: the engine was, after their start. `artifacts`: the engine's, which with DROP_IN has the plugin. What
+    runs the plugin stays active when a runtime ends, so it may not have connected again; an engine that requires the
+    plugin refuses every container until then.
+    """
+    if restarted and PLUGIN in units:
+        systemd.run("stop", PLUGIN)
+        systemd.run("start", "--no-block", PLUGIN)
+    for unit in units:
+        systemd.wait_active(unit)
+    must_connect = restarted and SERVICE in units and DROP_IN in artifacts
+    if must_connect and not systemd.wait_until(_is_connected, systemd.SECONDS, 0.05):
+        raise NodeError(f"the engine is not connected to the NRI plugin in {SERVICE}{systemd.last_lines(SERVICE)}")
+
+
+def _is_connected() -> bool:
+    """Whether a runtime is connected to the plugin in the agent."""
+    try:
+        return ask(WHERE["socket"]).get("nri") is True
+    except ReassertError:  # it is being restarted
+        return False
+
+
+def stop(units: list[str]) -> None:
+    """Stop units that are not needed any more. Raises NodeError."""
+    for unit in units:
+        systemd.run("stop", unit)
+    if any(unit.endswith(".socket") for unit in units):
+        with suppress(FileNotFoundError):
+            os.unlink(_LISTENING)
+        remove_directories(_RUN)
+
+
+def roll_back(units: list[str]) -> None:
+    """After the files were put back: stop all units, then start those that were there before. Raises NodeError.
+
+    A socket that was there before is not stopped: requests wait in it.
+    """
+    systemd.run("daemon-reload")
+    old = [unit for unit in units if glob(f"/etc/systemd/system/*.wants/{unit}")]
+    stop([unit for unit in units if unit not in old and systemd.is_active(unit)])
+    for unit in old:
+        if not unit.endswith(".socket"):
+            systemd.run("stop", unit)
+    for unit in old:
+        systemd.run("start", "--no-block", unit)
+
+
+def without_plugin() -> None:
+    """Restarts the agent after DROP_IN was removed. Raises NodeError."""
+    systemd.run("daemon-reload")
+    systemd.run("restart", SERVICE)
+
+
+def _patience(unit: str) -> list[str]:
+    """What runs the plugin is ready when a runtime has connected, so it is not waited for here."""
+    return [] if unit in UNITS and not os.path.exists(DROP_IN) else ["--no-block"]
