@@ -15,6 +15,8 @@ from e2e.runtimes import EACH, Console, guarded, real_runtime
 from e2e.support import Bundle, Node, Running, run
 
 ADAPTERS = ("wrapper", "createRuntime", "precreate")
+ALL = (*ADAPTERS, "createContainer")
+"""With the hook in the container's own mount namespace."""
 
 
 def starts(real: str, node: Node, bundle: Bundle, path: str = RESERVED, adapters: tuple[str, ...] = ADAPTERS) -> None:
@@ -74,7 +76,7 @@ def test_usual_pod_starts(each: str, node: Node, bundle: Bundle, policy: str, re
         (bundle.rootfs / place).mkdir(parents=True)
     for place in ("hosts", "hostname", "ssl/certs/company.crt"):
         (bundle.rootfs / "etc" / place).write_text("")
-    starts(each, node, bundle)
+    starts(each, node, bundle, adapters=ALL)
 
 
 @POLICIES
@@ -154,7 +156,7 @@ def test_privileged_container_starts(each: str, node: Node, bundle: Bundle) -> N
 def test_image_without_the_path_starts(each: str, node: Node, bundle: Bundle, policy: str) -> None:
     node.compile(policy.replace("CA/", f"{node.ca}/"))
     shutil.rmtree(bundle.rootfs / "etc")
-    for adapter in ADAPTERS:
+    for adapter in ALL:
         starts(each, node, bundle, adapters=(adapter,))
         shutil.rmtree(bundle.rootfs / "etc")
 

@@ -41,9 +41,11 @@ def test_wrapper_cannot_write_config_json(real: str, node: Node, directory: Path
             with pytest.raises(OSError, match="No space"), open(directory / "bundle/full", "wb", 0) as full:
                 while True:
                     full.write(b"x" * 512)
-        container = Running(node.dispatcher(real), bundle)
+        container, before = Running(node.dispatcher(real), bundle), bundle.config.read_bytes()
         done = run(container.runtime, "create", "--bundle", str(bundle.directory), container.id, check=False)
         assert done.returncode == 1
+        assert bundle.config.read_bytes() == before
+        assert [path.name for path in bundle.directory.iterdir() if "reassert" in path.name] == []
     finally:
         run("umount", "-l", str(directory / "bundle"))
     kind, applied, message = only_event(node)

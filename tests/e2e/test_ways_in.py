@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from e2e.conftest import RUNTIMES
-from e2e.support import POLICY, REASSERT, TOP, Bundle, Node, Running, need, run
+from e2e.support import POLICY, WANTED, Bundle, Node, Running, run
 
-WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 IGNORE = POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1)
 NO_SANDBOX = POLICY.replace("[kube-system]", "[kube-system], containerTypes: [sandbox]")
 CONTAINERD = {
@@ -29,23 +28,6 @@ CRIO = {
     "io.kubernetes.pod.namespace": "kube-system",
     "io.kubernetes.pod.uid": "1-2-3",
 }
-
-
-def newer_crun(suite: str, directory: Path) -> str:
-    """A newer Debian's crun (tests/roots.sh), with its libraries."""
-    root = TOP / "build/roots" / suite
-    need((root / ".complete").exists(), f"{root} (tests/roots.sh {suite})")
-    script = directory / f"crun-{suite}"
-    loader = f"{root}/lib64/ld-linux-x86-64.so.2 --library-path {root}/usr/lib/x86_64-linux-gnu"
-    script.write_text(f'#!/bin/sh\nexec {loader} {root}/usr/bin/crun "$@"\n')
-    script.chmod(0o755)
-    return str(script)
-
-
-@pytest.fixture(params=[*RUNTIMES, "trixie", "forky"])
-def each(request: pytest.FixtureRequest, node: Node) -> str:
-    """Each real runtime, and crun of newer Debians."""
-    return RUNTIMES.get(request.param) or newer_crun(request.param, node.directory)
 
 
 def events(node: Node) -> list[str]:
@@ -320,4 +302,3 @@ def test_verb_that_starts_nothing_changes_nothing(node: Node, real: str, bundle:
     assert (direct.returncode, direct.stdout) == (wrapped.returncode, wrapped.stdout)
     assert bundle.config.read_bytes() == before
     assert node.logged() == []
-    assert REASSERT.exists()

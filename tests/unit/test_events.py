@@ -153,7 +153,7 @@ def test_log_that_cannot_be_written_stops_nothing(root_dir: Path) -> None:
 
 @pytest.fixture
 def marks(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory in which `node verify` marks its probes."""
+    """The directory in which `node verify` marks its probes. A patch: it is below the machine's /run."""
     path = root_dir / "probes"
     monkeypatch.setattr(events, "PROBES", str(path))
     return path

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from hook.ops.metrics.prometheus import Metrics
@@ -86,96 +85,6 @@ def test_every_metric_is_in_the_dashboard_or_in_an_alert() -> None:
 
 
 # -- the dashboard's structure
-
-
-def fields(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """The JSON Schema of an object with these fields and no other."""
-    return {
-        "type": "object",
-        "properties": {**required, **optional},
-        "required": [*required],
-        "additionalProperties": False,
-    }
-
-
-TEXT = {"type": "string", "minLength": 1}
-COUNT = {"type": "integer", "minimum": 0}
-SOURCE = fields({"type": {"const": "prometheus"}, "uid": {"const": "${datasource}"}})
-STEP = fields({"color": TEXT, "value": {"type": ["number", "null"]}})
-DEFAULTS = fields(
-    {"unit": {"enum": ["short", "ops", "s"]}},
-    thresholds=fields({"mode": {"enum": ["absolute", "percentage"]}, "steps": {"type": "array", "items": STEP}}),
-)
-TARGET = fields(
-    {"refId": TEXT, "datasource": SOURCE, "expr": TEXT, "legendFormat": {"type": "string"}},
-    format={"enum": ["time_series", "table", "heatmap"]},
-    instant={"type": "boolean"},
-)
-REDUCE = fields(
-    {"calcs": {"type": "array", "items": TEXT}, "fields": {"type": "string"}, "values": {"type": "boolean"}}
-)
-PANEL = fields(
-    {
-        "id": COUNT,
-        "title": TEXT,
-        "type": {"enum": ["stat", "timeseries", "table"]},
-        "datasource": SOURCE,
-        "gridPos": fields(
-            {
-                "x": {**COUNT, "maximum": 23},
-                "y": COUNT,
-                "w": {"type": "integer", "minimum": 1, "maximum": 24},
-                "h": {"type": "integer", "minimum": 1},
-            }
-        ),
-        "fieldConfig": fields({"defaults": DEFAULTS, "overrides": {"type": "array", "maxItems": 0}}),
-        "targets": {"type": "array", "items": TARGET, "minItems": 1},
-    },
-    description=TEXT,
-    options=fields(
-        {
-            "reduceOptions": REDUCE,
-            "colorMode": {"enum": ["value", "background", "none"]},
-            "graphMode": {"enum": ["none", "line", "area"]},
-        }
-    ),
-    transformations={"type": "array", "items": fields({"id": TEXT, "options": {"type": "object"}})},
-)
-VARIABLE = fields(
-    {"name": TEXT, "type": {"enum": ["query", "datasource"]}, "query": TEXT, "label": TEXT},
-    datasource=SOURCE,
-    refresh={"enum": [0, 1, 2]},
-    includeAll={"type": "boolean"},
-    multi={"type": "boolean"},
-    allValue=TEXT,
-    current=fields({"text": TEXT, "value": TEXT}),
-)
-GRAFANA = fields(
-    {
-        "title": TEXT,
-        "uid": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"},
-        "schemaVersion": {"type": "integer", "minimum": 36},
-        "version": COUNT,
-        "panels": {"type": "array", "items": PANEL},
-        "templating": fields({"list": {"type": "array", "items": VARIABLE}}),
-        "time": fields({"from": TEXT, "to": TEXT}),
-        "refresh": {"type": "string", "pattern": "^[0-9]+[smhd]$"},
-    },
-    tags={"type": "array", "items": TEXT},
-    editable={"type": "boolean"},
-    timezone={"enum": ["", "browser", "utc"]},
-)
-"""The fields that the dashboard has, as Grafana knows them: names and types of kinds/dashboard/dashboard_kind.cue, of
-the stat panel's options and of Prometheus' query in github.com/grafana/grafana. Grafana ignores a misspelled field."""
-
-
-def test_the_dashboard_has_only_fields_that_grafana_knows() -> None:
-    validator = Draft202012Validator(GRAFANA)
-    assert [f"{error.json_path}: {error.message}" for error in validator.iter_errors(DASHBOARD)] == []
-    for panel in ("fieldconfig", "gridpos"):
-        wrong = json.loads(json.dumps(DASHBOARD))
-        wrong["panels"][0][panel] = {}
-        assert not validator.is_valid(wrong)
 
 
 def test_panels_have_what_grafana_needs_and_do_not_overlap() -> None:
