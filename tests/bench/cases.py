@@ -16,8 +16,7 @@ from bench.resident import measure as resident
 from bench.results import Results
 from bench.together import together
 
-TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
-SIZES = {"5 kB": TINY, "30 kB": USUAL, "1 MB": LARGE}
+TINY, USUAL = 5_000, 30_000
 RULES = (1, 30, 1000)
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
@@ -177,30 +176,6 @@ def hook(bench: Bench) -> None:
     bench.measure("prestart hook, 30 kB", actions)
 
 
-def sizes(bench: Bench) -> None:
-    """create with config.json of three sizes."""
-    for label, size in SIZES.items():
-        containers = bench.containers(f"size {label}", size)
-        rounds = bench.rounds if size < LARGE else max(bench.rounds // 3, 6)
-        actions: dict[str, Action] = {name: container.only_create for name, container in containers.items()}
-        bench.measure(f"create, config.json of {label}", actions, rounds)
-
-
-def rules(bench: Bench) -> None:
-    """Policies of three sizes: rules for other namespaces, and rules whose patterns must be tried.
-
-    Before a runtime that does nothing: runc's own noise is larger than what is looked for.
-    """
-    node, stub = bench.node, bench.stub()
-    made: dict[str, Path] = {f"{count} rules": node.policy(count) for count in RULES}
-    made["1000 patterns"] = node.policy(1000, indexed=False)
-    actions: dict[str, Action] = {}
-    for name, policy in {"1 rules": made["1 rules"], "1 rules again": made["1 rules"], **made}.items():
-        bundle = node.bundle(f"rules {name}".replace(" ", "-"), TINY)
-        actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
-    bench.measure("wrapper alone, policy of", actions, base="1 rules")
-
-
 def compile_policy(bench: Bench) -> None:
     """The time of a compilation after a change of the policy."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
@@ -262,8 +237,6 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "life": life,
     "verbs": verbs,
     "hook": hook,
-    "sizes": sizes,
-    "rules": rules,
     "compile": compile_policy,
     "together": lambda bench: together(bench, USUAL),
     "memory": memory,

@@ -64,16 +64,13 @@ class Node:
         subprocess.run([runc, "spec", "--bundle", str(top)], check=True)
         self._spec: dict[str, Any] = json.loads((top / "config.json").read_text())
 
-    def policy(self, rules: int, indexed: bool = True) -> Path:
-        """A compiled policy of so many rules, of which one is for the containers here.
-
-        `indexed`: the others name their namespace in full; else by a pattern that fits no container here.
-        """
-        path = self.top / f"policy-{rules}{'' if indexed else '-patterns'}" / "policy.yaml"
+    def policy(self, rules: int) -> Path:
+        """A compiled policy of so many rules, of which one is for the containers here."""
+        path = self.top / f"policy-{rules}" / "policy.yaml"
         if path.exists():
             return path
         path.parent.mkdir()
-        others = [f"team-{number}" if indexed else f"team-{number}-*" for number in range(1, rules)]
+        others = [f"team-{number}" for number in range(1, rules)]
         text = "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: bench}\nspec:\n  rules:\n"
         for number, namespace in enumerate([NAMESPACE, *others]):
             text += RULE.format(number=number, namespace=namespace, value=VALUE, ca=self.ca)

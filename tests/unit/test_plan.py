@@ -100,6 +100,12 @@ def test_deny_does_not_take_the_policys_own_mounts_for_a_conflict() -> None:
     assert (again.refusal(), again.is_empty()) == ("", True)
 
 
+def test_allow_below_of_one_mount_opens_no_other() -> None:
+    open_, closed = mount("/m", allowBelow=["/m/n"]), mount("/m/n/x")
+    assert mounts_after([{"name": "r", "mounts": [open_]}], "/m/n/x/y") == ["/m", "/m/n/x/y"]
+    assert mounts_after([{"name": "r", "mounts": [open_, closed]}], "/m/n/x/y", "/m/n/z") == ["/m", "/m/n/z", "/m/n/x"]
+
+
 def test_audit_decides_everything_and_refuses_nothing() -> None:
     node = policy({**CA, "onConflict": "Deny"}, mode="Audit")
     decided = plan(node, container(["CA=x"]))
