@@ -14,7 +14,7 @@ import pytest
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
 from e2e.hostile_mounts import in_user_namespace
-from e2e.runtimes import NEWER, guarded, real_runtime
+from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import Machine
 from hook.core.policy.store import load
@@ -67,10 +67,10 @@ def pod(bundle: Bundle) -> Bundle:
 
 @pytest.mark.parametrize("adapter", ["wrapper", "none"])
 def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
-    compiled_node: Node, pod: Bundle, real: str, adapter: str
+    compiled_node: Node, pod: Bundle, each: str, adapter: str
 ) -> None:
     pod.save()
-    with guarded("wrapper", real, compiled_node, pod) if adapter == "wrapper" else Running(real, pod) as container:
+    with guarded("wrapper", each, compiled_node, pod) if adapter == "wrapper" else Running(each, pod) as container:
         finding = seen(compiled_node, container)
         assert (finding["title"], finding["engine"], finding["pod"]) == ("default/p/c", "containerd", "p")
         done = run(str(REASSERT), "audit", *compiled_node.options()[:4], container.id, check=False)
@@ -100,15 +100,6 @@ def test_policy_diff_lists_the_running_containers_that_a_draft_affects(
             mine = [each for each in told["affected"] if each["id"] == container.id]
             assert (done.returncode, [each["entries"] for each in mine]) == (status, entries), done.stdout
             assert told["count"] >= 1
-
-
-@pytest.mark.parametrize("name", NEWER)
-def test_newer_runtimes_keep_the_same_records(compiled_node: Node, pod: Bundle, name: str) -> None:
-    pod.save()
-    with Running(real_runtime(name, pod.directory), pod) as container:
-        finding = seen(compiled_node, container)
-        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
-        assert finding["engine"] == "containerd"
 
 
 def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(

@@ -40,18 +40,6 @@ def test_a_start_cannot_fill_the_log(node: Node, wrapper: str, bundle: Bundle) -
     assert (cut["at"], cut["bytes"], len(cut["sha256"])) == ("/edits/0/before/0", 7_000_000, 16)
 
 
-def test_the_log_rotates_by_itself(node: Node, wrapper: str, bundle: Bundle) -> None:
-    """Six times over; a log of 64 MiB is a hole here."""
-    for _ in range(KEPT + 2):
-        assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=/tmp/x"])
-        os.truncate(node.events, LIMIT)
-    start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=/tmp/x"])
-    names = sorted(path.name for path in node.events.parent.iterdir())
-    assert names == ["events.jsonl", *(f"events.jsonl.{number}" for number in range(1, KEPT + 1))]
-    assert len(node.logged()) == 1
-    assert [node.events.with_suffix(f".jsonl.{n}").stat().st_size for n in range(1, KEPT + 1)] == [LIMIT] * KEPT
-
-
 def test_parallel_starts_lose_no_line_when_the_log_rotates(node: Node, wrapper: str, directory: Path) -> None:
     """The wrapper alone, 60 of them at once against a log that is just below its limit."""
     node.compile(POLICY.partition("    mounts:")[0])  # of mounts the hook tells, and there is no runtime to call it

@@ -16,6 +16,7 @@ from e2e.conftest import RUNTIMES
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import hook_entry
 from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
+from hook.node.artifacts.hookentry import oci_hook
 
 STAGES = ("prestart", "createRuntime", "createContainer")
 NAMESPACES = ("createRuntime", "createContainer")
@@ -289,3 +290,16 @@ def test_wrong_usage_is_said_in_one_line(arguments: list[str]) -> None:
     done = run(str(REASSERT), "hook", *arguments, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.endswith("see reassert hook --help\n")
+
+
+def test_link_of_an_entry_is_followed_once(node: Node, bundle: Bundle, directory: Path) -> None:
+    """The installer's link. The bootloader executes itself again: it may lead to another version by then."""
+    (directory / "reassert").symlink_to(REASSERT)
+    entry = oci_hook(str(directory / "reassert"), "createRuntime")
+    entry["args"][2:2] = node.options()
+    state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.directory), "pid": os.getpid()})
+    env = dict(variable.split("=", 1) for variable in entry["env"])
+    trace = ("strace", "-f", "-e", "trace=execve", entry["path"], *entry["args"][1:])
+    done = run(*trace, input=state, env=env, check=False)
+    assert "REQUESTS_CA_BUNDLE is not what the policy wants" in done.stderr
+    assert re.findall(r'execve\("([^"]+)"', done.stderr) == [entry["path"], str(REASSERT.resolve())]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.hostile_mounts import DIRECTORY, link
+from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import guarded
 from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
 
@@ -76,17 +76,6 @@ def test_precreate_cannot_write_its_output(node: Node, bundle: Bundle, policy: s
 
 
 ADAPTERS = ("wrapper", "createRuntime", "createContainer", "precreate")
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_look_finds_what_cannot_be_made_true(each: str, node: Node, bundle: Bundle, adapter: str) -> None:
-    node.compile(DIRECTORY)
-    link(bundle, "/etc/ssl", "/data/ssl")
-    (bundle.directory / "data/ssl").mkdir(parents=True)
-    bundle.bind(bundle.directory / "data", "/data")
-    not_started(guarded(adapter, each, node, bundle))
-    kind, applied, message = only_event(node)
-    assert ((kind, applied) == ("container.denied", False) and "a volume above" in message) or "not the" in message
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hook import __version__
-from unit.support import ROOT, config, document, reassert
+from unit.support import ROOT, document, reassert
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
 BROKEN = document(RULE, mode="audit", exclud={})
@@ -136,13 +136,6 @@ def test_compile_says_that_a_policy_file_with_errors_is_not_in_force(source: Pat
     assert f"{source}:" in done.stderr
     stored = reassert("policy", "compile", *where, "-o", "store")
     assert (stored.returncode, len(stored.stdout.splitlines())) == (0, 2)
-
-
-def test_explain_takes_a_bundle(source: Path, root_dir: Path) -> None:
-    (root_dir / "config.json").write_text(json.dumps(config(["A=2"])))
-    result = reassert("explain", "--bundle", str(root_dir), "--policy", str(source))
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.endswith("result     started corrected\n")
 
 
 def test_reader_that_went_away_is_no_traceback(source: Path) -> None:

@@ -39,11 +39,6 @@ OVERRIDES = {
 """By container name: its image, and the env of its pod spec. HOSTILE's ENV has `all`."""
 
 
-def test_without_reassert_the_override_wins(start_pod: StartPod, kubelet: Kubelet) -> None:
-    container = kubelet.run(start_pod("plain"), "c", GPU, [(VISIBLE, "all")])
-    assert visible(container) == "all"
-
-
 def test_every_override_of_an_allocation_is_undone(start_pod: StartPod, kubelet: Kubelet, node: Node) -> None:
     pod = start_pod(name="all")
     for name, (image, env) in OVERRIDES.items():
