@@ -144,14 +144,6 @@ def test_annotations_that_steer_a_runtime_are_removed(way: tuple[str, str], node
     assert {edit["name"] for edit in event["edits"] if edit["kind"] == "annotation"} == set(KEYS)
 
 
-@pytest.mark.parametrize("way", BEFORE, ids="-".join, indirect=True)
-def test_policy_allows_an_annotation(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
-    node.compile(MOUNT.replace("spec:\n", "spec:\n  allowedAnnotations: ['run.oci.hooks.*']\n"))
-    bundle.spec["annotations"] = {STREAMS[0]: str(profile(node)), "run.oci.pidfd_receiver": "/x"}
-    with guarded(way[1], way[0], node, bundle):
-        assert bundle.saved()["annotations"].keys() == {STREAMS[0], "reassert/decision"}
-
-
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_hook_alone_refuses_what_it_cannot_remove(node: Node, bundle: Bundle, name: str) -> None:
     node.compile(MOUNT)
@@ -166,20 +158,6 @@ def test_hook_alone_refuses_what_it_cannot_remove(node: Node, bundle: Bundle, na
     bundle.spec["annotations"] = {key: value for key, value in STAY.items() if "systemd" not in key}
     with guarded("createRuntime", RUNTIMES[name], node, bundle):
         pass
-
-
-@pytest.mark.parametrize("where", ["nowhere", "one"])
-def test_containers_that_no_rule_matches_keep_theirs(node: Node, bundle: Bundle, where: str) -> None:
-    node.compile(MOUNT.replace("name: company-ca", "name: company-ca\n    match: {namespaces: [one]}"))
-    bundle.pod(namespace=where, **{"run.oci.pidfd_receiver": "/x"})
-    bundle.save()
-    if where == "one":
-        bundle.spec["annotations"].pop("run.oci.pidfd_receiver")
-        with Running(node.dispatcher(RUNTIMES["runc"]), bundle):
-            assert "run.oci.pidfd_receiver" not in bundle.saved()["annotations"]
-    else:
-        with Running(node.dispatcher(RUNTIMES["runc"]), bundle):
-            assert "run.oci.pidfd_receiver" in bundle.saved()["annotations"]
 
 
 # What the runtimes themselves say
