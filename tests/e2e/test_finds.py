@@ -124,12 +124,6 @@ def files(node: Node) -> list[str]:
     return sorted(str(path.relative_to(node.ca)) for path in node.ca.rglob("*"))
 
 
-def device(bundle: Bundle) -> None:
-    """At a path that a link of the image leads into the reserved directory."""
-    link(bundle, "/data", "/etc/ssl/certs")
-    bundle.spec["linux"]["devices"] = [{**DEVICE, "path": "/data/disk"}]
-
-
 def second_volume(bundle: Bundle) -> None:
     """Where allowBelow lets a volume be, at a path that the node's directory does not have."""
     bundle.bind(volume(bundle, "pods"), "/etc/ssl/private/deeper")
@@ -144,10 +138,6 @@ MADE: dict[str, tuple[Callable[[Bundle], None], tuple[str, ...]]] = {
     "link to the root": (
         lambda bundle: link(bundle, "/etc/ssl", "/"),
         ("company-ca: /etc/ssl in the image leads to the container's root", *ITSELF),
-    ),
-    "device by a link": (
-        device,
-        ("company-ca: /data, in which devices are made, leads into", f"{MADE_IN} /data of the container leads to"),
     ),
     "volume below": (
         second_volume,

@@ -18,18 +18,8 @@ from e2e.runtimes import hook_entry
 from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
 from hook.node.artifacts.hookentry import oci_hook
 
-STAGES = ("prestart", "createRuntime", "createContainer")
-NAMESPACES = ("createRuntime", "createContainer")
+each_namespace = pytest.mark.parametrize("stage", ["createRuntime", "createContainer"])
 """A stage in the node's mount namespace, as prestart is too, and the one in the container's."""
-
-each_stage = pytest.mark.parametrize("stage", STAGES)
-each_namespace = pytest.mark.parametrize("stage", NAMESPACES)
-each_once = pytest.mark.parametrize(
-    ("real", "stage"),
-    [(RUNTIMES["runc"], "createRuntime"), (RUNTIMES["crun"], "createContainer")],
-    ids=["runc-createRuntime", "crun-createContainer"],
-)
-"""Each runtime and each mount namespace, for what none of them can make a difference to: what config.json says."""
 
 ADAPTERS = "a hook cannot set env; the runtime wrapper (reassert runtime) or the NRI plugin can"
 
@@ -95,7 +85,7 @@ def sees_the_nodes_ca(container: Running) -> None:
     )
 
 
-@each_stage
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime", "createContainer"])
 def test_the_hook_puts_the_mount_back_over_a_pods(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     evil = bundle.directory / "evil"
     evil.mkdir()
@@ -193,7 +183,11 @@ def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: 
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
 
 
-@each_once
+@pytest.mark.parametrize(
+    ("real", "stage"),
+    [(RUNTIMES["runc"], "createRuntime"), (RUNTIMES["crun"], "createContainer")],
+    ids=["runc-createRuntime", "crun-createContainer"],
+)
 def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/evil")
     add_hook(bundle, node, stage, "--inject-env")
