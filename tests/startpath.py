@@ -4,7 +4,7 @@
     sudo build/venv-test/bin/python tests/startpath.py --modules  and the modules of a corrected create
 
 The commands run unfrozen under `-X importtime`, which lists every module that the interpreter loads. Root: a policy
-below a directory of another user is not used. unit/test_import_budget.py holds the modules and the totals.
+below a directory of another user is not used. unit/test_import_budget.py holds the rules and the maximum.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import marshal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,22 +66,27 @@ def size(modules: set[str]) -> tuple[int, int]:
     return len(own), sum(map(code, own))
 
 
-def reachable(module: str = "hook.start", found: set[str] | None = None) -> set[str]:
-    """Our modules that a command of the start path may load: by any import but those for the type checker."""
-    found = set() if found is None else found
-    if module in found or not (file := _file(module)).exists():
-        return found
-    found.add(module)
-    pending: list[ast.AST] = [ast.parse(file.read_text())]
+def imports(module: str) -> Iterator[str]:
+    """What one of our modules imports, also late: all but what is for the type checker."""
+    pending: list[ast.AST] = [ast.parse(_file(module).read_text())]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             continue
         pending += ast.iter_child_nodes(node)
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("hook"))
+
+
+def reachable(module: str = "hook.start", found: set[str] | None = None) -> set[str]:
+    """Our modules that a command of the start path may load."""
+    found = set() if found is None else found
+    if module not in found and _file(module).exists():
+        found.add(module)
+        for name in imports(module):
             if name.partition(".")[0] == "hook":
                 reachable(name.rpartition(".")[0], found)
                 reachable(name, found)

@@ -13,9 +13,7 @@ import time
 from pathlib import Path
 
 from bench.cases import GROUPS, Bench
-from bench.goals import goals
 from bench.node import REASSERT, Node
-from bench.plot import plot
 from bench.results import Results
 
 TMPFS = Path("/run/reassert-bench")
@@ -38,13 +36,7 @@ def main() -> int:
         print(bench.results.table([row.case for row in bench.results.rows if row.case not in before]), flush=True)
         print()
         keep(bench.results, options, rounds, time.monotonic() - begin)
-    table = goals(bench.results, bench.memory)
-    print(table, end="\n\n")
-    (options.output / "goals.md").write_text(table + "\n")
-    written = ["goals.md", "bench.txt", "bench.json"] + (
-        ["bench.png"] if plot(bench.results, options.output / "bench.png") else []
-    )
-    print(f"{options.output}: {', '.join(written)}")
+    print(f"{options.output}: bench.txt, bench.json")
     return 0
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.container import Container, process_file
-from bench.measure import ENVIRONMENT, Action, Sample, interleaved, peak, timed
-from bench.node import REASSERT, TOP, Contender, Node
+from bench.measure import Action, Sample, interleaved, peak, timed
+from bench.node import REASSERT, Contender, Node
 from bench.resident import measure as resident
 from bench.results import Results
 from bench.together import together
 
-TINY, USUAL, LARGE = 5_000, 30_000, 1_000_000
-SIZES = {"5 kB": TINY, "30 kB": USUAL, "1 MB": LARGE}
+TINY, USUAL = 5_000, 30_000
 RULES = (1, 30, 1000)
-ENTRIES = (10, 1000, 10_000)
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
 """With the env in its hook entry that saves the bootloader from starting itself again, as `reassert-runc` has it."""
@@ -179,68 +176,12 @@ def hook(bench: Bench) -> None:
     bench.measure("prestart hook, 30 kB", actions)
 
 
-def sizes(bench: Bench) -> None:
-    """create with config.json of three sizes."""
-    for label, size in SIZES.items():
-        containers = bench.containers(f"size {label}", size)
-        rounds = bench.rounds if size < LARGE else max(bench.rounds // 3, 6)
-        actions: dict[str, Action] = {name: container.only_create for name, container in containers.items()}
-        bench.measure(f"create, config.json of {label}", actions, rounds)
-
-
-def rules(bench: Bench) -> None:
-    """Policies of three sizes: rules for other namespaces, and rules whose patterns must be tried.
-
-    Before a runtime that does nothing: runc's own noise is larger than what is looked for.
-    """
-    node, stub = bench.node, bench.stub()
-    made: dict[str, Path] = {f"{count} rules": node.policy(count) for count in RULES}
-    made["1000 patterns"] = node.policy(1000, indexed=False)
-    actions: dict[str, Action] = {}
-    for name, policy in {"1 rules": made["1 rules"], "1 rules again": made["1 rules"], **made}.items():
-        bundle = node.bundle(f"rules {name}".replace(" ", "-"), TINY)
-        actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
-    bench.measure("wrapper alone, policy of", actions, base="1 rules")
-
-
-def checkpoint(bench: Bench) -> None:
-    """kubelet's device checkpoint of three sizes, and a policy that does not use it beside the largest one and none.
-
-    Before a runtime that does nothing, as `rules`.
-    """
-    node, stub = bench.node, bench.stub()
-    unused = node.device_policy(ENTRIES[-1], used=False)
-    made = {f"{count} entries": node.device_policy(count) for count in ENTRIES}
-    actions: dict[str, Action] = {}
-    none = node.device_policy(0, used=False)
-    for name, policy in {"not used": unused, "not used again": unused, "not there": none, **made}.items():
-        bundle = node.bundle(f"checkpoint {name}".replace(" ", "-"), TINY)
-        actions[name] = Container(node, node.dispatcher(policy, stub), bundle, bench.unique()).create
-    bench.measure("wrapper alone, checkpoint of", actions, base="not used")
-
-
 def compile_policy(bench: Bench) -> None:
     """The time of a compilation after a change of the policy."""
     commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
     # mypy cannot infer a lambda whose defaults bind the loop's variables
     actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]  # mypy sees no type of a lambda's default
     bench.measure("compile a policy of", actions, max(bench.rounds // 6, 6), base="")
-
-
-def cold(bench: Bench) -> None:
-    """create after the kernel's caches were dropped: the first start of a node, or a node short of memory."""
-    containers = bench.containers("cold", USUAL)
-
-    def action(container: Container) -> Action:
-        def run() -> Sample:
-            os.sync()
-            Path("/proc/sys/vm/drop_caches").write_text("3")
-            return container.only_create()
-
-        return run
-
-    actions = {name: action(container) for name, container in containers.items()}
-    bench.measure("create, cold page cache", actions, max(bench.rounds // 6, 6))
 
 
 def memory(bench: Bench) -> None:
@@ -292,33 +233,13 @@ def agent(bench: Bench) -> None:
     bench.memory = (count, resident(str(REASSERT), directory, count))
 
 
-def floor(bench: Bench) -> None:
-    """The frozen start beside the interpreter's own, both doing nothing but print a usage."""
-    python = str(Path(sys.executable).resolve())
-    main = str(TOP / "hook" / "__main__.py")
-    actions: dict[str, Action] = {
-        "frozen": lambda: timed([str(REASSERT), "runtime", "--help"]),
-        "frozen again": lambda: timed([str(REASSERT), "runtime", "--help"]),
-        # mypy cannot infer a lambda whose defaults bind the loop's variables
-        **{name: lambda path=path: timed([path, "runtime", "--help"]) for name, path in bench.others.items()},  # type: ignore[misc]  # mypy sees no type of a lambda's default
-        "python3 -I -S": lambda: timed([python, "-I", "-S", main, "runtime", "--help"]),
-        "python3 -I -S, no code": lambda: timed([python, "-I", "-S", "-c", "pass"], ENVIRONMENT),
-    }
-    bench.measure("start, no work", actions, base="frozen")
-
-
 GROUPS: dict[str, Callable[[Bench], None]] = {
     "life": life,
     "verbs": verbs,
     "hook": hook,
-    "sizes": sizes,
-    "rules": rules,
-    "checkpoint": checkpoint,
     "compile": compile_policy,
-    "cold": cold,
     "together": lambda bench: together(bench, USUAL),
     "memory": memory,
     "probes": probes,
     "agent": agent,
-    "floor": floor,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import base64
 import json
 import os
 import shutil
@@ -65,48 +64,17 @@ class Node:
         subprocess.run([runc, "spec", "--bundle", str(top)], check=True)
         self._spec: dict[str, Any] = json.loads((top / "config.json").read_text())
 
-    def policy(self, rules: int, indexed: bool = True) -> Path:
-        """A compiled policy of so many rules, of which one is for the containers here.
-
-        `indexed`: the others name their namespace in full; else by a pattern that fits no container here.
-        """
-        path = self.top / f"policy-{rules}{'' if indexed else '-patterns'}" / "policy.yaml"
+    def policy(self, rules: int) -> Path:
+        """A compiled policy of so many rules, of which one is for the containers here."""
+        path = self.top / f"policy-{rules}" / "policy.yaml"
         if path.exists():
             return path
         path.parent.mkdir()
-        others = [f"team-{number}" if indexed else f"team-{number}-*" for number in range(1, rules)]
+        others = [f"team-{number}" for number in range(1, rules)]
         text = "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: bench}\nspec:\n  rules:\n"
         for number, namespace in enumerate([NAMESPACE, *others]):
             text += RULE.format(number=number, namespace=namespace, value=VALUE, ca=self.ca)
         path.write_text(text)
-        self.compile(path)
-        return path
-
-    def device_policy(self, entries: int, used: bool = True) -> Path:
-        """A compiled policy beside kubelet's records of devices with so many entries, of which ours is the last.
-
-        Without entries there is no record. `used`: one rule takes a value from it; else that rule gives its own value.
-        """
-        path = self.top / f"devices-{entries}{'' if used else '-unused'}" / "policy.yaml"
-        (path.parent / "device-plugins").mkdir(parents=True)
-        response = b"\x0a\x1f\x0a\x16NVIDIA_VISIBLE_DEVICES\x12\x05GPU-4"  # envs, of a ContainerAllocateResponse
-        entry = {
-            "ContainerName": "app",
-            "ResourceName": "example.com/gpu",
-            "DeviceIDs": {"-1": ["GPU-4"]},
-            "AllocResp": base64.b64encode(response * 8).decode(),  # as long as one with mounts and devices
-        }
-        pods = [f"{number:08d}-0000-0000-0000-000000000000" for number in range(1, entries)]
-        data = {"PodDeviceEntries": [{"PodUID": uid, **entry} for uid in [*pods, UID]], "RegisteredDevices": {}}
-        checkpoint = path.parent / "device-plugins" / "kubelet_internal_checkpoint"
-        if entries:
-            checkpoint.write_text(json.dumps({"Data": data, "Checksum": 1}, separators=(",", ":")))
-        value = "valueFrom: {deviceAllocation: {default: void}}" if used else "value: GPU-4"
-        path.write_text(
-            "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n"
-            f"  kubelet: {{root: {path.parent}}}\n"
-            f"  rules:\n  - name: gpu\n    env:\n    - {{name: NVIDIA_VISIBLE_DEVICES, {value}}}\n"
-        )
         self.compile(path)
         return path
 

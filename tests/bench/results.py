@@ -1,12 +1,37 @@
-"""The results: one row per measured value."""
+"""The results: one row per measured value, with medians of paired differences and their confidence intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import sqrt
+from statistics import median
 
 from bench.measure import Sample
-from bench.stats import Estimate, estimate, paired
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with the bounds of its 95 % confidence interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The interval is between two order statistics: the number of values below the median is binomial with p = 1/2."""
+    ordered = sorted(values)
+    below = max(0, int((len(ordered) - 1.96 * sqrt(len(ordered))) / 2))
+    return Estimate(median(ordered), ordered[below], ordered[-1 - below])
+
+
+def paired(values: Sequence[float], base: Sequence[float]) -> Estimate:
+    """What `values` has over `base`, round by round: a slow minute of the machine hits both and falls out."""
+    return estimate([value - other for value, other in zip(values, base, strict=True)])
 
 
 @dataclass

@@ -13,9 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from borrowed.compare import BadList, Difference, difference, differences, judge, read_list
+from borrowed.compare import ABSENT, NOT_OK, OK, SKIP, BadList, Difference, States, differences, read_list
 from borrowed.suite import SUITES, Missing, Suite
-from borrowed.tap import NOT_OK, OK, SKIP, Outcome, Results
 
 HERE = Path(__file__).resolve().parent
 AGAIN = 2
@@ -76,39 +75,25 @@ class Run:
         self._runtime = runtime
         self._limit = limit
 
-    def all(self, files: list[str]) -> dict[str, Results]:
+    def all(self, files: list[str]) -> dict[str, States]:
         """Run them all and say how it went in one line."""
         start = time.monotonic()
         results = {file: self._suite.run(file, self._runtime, self._limit) for file in files}
-        states = Counter(outcome.state for one in results.values() for outcome in one.tests.values())
-        counts = ", ".join(f"{states[state]} {state}" for state in (OK, NOT_OK, SKIP))
-        unfinished = sum(one.unfinished for one in results.values())
-        print(f"{self.title}: {counts}, {unfinished} did not run, {time.monotonic() - start:.0f} s", flush=True)
-        for file, one in results.items():
-            if one.bailed or one.unfinished:
-                print(f"  {file}: {one.unfinished} of {one.planned} tests did not run. {one.bailed}", flush=True)
+        counted = Counter(state for states in results.values() for state in states.values())
+        counts = ", ".join(f"{counted[state]} {state}" for state in (OK, NOT_OK, SKIP))
+        print(f"{self.title}: {counts}, {time.monotonic() - start:.0f} s", flush=True)
         return results
 
-    def one(self, file: str, name: str) -> Outcome:
+    def one(self, file: str, name: str) -> str:
         """Run one test."""
-        return self._suite.run(file, self._runtime, self._limit, name).of(name)
-
-
-def settle(first: list[Difference], alone: Run, with_us: Run) -> tuple[set[Difference], set[Difference]]:
-    """Run each test that differs again in both ways. Those that differ most of the times, and the others."""
-    found: set[Difference] = set()
-    flaky: set[Difference] = set()
-    for one in first:
-        again = [
-            difference(one.file, one.name, alone.one(one.file, one.name), with_us.one(one.file, one.name))
-            for _ in range(AGAIN)
-        ]
-        (found if one in again else flaky).add(one)
-    return found, flaky
+        return self._suite.run(file, self._runtime, self._limit, name).get(name, ABSENT)
 
 
 def compare(options: argparse.Namespace, scratch: Path) -> bool:
-    """Run everything, print what was found, and say whether the differences are those of the list."""
+    """Run everything, print what was found, and say whether the differences are those of the list.
+
+    A test that differs is run again in both ways. If it does not differ again, it is named as flaky and not judged.
+    """
     listed = read_list(options.list.read_text())
     suite = SUITES[options.suite](options.source, scratch)
     files = suite.files(options.files)
@@ -116,41 +101,32 @@ def compare(options: argparse.Namespace, scratch: Path) -> bool:
         print(f"note: {note}", flush=True)
     plain = Run(f"{options.runtime} alone", suite, options.runtime, options.limit)
     alone = plain.all(files)
-    if not any(outcome.state == OK for one in alone.values() for outcome in one.tests.values()):
+    if not any(state == OK for states in alone.values() for state in states.values()):
         raise Missing("no test of the suite passes with the runtime alone; there is nothing to compare")
     found: set[Difference] = set()
     flaky: set[Difference] = set()
-    said: dict[Difference, tuple[str, ...]] = {}
     for title, policy in POLICIES.items():
         front = Front(options.reassert, options.runtime, policy, scratch / title)
         run = Run(f"with reassert, {title} policy", suite, front.program, options.limit)
         results = run.all(files)
         if title == "reserving" and not front.events.exists():
             raise Missing("reassert wrote no event: it edited no container of the suite")
-        once = differences(alone, results)
-        said.update({one: results[one.file].of(one.name).said for one in once})
-        steady, unsteady = settle(once, plain, run)
-        found |= steady
-        flaky |= unsteady
-    verdict = judge(found, flaky - found, listed, alone)
-    for file, one_file in alone.items():
-        for name, outcome in one_file.tests.items():
-            if outcome.state == NOT_OK:
-                print(f"fails with the runtime alone, so says nothing: {file} | {name}")
-    for one in sorted(flaky - found):
-        print(f"flaky, not judged: {one}")
-    for one in verdict.listed:
-        print(f"listed: {one} | {listed[one]}")
-    for one in verdict.inapplicable:
-        print(f"listed, but this run had no such test: {one}")
-    for one in verdict.unlisted:
-        print(f"DIFFERS, and is not in {options.list.name}: {one}")
-        print("".join(f"    {line}\n" for line in said[one]), end="")
-    for one in verdict.gone:
-        print(f"NO LONGER DIFFERS, remove it from {options.list.name}: {one}")
-    counts = f"{len(verdict.listed)} listed, {len(verdict.unlisted)} not listed; {len(verdict.gone)} lines to remove"
-    print(f"differences: {counts}")
-    return verdict.good
+        for each in differences(alone, results):
+            again = [(plain.one(each.file, each.name), run.one(each.file, each.name)) for _ in range(AGAIN)]
+            (found if each[2:] in again else flaky).add(each)
+    gone = {each for each in listed.keys() - found - flaky if each.name in alone.get(each.file, {})}
+    for file, states in alone.items():
+        for name in (name for name, state in states.items() if state == NOT_OK):
+            print(f"fails with the runtime alone, so says nothing: {file} | {name}")
+    for each in sorted(flaky - found):
+        print(f"flaky, not judged: {each}")
+    for each in sorted(found):
+        print(f"listed: {each} | {listed[each]}" if each in listed else f"DIFFERS, and is not in the list: {each}")
+    for each in sorted(gone):
+        print(f"NO LONGER DIFFERS, remove it from {options.list.name}: {each}")
+    unlisted = found - listed.keys()
+    print(f"differences: {len(found & listed.keys())} listed, {len(unlisted)} not listed; {len(gone)} lines to remove")
+    return not unlisted and not gone
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 from borrowed import isolate
-from borrowed.tap import Results, parse
+from borrowed.compare import States, parse
 
 BUSYBOX = Path("/bin/busybox")
 
@@ -75,8 +75,8 @@ class Suite:
             raise Missing(f"no {', '.join(unknown)} in {self.tests}")
         return wanted or there
 
-    def run(self, file: str, runtime: Path, limit: float, name: str = "") -> Results:
-        """Run one test file, or one test in it, with a runtime."""
+    def run(self, file: str, runtime: Path, limit: float, name: str = "") -> States:
+        """Run one test file, or one test in it, with a runtime. What did not end in time has no state."""
         command, directory, environment = self._command(file, runtime, name)
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TERM") if name in os.environ}
         output = self._scratch / "tap"
@@ -91,12 +91,11 @@ class Suite:
                 stdout=tap,
                 stderr=stderr,
             )
-        results = parse(output.read_text(errors="replace"))
         if not finished:
-            results.bailed = f"killed after {limit:.0f} s"
+            print(f"  {file}: killed after {limit:.0f} s", flush=True)
         for left in self._temporary.iterdir():
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-        return results
+        return parse(output.read_text(errors="replace"))
 
     def _prepare(self) -> None:
         """Make in the copy what the suite needs built."""

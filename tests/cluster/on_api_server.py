@@ -184,15 +184,6 @@ def unchanged(cluster: Cluster) -> Iterator[None]:
     assert versions() == before
 
 
-@pytest.mark.parametrize("case", [*HOSTILE, *OWN])
-def test_without_the_policy_the_token_may_change_this(cluster: Cluster, client: Client, case: str) -> None:
-    """On every node. Or the tests below would say nothing."""
-    for name in (MINE, FOREIGN):
-        status, said = client.patch(name, {**HOSTILE, **OWN}[case], "--dry-run=server")
-        assert status == 0, said
-        assert "no change" not in said
-
-
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.usefixtures("unchanged")
 def test_of_its_own_node_the_token_cannot_change(limited: Client, case: str) -> None:

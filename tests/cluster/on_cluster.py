@@ -12,10 +12,10 @@ import pytest
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME
 from e2e.node.engines import CONFIG
-from e2e.support import TOP, run
+from e2e.support import TOP
 from unit.kubernetes.chart import load
 
-from cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object, running
+from cluster.cluster import NAMESPACE, TAINT, Cluster, Object, running
 
 SUITES = ("bookworm", "trixie", "forky")
 POLICY = """\
@@ -346,18 +346,3 @@ def test_the_manifests_with_kubectls_validation(cluster: Cluster, configs: dict[
     cluster.rollout()
     cluster.kubectl("delete", "-k", str(tmp_path))
     assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
-
-
-def test_kubectls_validation_is_in_force(cluster: Cluster) -> None:
-    """Or the test above would say nothing."""
-    wrong = pod("wrong", "forky")
-    wrong["spec"]["hostPid"] = True
-    done = run(
-        str(PROGRAMS / "kubectl"),
-        f"--kubeconfig={cluster.directory}/admin.conf",
-        "apply",
-        "--filename=-",
-        input=json.dumps(wrong),
-        check=False,
-    )
-    assert "unknown field" in done.stderr

@@ -29,38 +29,44 @@ WAYS = [(name, "wrapper") for name in EACH] + [
 def usual(items: list[Any]) -> list[Any]:
     """The tests without the combinations of a case with a runtime that REASSERT_EXHAUSTIVE=1 adds.
 
-    A case is one of a test's other parameters. All cases run on the oldest and on the newest runc and crun; trixie's,
-    which lie between them, have each fourth. The hook has each case once in the node's mount namespace and once in the
-    container's, with runc and crun by turns, and precreate, which no runtime calls, has it once.
+    A case is one of a test's other parameters. Behind the wrapper, each case runs on the oldest and on the newest runc
+    and crun; trixie's, which lie between them, have each fourth. The hook has each case once: in the node's mount
+    namespace or in the container's, with runc or crun, by turns. precreate, which no runtime calls, has each fourth. A
+    test of one case has all.
     """
-    cases: dict[str, dict[Hashable, int]] = {}
+    of_file: dict[Path, dict[Hashable, int]] = {}
+    of_test: dict[Hashable, set[Hashable]] = {}
     found: list[tuple[Any, tuple[str, str] | None, Hashable]] = []
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        name = next((name for name in ("way", "each") if name in parameters), "")
-        if not name or (name == "way") != isinstance(parameters[name], tuple):
+        given = parameters.get("way", parameters.get("each"))
+        way = given if "way" in parameters else (given, "wrapper")
+        if not isinstance(given, str if "each" in parameters else tuple):
             found.append((item, None, None))
             continue
-        way = parameters[name] if name == "way" else (parameters[name], "wrapper")
         indices = item.callspec.indices.items()
-        case = tuple((other, index) for other, index in sorted(indices) if other != name)
-        seen = cases.setdefault(f"{item.path}::{item.originalname}", {})
-        seen.setdefault(case, len(seen))
+        test = item.path, item.originalname
+        case = (test, *((name, index) for name, index in sorted(indices) if name not in ("way", "each")))
+        of_test.setdefault(test, set()).add(case)
+        turns = of_file.setdefault(item.path, {})
+        turns.setdefault(case, len(turns))
         found.append((item, way, case))
-    kept = []
-    for item, way, case in found:
-        turns = cases.get(f"{item.path}::{item.originalname}", {}) if way else {}
-        if way is None or len(turns) == 1 or _in_turn(*way, turns[case]):
-            kept.append(item)
-    return kept
+    return [
+        item
+        for item, way, case in found
+        if way is None or len(of_test[item.path, item.originalname]) == 1 or _in_turn(*way, of_file[item.path][case])
+    ]
+
+
+HOOKS = [("runc", "createRuntime"), ("crun", "createContainer"), ("runc", "createContainer"), ("crun", "createRuntime")]
 
 
 def _in_turn(name: str, adapter: str, turn: int) -> bool:
     if "trixie" in name:
         return turn % 4 == 0
-    if adapter == "wrapper":
-        return True
-    return (name == "runc") == (turn % 2 == (adapter == "createContainer"))
+    if adapter == "precreate":
+        return (name, turn % 8) in (("runc", 1), ("crun", 5))
+    return adapter == "wrapper" or (name, adapter) == HOOKS[turn % 4]
 
 
 def real_runtime(name: str, directory: Path) -> str:

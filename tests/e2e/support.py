@@ -46,6 +46,9 @@ spec:
 """
 """`CA` is replaced by the scratch node's directory of CA files."""
 
+WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
+"""The entry of POLICY's first name."""
+
 
 @dataclass
 class Node:

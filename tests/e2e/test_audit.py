@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 import uuid
@@ -11,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.adapters.nri.support import create_request
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
-from e2e.runtimes import NEWER, guarded, real_runtime
+from e2e.hostile_mounts import in_user_namespace
+from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import Machine
-from hook.core.metrics import NoMetrics
-from hook.core.policy.resident import Resident
 from hook.core.policy.store import load
-from hook.nri.creation import Decider
-from hook.nri.report import Report
 from hook.ops.audit.audit import Audit, audit
 from hook.ops.audit.inventory import chosen, running
 from hook.ops.audit.judge import STALE
@@ -72,10 +67,10 @@ def pod(bundle: Bundle) -> Bundle:
 
 @pytest.mark.parametrize("adapter", ["wrapper", "none"])
 def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
-    compiled_node: Node, pod: Bundle, real: str, adapter: str
+    compiled_node: Node, pod: Bundle, each: str, adapter: str
 ) -> None:
     pod.save()
-    with guarded("wrapper", real, compiled_node, pod) if adapter == "wrapper" else Running(real, pod) as container:
+    with guarded("wrapper", each, compiled_node, pod) if adapter == "wrapper" else Running(each, pod) as container:
         finding = seen(compiled_node, container)
         assert (finding["title"], finding["engine"], finding["pod"]) == ("default/p/c", "containerd", "p")
         done = run(str(REASSERT), "audit", *compiled_node.options()[:4], container.id, check=False)
@@ -105,15 +100,6 @@ def test_policy_diff_lists_the_running_containers_that_a_draft_affects(
             mine = [each for each in told["affected"] if each["id"] == container.id]
             assert (done.returncode, [each["entries"] for each in mine]) == (status, entries), done.stdout
             assert told["count"] >= 1
-
-
-@pytest.mark.parametrize("name", NEWER)
-def test_newer_runtimes_keep_the_same_records(compiled_node: Node, pod: Bundle, name: str) -> None:
-    pod.save()
-    with Running(real_runtime(name, pod.directory), pod) as container:
-        finding = seen(compiled_node, container)
-        assert set(differences(finding)) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}
-        assert finding["engine"] == "containerd"
 
 
 def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(
@@ -199,14 +185,7 @@ def test_no_container_hides_from_it(compiled_node: Node, pod: Bundle, real: str)
 
 
 def test_a_container_in_a_user_namespace(compiled_node: Node, pod: Bundle, real: str) -> None:
-    linux = pod.spec["linux"]
-    linux["namespaces"].append({"type": "user"})
-    linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
-    pod.spec["mounts"] = [m for m in pod.spec["mounts"] if m["destination"] != "/sys/fs/cgroup"]
-    for path in [pod.rootfs, *pod.rootfs.rglob("*")]:
-        os.chown(path, 100000, 100000, follow_symlinks=False)
-    for path in (pod.directory, pod.directory.parent, pod.directory.parent.parent):
-        path.chmod(0o755)
+    in_user_namespace(pod)
     with guarded("wrapper", real, compiled_node, pod) as container:
         assert seen(compiled_node, container)["state"] == "in policy"
         run("nsenter", "-t", str(running([container.id])[0].pid), "-m", "/bin/busybox", "umount", "/etc/ssl")
@@ -255,23 +234,6 @@ def test_explain_finds_a_running_container(compiled_node: Node, pod: Bundle, rea
     missing = run(*explain, "--container", container.id, check=False)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "no running container has the id or name" in missing.stderr
-
-
-def test_the_nri_plugin_counts_no_drift_that_the_wrapper_put_right(compiled_node: Node, pod: Bundle, real: str) -> None:
-    """Its runtime's record of a container is older than the wrapper's edits."""
-    pod.save()
-    for adapter, count in (("wrapper", 0), ("none", 1)):
-        container = guarded("wrapper", real, compiled_node, pod) if count == 0 else Running(real, pod)
-        with container:
-            seen(compiled_node, container)
-            record = create_request(["REQUESTS_CA_BUNDLE=/tmp/mine"], id=container.id, state=3)
-            report = Report(str(compiled_node.events), NoMetrics())
-            decider = Decider(Resident(str(compiled_node.policy), str(compiled_node.store)), report)
-            assert decider.look_at_running([record.pod], [record.container]) == count, adapter
-            report.close()
-        pod.save()
-    (event,) = [event for event in compiled_node.logged() if event["event"] == "container.drifted"]
-    assert {edit["name"] for edit in event["edits"]} == {"REQUESTS_CA_BUNDLE", "/etc/ssl"}
 
 
 def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_own(

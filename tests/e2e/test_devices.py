@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from unit.kubelet import claim, entry, state, write_checkpoint
 
-from e2e.support import REASSERT, Bundle, Node, Running, need, run
+from e2e.support import REASSERT, Bundle, Node, need, run
 
 UID = "11111111-2222-3333-4444-555555555555"
 """Of every pod that `Bundle.pod` makes."""
@@ -110,19 +110,6 @@ def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_it
             seen.append(run(runtime, "run", "--bundle", str(bundle.directory), name).stdout.strip())
     assert set(seen) <= {"old", "new"}
     assert [event["event"] for event in node.logged()] == ["container.edited"] * 20
-
-
-def test_device_is_there_and_opens_though_the_engine_forgot_it(runtime: str, kubelet: Path, bundle: Bundle) -> None:
-    write_checkpoint(kubelet, allocated("GPU-4"))
-    bundle.pod(**{"cdi.k8s.io/mine": "vendor.example/gpu=all"})
-    bundle.spec["linux"]["x-unknown"] = {"stays": [1.5]}
-    bundle.save()
-    with Running(runtime, bundle) as container:
-        assert container.exec("/bin/sh", "-c", "echo x > /dev/gpu0; [ -c /dev/gpu0 ] && cat /dev/gpu0") == ""
-        saved = bundle.saved()
-        assert saved["linux"]["x-unknown"] == {"stays": [1.5]}
-        assert saved["linux"]["devices"] == [NULL]
-        assert "cdi.k8s.io/mine" not in saved["annotations"]
 
 
 def hooked(node: Node, bundle: Bundle) -> str:

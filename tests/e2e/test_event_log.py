@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
-from hook.node.status import _event_log
+from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running
 
 RUNC = "/usr/sbin/runc"
-WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 LIMIT, KEPT = 64 << 20, 4
 
 
@@ -40,30 +38,6 @@ def test_a_start_cannot_fill_the_log(node: Node, wrapper: str, bundle: Bundle) -
     assert event["edits"][0]["before"] == ["\x7f" * 256 + "…"]
     (cut,) = event["truncated"]
     assert (cut["at"], cut["bytes"], len(cut["sha256"])) == ("/edits/0/before/0", 7_000_000, 16)
-
-
-def test_two_thousand_names_that_must_be_absent(node: Node, bundle: Bundle) -> None:
-    names = [f"N_{number}" for number in range(2000)]
-    rules = json.dumps([{"name": "r", "env": [{"name": name, "absent": True} for name in names]}])
-    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {{rules: {rules}}}\n")
-    environ = start(node.dispatcher(RUNC), bundle, [f"{name}=" + "\x1b" * 600 for name in names])
-    assert not [entry for entry in environ if entry.startswith("N_")]
-    assert node.events.stat().st_size <= 64 << 10
-    (event,) = node.logged()
-    assert len(event["edits"]) + event["omitted"]["/edits"] == 2000
-    assert {cut["bytes"] for cut in event["truncated"]} == {600}
-
-
-def test_the_log_rotates_by_itself(node: Node, wrapper: str, bundle: Bundle) -> None:
-    """Six times over; a log of 64 MiB is a hole here."""
-    for _ in range(KEPT + 2):
-        assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=/tmp/x"])
-        os.truncate(node.events, LIMIT)
-    start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=/tmp/x"])
-    names = sorted(path.name for path in node.events.parent.iterdir())
-    assert names == ["events.jsonl", *(f"events.jsonl.{number}" for number in range(1, KEPT + 1))]
-    assert len(node.logged()) == 1
-    assert [node.events.with_suffix(f".jsonl.{n}").stat().st_size for n in range(1, KEPT + 1)] == [LIMIT] * KEPT
 
 
 def test_parallel_starts_lose_no_line_when_the_log_rotates(node: Node, wrapper: str, directory: Path) -> None:
@@ -106,47 +80,3 @@ def test_whatever_lies_at_its_path_a_container_starts(
     assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=x"])
     assert os.lstat(node.events).st_mtime_ns == before.st_mtime_ns
     assert Path("/etc/hostname").read_text() == hostname
-
-
-def test_a_container_starts_when_the_disk_of_the_log_is_full(node: Node, wrapper: str, bundle: Bundle) -> None:
-    node.events.parent.mkdir(exist_ok=True)
-    run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(node.events.parent))
-    try:
-        with pytest.raises(OSError), (node.events.parent / "ballast").open("wb", 0) as ballast:
-            while True:
-                ballast.write(bytes(4096))
-        assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=x"])
-    finally:
-        run("umount", str(node.events.parent))
-
-
-def test_what_a_refusal_says_is_bounded_and_harmless(node: Node, bundle: Bundle) -> None:
-    """In the log of the runtime, which engines decode and print."""
-    rule = "{name: r, mounts: [{hostPath: /etc, mountPath: /etc/ssl}], onConflict: Deny}"
-    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {{rules: [{rule}]}}\n")
-    for number in range(500):
-        bundle.bind("/tmp", f"/etc/ssl/\x1b[2J\u202e{number}")
-    bundle.save()
-    log = bundle.directory.parent / "log.json"
-    line = Running(node.dispatcher(RUNC), bundle, "--log", str(log), "--log-format", "json").refused()
-    assert line.isprintable()
-    assert "\\x1b[2J\\u202e" in line
-    assert len(line.encode()) < 4200
-    assert json.loads(log.read_text())["msg"] == line
-    assert node.events.stat().st_size < 16 << 10
-
-
-@pytest.mark.parametrize("missing", [True, False])
-def test_status_names_a_log_on_a_read_only_file_system(node: Node, missing: bool) -> None:
-    node.events.parent.mkdir(exist_ok=True)
-    run("mount", "-t", "tmpfs", "tmpfs", str(node.events.parent))
-    try:
-        if not missing:
-            node.events.touch()
-        assert _event_log(str(node.events)) == []
-        run("mount", "-o", "remount,ro", str(node.events.parent))
-        [problem] = _event_log(str(node.events))
-        assert ("cannot be created" if missing else "Read-only file system") in problem
-        assert node.events.exists() != missing
-    finally:
-        run("umount", "-l", str(node.events.parent))

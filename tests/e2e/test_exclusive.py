@@ -16,10 +16,10 @@ import pytest
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.agent.support import Agent
+from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
 from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, run
 from e2e.test_bounds import MEGABYTES
-from e2e.test_hook import in_user_namespace
 
 UID = "11111111-2222-3333-4444-555555555555"
 MAJOR = 240
@@ -262,19 +262,6 @@ def test_a_mount_that_is_there_all_the_same(machine: Machine, real: str, closed:
             assert container.mounts("/host1")
 
 
-def test_the_policys_own_mount_of_a_directory_with_devices_stays(machine: Machine, real: str) -> None:
-    text = machine.node.policy.read_text()
-    machine.node.compile(
-        text.replace("    onC", f"    mounts: [{{hostPath: {machine.dev}, mountPath: /host}}]\n    onC")
-    )
-    machine.give("/dev/gpu1", 1)
-    (machine.bundle.rootfs / "host").mkdir()
-    with start(machine, real) as container:
-        machine.check(container)
-        assert "gpu0" in files(container, "/host")
-        assert machine.opens(container, "/host/gpu0") == "Operation not permitted"
-
-
 def swapped(machine: Machine, real: str, path: str) -> Running:
     """The pod swaps a symbolic link in a volume, which is mounted at a path, when the decision has been made."""
     (machine.node.directory / "link").symlink_to("data")
@@ -299,29 +286,6 @@ def test_a_mount_at_a_path_of_more_than_4_kib_counts(machine: Machine) -> None:
     inject(machine, f"ln -sfn data {machine.node.directory}/link")
     container = swapped(machine, RUNTIMES["crun"], "/s/" + "/".join(["y" * 200] * 10))
     assert "cannot be looked at: openat2: File name too long" in refusal(machine, container)
-
-
-def test_deny_refuses_and_names_each(machine: Machine, real: str) -> None:
-    machine.policy("Deny")
-    for path, minor in (("/dev/gpu1", 1), ("/dev/gpu0", 0)):
-        machine.give(path, minor)
-    machine.bundle.bind(machine.dev / "gpu0", "/opt/gpu")
-    machine.bundle.bind(machine.dev, "/host")
-    machine.rules.append(ALLOW_ALL)
-    refusal(machine, guarded("wrapper", real, machine.node, machine.bundle))
-    denials = machine.node.logged()[-1]["denials"]
-    assert {denial["rule"] for denial in denials} == {"gpu"}
-    for denial, told in zip(
-        denials,
-        [
-            "device /dev/gpu0 (c 240:0) is in the container",
-            f"mount /opt/gpu from {machine.dev}/gpu0 shows {machine.dev}/gpu0 (c 240:0)",
-            f"mount /host from {machine.dev} shows {machine.dev}/gpu-disk (b 240:0)",
-            f"cgroup rules let the container use {machine.dev}/gpu-disk (b 240:0)",
-        ],
-        strict=True,
-    ):
-        assert denial["message"].startswith(f"not allocated: {told}")
 
 
 def test_the_hook_alone_refuses_what_it_cannot_take_out(machine: Machine, real: str) -> None:
@@ -375,36 +339,12 @@ def test_with_a_user_namespace(machine: Machine, real: str, injected: bool) -> N
         assert "gpu0" not in files(container, "/dev")
 
 
-def test_audit_changes_nothing_and_says_what_it_would_do(machine: Machine, real: str) -> None:
-    machine.policy("Deny")
-    machine.node.compile(machine.node.policy.read_text().replace("spec:\n", "spec:\n  mode: Audit\n"))
-    machine.give("/dev/gpu0", 0)
-    with start(machine, real) as container:
-        assert machine.opens(container, "/dev/gpu0") == "No such device or address"
-    [event] = machine.node.logged()
-    assert (event["applied"], machine.dropped()) == (False, ["/dev/gpu0", "linux.resources.devices"])
-
-
 def test_nothing_closed_is_no_hook(machine: Machine, real: str) -> None:
     """On a node without such devices no container waits for a look."""
     machine.node.compile(machine.node.policy.read_text().replace(str(machine.dev), "/dev/nowhere"))
     machine.give("/dev/gpu1", 1)
     with start(machine, real):
         assert "hooks" not in machine.bundle.saved()
-
-
-def test_broken_record_is_undecided(machine: Machine, real: str) -> None:
-    good = machine.node.policy.read_text()
-    for path in ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state"):
-        record = machine.kubelet / path
-        before = record.read_bytes() if record.exists() else b""
-        record.write_text('{"Data": "{}", "Checksum": 1}')
-        assert "rule gpu: kubelet's " in start(machine, real).refused()
-        record.write_bytes(before)
-    record.write_text("{")
-    machine.node.compile(good.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
-    with start(machine, real):
-        pass
 
 
 @pytest.mark.parametrize("adapter", ["runtime", "precreate"])

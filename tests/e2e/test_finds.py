@@ -20,7 +20,6 @@ from e2e.hostile_mounts import (
     link,
     seen,
     volume,
-    why,
 )
 from e2e.runtimes import WAYS, guarded
 from e2e.support import REASSERT, Bundle, Node, run
@@ -125,12 +124,6 @@ def files(node: Node) -> list[str]:
     return sorted(str(path.relative_to(node.ca)) for path in node.ca.rglob("*"))
 
 
-def device(bundle: Bundle) -> None:
-    """At a path that a link of the image leads into the reserved directory."""
-    link(bundle, "/data", "/etc/ssl/certs")
-    bundle.spec["linux"]["devices"] = [{**DEVICE, "path": "/data/disk"}]
-
-
 def second_volume(bundle: Bundle) -> None:
     """Where allowBelow lets a volume be, at a path that the node's directory does not have."""
     bundle.bind(volume(bundle, "pods"), "/etc/ssl/private/deeper")
@@ -145,10 +138,6 @@ MADE: dict[str, tuple[Callable[[Bundle], None], tuple[str, ...]]] = {
     "link to the root": (
         lambda bundle: link(bundle, "/etc/ssl", "/"),
         ("company-ca: /etc/ssl in the image leads to the container's root", *ITSELF),
-    ),
-    "device by a link": (
-        device,
-        ("company-ca: /data, in which devices are made, leads into", f"{MADE_IN} /data of the container leads to"),
     ),
     "volume below": (
         second_volume,
@@ -218,20 +207,6 @@ def lead_devices_astray(bundle: Bundle, made: str) -> None:
     bundle.spec["linux"]["devices"] = [{"path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}]
 
 
-@pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
-@pytest.mark.parametrize("made", ["device through a link", "device through a link in a volume"])
-def test_audit_says_that_enforce_would_refuse_a_device(
-    way: tuple[str, str], node: Node, bundle: Bundle, made: str
-) -> None:
-    node.compile(DIRECTORY.replace("spec:", "spec:\n  mode: Audit", 1))
-    lead_devices_astray(bundle, made)
-    with guarded(way[1], way[0], node, bundle):
-        [event] = node.logged()
-    assert (event["event"], event["applied"]) == ("container.would-deny", False)
-    assert "in which devices are made" in event["denials"][0]["message"]
-    assert [edit["name"] for edit in event["edits"]] == ["/etc/ssl"]
-
-
 AFTER_THE_DEVICES = [way for way in WAYS if way[1] == "createRuntime"]
 
 
@@ -263,14 +238,6 @@ def test_device_by_more_links_than_the_kernel_follows(way: tuple[str, str], node
         link(bundle, f"/l{number}", f"/l{number + 1}" if number < 59 else "/etc/ssl")
     bundle.spec["linux"]["devices"] = [{"path": "/l0/null", "type": "c", "major": 1, "minor": 3}]
     holds(way, node, bundle, ": /l0 of the container cannot be followed: Too many levels of symbolic links")
-
-
-def test_long_path_of_a_device_does_not_push_the_reason_out_of_the_log(node: Node, bundle: Bundle, real: str) -> None:
-    node.compile(DIRECTORY)
-    lead_devices_astray(bundle, "device through a link")
-    bundle.spec["linux"]["devices"][0]["path"] = "/evil/" + "x" * 250 + "/" + "y" * 250 + "/disk"
-    holds((real, "wrapper"), node, bundle, "company-ca: /evil/xxx")
-    assert why(node, bundle).endswith("in which devices are made, leads into /etc/ssl")
 
 
 def test_precreate_finds_a_relative_root_in_the_bundle(node: Node, bundle: Bundle) -> None:

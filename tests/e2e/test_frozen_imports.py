@@ -1,6 +1,6 @@
 """The modules that a start of the frozen program has loaded, read from the process: only those of the start path.
 
-tests/unit/test_import_budget.py checks the unfrozen program with the same list.
+tests/unit/test_import_budget.py checks the unfrozen program with the same rule.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from unit.test_import_budget import LATE, MODULES
+from unit.test_import_budget import MODULES
 
 from e2e.support import REASSERT, Bundle, Node, need, run
 
@@ -24,7 +24,7 @@ INTERPRETER = {
 # fmt: on
 """What CPython loads before any code of ours runs."""
 
-OURS = MODULES | LATE | {"_json", "errno", "gc", "reassert_start"}
+OURS = MODULES | {"_json", "errno", "gc", "reassert_start"}
 """The start path, its builtins, and the archive entry that holds it (packaging/frozen_start.py)."""
 
 

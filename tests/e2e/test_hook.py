@@ -11,25 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hook.node.artifacts.hookentry import oci_hook
 
 from e2e.conftest import RUNTIMES
 from e2e.hostile_mounts import in_user_namespace
-from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
+from e2e.runtimes import hook_entry
+from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
 
-STAGES = ("prestart", "createRuntime", "createContainer")
-NAMESPACES = ("createRuntime", "createContainer")
+each_namespace = pytest.mark.parametrize("stage", ["createRuntime", "createContainer"])
 """A stage in the node's mount namespace, as prestart is too, and the one in the container's."""
 
-each_stage = pytest.mark.parametrize("stage", STAGES)
-each_namespace = pytest.mark.parametrize("stage", NAMESPACES)
-each_once = pytest.mark.parametrize(
-    ("real", "stage"),
-    [(RUNTIMES["runc"], "createRuntime"), (RUNTIMES["crun"], "createContainer")],
-    ids=["runc-createRuntime", "crun-createContainer"],
-)
-"""Each runtime and each mount namespace, for what none of them can make a difference to: what config.json says."""
-
-WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 ADAPTERS = "a hook cannot set env; the runtime wrapper (reassert runtime) or the NRI plugin can"
 
 
@@ -40,14 +31,7 @@ def node(compiled_node: Node) -> Node:
 
 
 def add_hook(bundle: Bundle, node: Node, stage: str, *flags: str) -> None:
-    """An entry as reassert writes it: absolute path, non-empty env, timeout."""
-    entry = {
-        "path": str(REASSERT),
-        "args": ["reassert", "hook", *flags, *node.options(), stage],
-        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-        "timeout": 10,
-    }
-    bundle.spec.setdefault("hooks", {}).setdefault(stage, []).append(entry)
+    bundle.spec.setdefault("hooks", {}).setdefault(stage, []).append(hook_entry(node, stage, *flags))
     bundle.save()
 
 
@@ -101,7 +85,7 @@ def sees_the_nodes_ca(container: Running) -> None:
     )
 
 
-@each_stage
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime", "createContainer"])
 def test_the_hook_puts_the_mount_back_over_a_pods(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     evil = bundle.directory / "evil"
     evil.mkdir()
@@ -114,58 +98,6 @@ def test_the_hook_puts_the_mount_back_over_a_pods(real: str, stage: str, node: N
         assert host(node, bundle) == before
     [event] = node.logged()
     assert (event["event"], event["adapter"], event["applied"]) == ("container.edited", "hook", True)
-
-
-@each_namespace
-def test_the_hook_makes_a_target_that_the_image_lacks(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    shutil.rmtree(bundle.rootfs / "etc/ssl")
-    add_hook(bundle, node, stage, "--mount-ca")
-    with Running(real, bundle) as container:
-        sees_the_nodes_ca(container)
-
-
-@each_namespace
-def test_the_hook_mounts_a_file(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    policy = POLICY.replace(
-        "hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/certs/company.crt, mountPath: /etc/a/b.pem,"
-    )
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
-    add_hook(bundle, node, stage, "--mount-ca")
-    with Running(real, bundle) as container:
-        assert container.exec("/bin/cat", "/etc/a/b.pem") == "company\n"
-        [(_, point, options)] = container.mounts("/etc/a")
-        assert (point, options.split(",")[0]) == ("/etc/a/b.pem", "ro")
-
-
-@each_namespace
-def test_the_hook_works_under_a_read_only_root(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    bundle.spec["root"]["readonly"] = True
-    add_hook(bundle, node, stage, "--mount-ca")
-    with Running(real, bundle) as container:
-        sees_the_nodes_ca(container)
-
-
-@each_namespace
-def test_a_read_only_root_has_no_place_for_a_missing_target(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    """crun makes the root read-only before createContainer, runc after it; both do after createRuntime."""
-    shutil.rmtree(bundle.rootfs / "etc/ssl")
-    bundle.spec["root"]["readonly"] = True
-    add_hook(bundle, node, stage, "--mount-ca")
-    if real.endswith("crun") and stage == "createContainer":
-        assert reason(node, Running(real, bundle)) == (
-            "/etc/ssl cannot be reached inside the image: /etc/ssl is missing and cannot be made: Read-only file system"
-        )
-    else:
-        with Running(real, bundle) as container:
-            sees_the_nodes_ca(container)
-
-
-@each_once
-def test_the_hook_works_under_small_limits(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    bundle.spec["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 64}]
-    add_hook(bundle, node, stage, "--mount-ca")
-    with Running(real, bundle) as container:
-        sees_the_nodes_ca(container)
 
 
 HOSTILE = {
@@ -237,17 +169,13 @@ def test_nor_for_a_link_on_the_way_to_what_is_allowed_below(real: str, node: Nod
     )
 
 
-def allow_below(node: Node, bundle: Bundle) -> None:
+@each_namespace
+def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
     for name in ("private", "certs"):
         (bundle.directory / name).mkdir()
         (bundle.directory / name / "pods").write_text("")
         bundle.bind(bundle.directory / name, f"/etc/ssl/{name}", "ro")
-
-
-@each_namespace
-def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    allow_below(node, bundle)
     (node.ca / "private").mkdir(exist_ok=True)
     add_hook(bundle, node, stage, "--mount-ca")
     with Running(real, bundle) as container:
@@ -255,30 +183,16 @@ def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: 
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
 
 
-def test_what_is_allowed_below_needs_a_place_in_the_nodes_directory(real: str, node: Node, bundle: Bundle) -> None:
-    allow_below(node, bundle)
-    shutil.rmtree(node.ca / "private", ignore_errors=True)
-    add_hook(bundle, node, "createRuntime", "--mount-ca")
-    message = reason(node, Running(real, bundle))
-    assert message.startswith("/etc/ssl/private, which allowBelow lets through, has no place in the mount at /etc/ssl")
-
-
-@each_once
+@pytest.mark.parametrize(
+    ("real", "stage"),
+    [(RUNTIMES["runc"], "createRuntime"), (RUNTIMES["crun"], "createContainer")],
+    ids=["runc-createRuntime", "crun-createContainer"],
+)
 def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/evil")
     add_hook(bundle, node, stage, "--inject-env")
     message = reason(node, Running(real, bundle))
     assert message == f"env REQUESTS_CA_BUNDLE is not what the policy wants, and {ADAPTERS}"
-
-
-@each_once
-def test_the_hook_passes_right_env(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    bundle.spec["process"]["env"].append(WANTED)
-    add_hook(bundle, node, stage, "--inject-env")
-    with Running(real, bundle) as container:
-        assert WANTED in container.environ()
-        assert container.mounts("/etc/ssl") == []
-    assert node.logged() == []
 
 
 def test_of_a_name_that_stands_twice_the_last_counts(real: str, node: Node, bundle: Bundle) -> None:
@@ -293,35 +207,6 @@ def test_of_a_name_that_stands_twice_the_last_counts(real: str, node: Node, bund
     env.append(evil)
     bundle.save()
     assert reason(node, Running(real, bundle)).startswith("env REQUESTS_CA_BUNDLE is not what the policy wants")
-
-
-@each_once
-def test_without_a_flag_the_hook_does_both(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    add_hook(bundle, node, stage)
-    assert ADAPTERS in reason(node, Running(real, bundle))
-    bundle.spec["process"]["env"].append(WANTED)
-    bundle.save()
-    with Running(real, bundle) as container:
-        sees_the_nodes_ca(container)
-
-
-@each_once
-def test_audit_only_logs(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
-    add_hook(bundle, node, stage)
-    with Running(real, bundle) as container:
-        assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["image.crt"]
-    [event] = node.logged()
-    assert (event["mode"], event["applied"]) == ("Audit", False)
-
-
-@each_once
-def test_an_excluded_namespace_is_left_alone(real: str, stage: str, node: Node, bundle: Bundle) -> None:
-    bundle.pod("kube-system")
-    add_hook(bundle, node, stage)
-    with Running(real, bundle) as container:
-        assert container.mounts("/etc/ssl") == []
-    assert node.logged() == []
 
 
 @each_namespace
@@ -351,18 +236,6 @@ def test_the_hook_works_with_a_user_namespace(real: str, stage: str, node: Node,
         assert container.exec("/bin/cat", "/proc/self/uid_map").split() == ["0", "100000", "65536"]
         sees_the_nodes_ca(container)
         assert host(node, bundle) == before
-
-
-def test_inside_a_user_namespace_the_hook_refuses_and_names_the_right_stage(
-    real: str, node: Node, bundle: Bundle
-) -> None:
-    in_user_namespace(bundle)
-    add_hook(bundle, node, "createContainer")
-    container = Running(real, bundle)
-    assert container.create() != 0
-    run(real, "delete", "--force", container.id, check=False)
-    if real.endswith("runc"):  # crun keeps a hook's words to itself, and the event log is not the namespace's to write
-        assert "configure the hook for the stage createRuntime instead" in container.output()
 
 
 def call(node: Node, stage: str, state: object, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -411,3 +284,16 @@ def test_wrong_usage_is_said_in_one_line(arguments: list[str]) -> None:
     done = run(str(REASSERT), "hook", *arguments, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.endswith("see reassert hook --help\n")
+
+
+def test_link_of_an_entry_is_followed_once(node: Node, bundle: Bundle, directory: Path) -> None:
+    """The installer's link. The bootloader executes itself again: it may lead to another version by then."""
+    (directory / "reassert").symlink_to(REASSERT)
+    entry = oci_hook(str(directory / "reassert"), "createRuntime")
+    entry["args"][2:2] = node.options()
+    state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.directory), "pid": os.getpid()})
+    env = dict(variable.split("=", 1) for variable in entry["env"])
+    trace = ("strace", "-f", "-e", "trace=execve", entry["path"], *entry["args"][1:])
+    done = run(*trace, input=state, env=env, check=False)
+    assert "REQUESTS_CA_BUNDLE is not what the policy wants" in done.stderr
+    assert re.findall(r'execve\("([^"]+)"', done.stderr) == [entry["path"], str(REASSERT.resolve())]

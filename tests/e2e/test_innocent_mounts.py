@@ -15,6 +15,8 @@ from e2e.runtimes import EACH, Console, guarded, real_runtime
 from e2e.support import Bundle, Node, Running, run
 
 ADAPTERS = ("wrapper", "createRuntime", "precreate")
+ALL = (*ADAPTERS, "createContainer")
+"""With the hook in the container's own mount namespace."""
 
 
 def starts(real: str, node: Node, bundle: Bundle, path: str = RESERVED, adapters: tuple[str, ...] = ADAPTERS) -> None:
@@ -74,7 +76,7 @@ def test_usual_pod_starts(each: str, node: Node, bundle: Bundle, policy: str, re
         (bundle.rootfs / place).mkdir(parents=True)
     for place in ("hosts", "hostname", "ssl/certs/company.crt"):
         (bundle.rootfs / "etc" / place).write_text("")
-    starts(each, node, bundle)
+    starts(each, node, bundle, adapters=ALL)
 
 
 @POLICIES
@@ -86,18 +88,12 @@ def test_pod_with_a_user_namespace_starts(each: str, node: Node, bundle: Bundle,
 
 
 def test_pod_with_a_user_namespace_and_a_device_starts(each: str, node: Node, bundle: Bundle) -> None:
-    """crun's state says the bundle "/" there."""
+    """The state of crun says the bundle "/" there, and no option need name it: the runtime's cwd is the bundle."""
     node.compile(DIRECTORY)
     in_user_namespace(bundle)
     bundle.spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 438}]
     starts(each, node, bundle)
-
-
-def test_bundle_that_no_option_names_is_found(each: str, node: Node, bundle: Bundle) -> None:
-    """The runtime's cwd is the bundle, and the state of crun does not name it (the case above)."""
-    node.compile(DIRECTORY)
-    in_user_namespace(bundle)
-    bundle.spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 438}]
+    node.events.unlink()
     container = guarded("wrapper", each, node, bundle)
     created_there(container, bundle.directory)
     assert container.exec("/bin/cat", RESERVED) == "company\n"
@@ -154,7 +150,7 @@ def test_privileged_container_starts(each: str, node: Node, bundle: Bundle) -> N
 def test_image_without_the_path_starts(each: str, node: Node, bundle: Bundle, policy: str) -> None:
     node.compile(policy.replace("CA/", f"{node.ca}/"))
     shutil.rmtree(bundle.rootfs / "etc")
-    for adapter in ADAPTERS:
+    for adapter in ALL:
         starts(each, node, bundle, adapters=(adapter,))
         shutil.rmtree(bundle.rootfs / "etc")
 

@@ -118,9 +118,6 @@ def test_audit_runs_no_code_of_the_containers_image(node: Node, pod: Bundle, nam
 HARMLESS = {"futex", "brk", "mmap", "munmap", "mremap", "madvise", "rt_sigreturn", "restart_syscall", "sched_yield"}
 """Calls for memory and locks."""
 
-ON_DESCRIPTORS = {"openat", "mount_setattr", "move_mount", "open_tree"}
-"""Calls that may be made inside, on descriptors."""
-
 STRACE = ("strace", "--daemonize", "--follow-forks", "--output")
 
 

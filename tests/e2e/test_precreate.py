@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from e2e.support import POLICY, REASSERT, Bundle, Node, need, run, scratch
+from e2e.runtimes import hook_entry
+from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, need, run, scratch
 from hook.core.policy import store
 from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.verify import examine
 
 CRUN = "/usr/bin/crun"
-WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 
 
 def precreate(node: Node, config: str, *flags: str, status: int = 0) -> tuple[str, str]:
@@ -100,25 +100,15 @@ def test_a_denied_container_is_refused_and_nothing_is_printed(node: Node, bundle
     assert "/tmp/evil" not in errors
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "[]", "{}", '{"process": {"env": {}}}'])
-def test_what_is_no_config_is_refused_in_one_line(node: Node, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "garbage", "[]", '{"process": {"env": {}}}'])
+def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node, text: str) -> None:
+    node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
     output, errors = precreate(node, text, status=1)
-    assert output == ""
-    assert errors.count("\n") == 1
+    assert (output, errors.count("\n")) == ("", 1)
     assert "the config.json on stdin" in errors
-
-
-@pytest.mark.parametrize("text", ["garbage", '{"process": {"env": {}}}'])
-def test_in_audit_mode_it_passes_as_it_is(node: Node, text: str) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
     assert precreate(node, text)[0] == text
     assert node.logged()[-1]["event"] == "container.would-deny"
-
-
-@pytest.mark.parametrize("text", ["garbage", '{"process": {"env": {}}}'])
-def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node, text: str) -> None:
-    node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
-    assert precreate(node, text, status=1)[0] == ""
 
 
 LIMITS = ("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
@@ -178,15 +168,9 @@ PODS_WISH = ("--env=REQUESTS_CA_BUNDLE=/tmp/evil", "--env=OTHER=stays", "--volum
 LOOK = ("/bin/sh", "-c", "env; ls /etc/ssl/certs; grep ' /etc/ssl' /proc/self/mountinfo")
 
 
-def hooked(podman: Podman, node: Node, *flags: str) -> None:
-    """An oci-hooks 1.0.0 file for podman's stage precreate (containers/common, pkg/hooks/docs/oci-hooks.5.md)."""
-    hook = {
-        "path": str(REASSERT),
-        "args": ["reassert", "hook", *flags, *node.options(), "precreate"],
-        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-        "timeout": 10,
-    }
-    entry = {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["precreate"]}
+def hooked(podman: Podman, node: Node, stage: str = "precreate") -> None:
+    """An oci-hooks 1.0.0 file for a stage; precreate is podman's (containers/common, oci-hooks.5.md)."""
+    entry = {"version": "1.0.0", "hook": hook_entry(node, stage), "when": {"always": True}, "stages": [stage]}
     (podman.hooks / "reassert.json").write_text(json.dumps(entry))
 
 
@@ -198,11 +182,6 @@ def assert_corrected(output: str) -> None:
     assert "company.crt" in lines
     [mount] = [line for line in lines if " /etc/ssl" in line]
     assert mount.split()[4:6] == ["/etc/ssl", "ro,relatime"]
-
-
-def test_podman_without_reassert_gives_the_pod_its_wish(podman: Podman) -> None:
-    output = podman("run", "--rm", *PODS_WISH, "--rootfs", str(podman.rootfs), *LOOK).stdout
-    assert "REQUESTS_CA_BUNDLE=/tmp/evil" in output
 
 
 def test_podmans_precreate_hook_corrects_the_container(podman: Podman, node: Node) -> None:
@@ -272,8 +251,8 @@ def test_podmans_infra_container_starts_with_what_is_reserved(podman: Podman, no
     assert event["event"] == "container.edited"
 
 
-def run_probe(podman: Podman, node: Node) -> tuple[str, list[str], str]:
-    """The findings of `node verify` about podman's runtime: result, observation, result of an exec."""
+def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: Node) -> None:
+    hooked(podman, node)
     starter = ContainerStarter("podman", podman.command(), LIMITS)
     try:
         policy = store.load(str(node.policy), str(node.store))
@@ -281,39 +260,9 @@ def run_probe(podman: Podman, node: Node) -> tuple[str, list[str], str]:
     finally:
         starter.close()
     assert podman("ps", "--all", "--quiet").stdout + podman("images", "--all", "--quiet").stdout == ""
-    return finding.result, finding.saw, finding.executed
-
-
-def test_verify_tells_podman_with_reassert_from_podman_without(podman: Podman, node: Node) -> None:
-    result, saw, executed = run_probe(podman, node)
-    assert (result, executed) == ("not protected", "not protected")
-    assert (
-        saw[0] == "env REQUESTS_CA_BUNDLE is reassert-verify-pod, the policy wants /etc/ssl/certs/ca-certificates.crt"
-    )
-    assert saw[2].startswith("mount /etc/ssl: /etc/ssl, /etc/ssl/certs is mounted, the policy wants ")
-    podman.configure(node.dispatcher(CRUN))
-    assert run_probe(podman, node) == ("protected", ["put back: 2 env, 2 mounts; in exec too"], "protected")
-
-
-def test_verify_finds_that_precreate_does_not_reach_exec(podman: Podman, node: Node) -> None:
-    hooked(podman, node)
-    result, saw, executed = run_probe(podman, node)
-    assert (result, executed) == ("not protected", "not protected")
-    assert saw[:2] == [
+    assert (finding.result, finding.executed) == ("not protected", "not protected")
+    assert finding.saw[:2] == [
         "executed in it: env REQUESTS_CA_BUNDLE is reassert-verify-pod, "
         "the policy wants /etc/ssl/certs/ca-certificates.crt",
         "executed in it: env PYTHONHTTPSVERIFY is there, the policy wants it absent",
     ]
-
-
-def test_verify_knows_a_refusal_of_ours(podman: Podman, node: Node) -> None:
-    node.compile(POLICY + "    onConflict: Deny\n")
-    hooked(podman, node)
-    result, [refused], _ = run_probe(podman, node)
-    assert (result, "time=" in refused) == ("protected", False)
-    assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")
-    (podman.hooks / "reassert.json").unlink()
-    podman.configure(node.dispatcher(CRUN))
-    result, [refused], _ = run_probe(podman, node)
-    assert result == "protected"
-    assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")

@@ -10,22 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
 from e2e.support import Bundle, Node, run
 from e2e.test_audit import seen
 from e2e.test_finds import mounts_on_the_node
 from hook.core.linux.idmap import remountable
 
-DIRECTORY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-metadata: {name: test}
-spec:
-  rules:
-  - name: company-ca
-    mounts:
-    - {hostPath: CA, mountPath: /etc/ssl, readOnly: true}
-"""
 FILE = DIRECTORY.replace("hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/ca.crt, mountPath: /etc/ssl/ca.crt,")
 RESERVED = {"directory": (DIRECTORY, "/etc/ssl"), "file": (FILE, "/etc/ssl/ca.crt")}
 

@@ -83,17 +83,3 @@ def test_audit_names_a_running_container_that_shares_its_processes(
         [difference] = seen(node, container)["differences"]
         assert difference["kind"] == "sharedProcesses"
         assert difference["message"].endswith(f"{sandbox} of others, and sharedProcesses is Refuse")
-
-
-def test_own_processes_start(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
-    node.compile(REFUSE)
-    with guarded(pair[1], pair[0], node, bundle) as container:
-        assert container.exec("/bin/cat", RESERVED) == "company\n"
-
-
-def test_shared_processes_start_unless_the_policy_refuses_them(
-    pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str
-) -> None:
-    node.compile(FILE + "    sharedProcesses: Allow\n")
-    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as container:
-        assert container.exec("/bin/cat", RESERVED) == "company\n"

@@ -145,7 +145,10 @@ def called(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Call the command in this process, which takes a tenth of `reassert`: for tests of what it decides and prints."""
     out, error = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-        status = main(list(arguments))
+        try:
+            status = main(list(arguments))
+        except SystemExit as ended:  # of argparse
+            status = int(ended.code or 0)
     out.flush()
     error.flush()
     said = [stream.detach().getvalue().decode() for stream in (out, error)]  # type: ignore[attr-defined]  # BytesIO

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from hook.core.base.errors import TooLarge, Unacceptable, Undecided
 from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
 from hook.core.decide import CONFIG, Case, Done, Verdict
-from hook.core.facts.exclusive import Devices
 from hook.core.plan import Plan
 from hook.core.policy.compiler import refresh
 from hook.core.policy.store import load
@@ -194,15 +193,23 @@ def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
 EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/none*"]}}
 
 
-def test_a_pods_mounts_are_looked_at_as_the_pods_own_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pods_mounts_are_looked_at_as_the_pods_own_doing() -> None:
     """A source that hangs must not be for `failurePolicy`, as files of the node are."""
 
     def no_files(path: str, limit: int) -> bytes:
         raise FileNotFoundError(path)
 
-    reading: list[tuple[bool, object]] = []
+    reading: list[bool] = []
+
+    class Mounts(list[dict[str, object]]):
+        """Those of a container, which say who reads them."""
+
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            reading.append(case.reads_node)
+            return super().__iter__()
+
     case = Case("nri", "0a1b", lambda: policy(EXCLUSIVE), no_files)
-    monkeypatch.setattr(Devices, "add_sources", lambda _, mounts: reading.append((case.reads_node, mounts)))
-    target = spec(mounts=[bind("/a")])
+    target = spec(mounts=[])
+    target.mounts = Mounts([bind("/a")])
     case.decide(POD, target)
-    assert reading == [(False, target.mounts)]
+    assert reading and not any(reading)

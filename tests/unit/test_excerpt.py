@@ -101,22 +101,6 @@ def test_id_and_names_of_a_container_are_cut() -> None:
     assert cut == dict.fromkeys(["/id", *(f"/container/{k}" for k in ("namespace", "pod", "container", "image"))], 300)
 
 
-def test_warning_about_the_policy_file_is_given_more_room() -> None:
-    assert len(json.loads(line({"warning": "w" * 5000}))["warning"]) == 1025
-
-
-def test_entries_beyond_the_limit_are_counted() -> None:
-    decided = Decided()
-    decided.edits = [unset_env("r", f"N{number}", ["v"] * 20) for number in range(2000)]
-    decided.denials = [Reason("r", "env", f"d{number}") for number in range(100)]
-    record = logged(decided)
-    assert len(record["edits"]) == len(record["denials"]) == ENTRIES
-    assert record["omitted"]["/edits"] == 2000 - ENTRIES
-    assert record["omitted"]["/denials"] == 100 - ENTRIES
-    assert record["edits"][63]["before"] == ["v"] * ITEMS
-    assert record["omitted"]["/edits/63/before"] == 20 - ITEMS
-
-
 def test_two_thousand_absent_names_of_a_kilobyte() -> None:
     value = "\x1b" * 1000
     decided = Decided()

@@ -112,11 +112,6 @@ def test_diff_is_what_the_wrapper_would_write(root_dir: Path, capsys: pytest.Cap
     assert any(line.startswith('"reassert/decision": ') for line in added)
 
 
-def test_diff_of_an_audited_container_is_empty(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Files(root_dir, *RULES, mode="Audit").explain("diff")
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize("output", ["table", "json", "diff"])
 def test_nothing_is_changed(root_dir: Path, output: str) -> None:
     files = Files(root_dir, *RULES)

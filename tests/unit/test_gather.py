@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,18 +87,21 @@ def test_identity_that_its_own_annotations_make_unknown_is_no_failure_of_the_nod
         gather(policy(GPU), who, [Match(one, evaluate(one, who))])
 
 
-def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path) -> None:
     """It is raised, for no `failurePolicy` lets it through: other containers can cause it."""
 
-    def short(*_: object) -> bytes:
-        raise OSError(errno.EMFILE, "short")
-
     (root_dir / "f").write_text("1")
-    monkeypatch.setattr("hook.core.facts.files.read_fd", short)
     for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
         one = rule(**fields)
-        with pytest.raises(OSError, match="short"):
-            gather(policy(), POD, [Match(one, evaluate(one, POD))], short)
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+            with pytest.raises(OSError, match="Too many open files"):
+                gather(policy(), POD, [Match(one, evaluate(one, POD))])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(("on_missing", "reported"), [("Skip", "errors"), ("Fail", "denials")])
@@ -126,7 +129,10 @@ def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() ->
 def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's list of mounts says where one is. Links lead there, and back to a local one."""
+    """The kernel's list of mounts says where one is. Links lead there, and back to a local one.
+
+    A patch: a unit test mounts no NFS.
+    """
     (root_dir / "out").symlink_to("mnt/nfs odd")
     (root_dir / "mnt").mkdir()
     (root_dir / "back").symlink_to("out/../../here")  # it passes the directory that may hang

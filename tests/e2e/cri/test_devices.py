@@ -39,11 +39,6 @@ OVERRIDES = {
 """By container name: its image, and the env of its pod spec. HOSTILE's ENV has `all`."""
 
 
-def test_without_reassert_the_override_wins(start_pod: StartPod, kubelet: Kubelet) -> None:
-    container = kubelet.run(start_pod("plain"), "c", GPU, [(VISIBLE, "all")])
-    assert visible(container) == "all"
-
-
 def test_every_override_of_an_allocation_is_undone(start_pod: StartPod, kubelet: Kubelet, node: Node) -> None:
     pod = start_pod(name="all")
     for name, (image, env) in OVERRIDES.items():
@@ -65,31 +60,6 @@ def test_whoever_was_allocated_nothing_gets_void(start_pod: StartPod, kubelet: K
         assert visible(container) == "void", name
         assert not [e for e in container.environ() if e.startswith("NVIDIA_IMEX_CHANNELS")]
     assert visible(start_pod().run(name="lucky", env=[(VISIBLE, "all")])) == "void"  # that was another pod's
-
-
-def test_each_container_of_a_pod_gets_its_own(start_pod: StartPod, kubelet: Kubelet) -> None:
-    pod = start_pod()
-    first = kubelet.run(pod, "init", {"envs": {VISIBLE: "GPU-7"}}, [(VISIBLE, "all")], image=HOSTILE)
-    assert visible(first) == "GPU-7"
-    first.remove()
-    assert visible(kubelet.run(pod, "c", GPU, [(VISIBLE, "all")], image=HOSTILE)) == "GPU-4"
-    assert visible(pod.run(name="sidecar", env=[(VISIBLE, "GPU-4")])) == "void"
-
-
-def test_of_two_resources_the_one_that_kubelet_took_counts(start_pod: StartPod, kubelet: Kubelet) -> None:
-    pod = start_pod()
-    for name, sent in (("a", ["GPU-4", "all"]), ("b", ["MIG-1", "all"]), ("c", ["all"])):
-        kubelet.allocate(pod, name, "GPU-4", **GPU)
-        kubelet.allocate(pod, name, "MIG-1", resource="example.com/mig", envs={VISIBLE: "MIG-1", "MIG": "1"})
-        created = pod.create(name=name, image=HOSTILE, env=[*((VISIBLE, value) for value in sent), ("MIG", "2")])
-        if name == "c":
-            with pytest.raises(CriError, match=r"GPU-4 and \S*mig MIG-1 set env") as error:
-                created.start()
-            assert f"set env {VISIBLE} differently, and the container has neither value" in str(error.value)
-            continue
-        created.start()
-        assert visible(created) == sent[0]
-        assert "MIG=1" in created.environ()
 
 
 @pytest.mark.parametrize("path", [f"{ASKED_BY_MOUNT}/all", "//var/run/../run/nvidia-container-devices/0/"])
@@ -139,25 +109,6 @@ def test_allocated_mount_is_not_to_be_replaced(start_pod: StartPod, kubelet: Kub
     assert pod.run(name="lost").exec("/bin/cat", "/usr/gpu/driver") == "plugin's\n"
 
 
-def test_unreadable_checkpoint_is_explained_where_kubectl_describe_shows_it(
-    start_pod: StartPod, kubelet: Kubelet, node: Node
-) -> None:
-    pod = start_pod()
-    kubelet.allocate(pod, "c", "GPU-4", **GPU)
-    checkpoint = kubelet.root / "device-plugins/kubelet_internal_checkpoint"
-    whole = checkpoint.read_bytes()
-    checkpoint.write_bytes(whole[:-20])
-    refused = pod.create(name="c", env=[(VISIBLE, "GPU-4")])
-    with pytest.raises(CriError) as error:
-        refused.start()
-    assert "refused default/p/c: rule gpu: kubelet's device checkpoint: not valid JSON" in str(error.value)
-    [event] = [event for event in node.logged() if event["id"] == refused.id]
-    assert event["errors"][0]["message"].startswith("kubelet's device checkpoint: not valid JSON")
-    refused.remove()
-    checkpoint.write_bytes(whole)
-    assert visible(pod.run(name="c", env=[(VISIBLE, "GPU-4"), (VISIBLE, "all")])) == "GPU-4"
-
-
 def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
     start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node
 ) -> None:
@@ -184,9 +135,3 @@ def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
 
 def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
     assert_a_resize_gives_nothing_back(kubelet, start_pod(), gpu_node, node)
-
-
-def test_without_exclusive_a_pod_gets_them(start_pod: StartPod, gpu_node: Path) -> None:
-    """The test above would prove nothing if it could not."""
-    with pytest.raises(AssertionError):
-        assert_nothing_but_the_allocated_opens(start_pod().run(name="v", devices=[(str(gpu_node), "/dev/xvda")]))

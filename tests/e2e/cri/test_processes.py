@@ -22,13 +22,6 @@ def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, node: Nod
     start_pod().run(name="app")
 
 
-def test_pod_that_shares_its_processes_starts_otherwise(start_pod: StartPod, node: Node) -> None:
-    pod = start_pod(share_processes=True)
-    app, sidecar = pod.run(name="app"), pod.run(name="sidecar")
-    for container in (app, sidecar):
-        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
-
-
 @pytest.mark.parametrize("shares", [False, True], ids=["alone", "shares its processes"])
 def test_remounted_reserved_mount_cannot_be_written(start_pod: StartPod, node: Node, shares: bool) -> None:
     container = start_pod(share_processes=shares).run(name="app", capabilities=["SYS_ADMIN"])

@@ -18,7 +18,6 @@ PLAINS: dict[str, list[str]] = {f"{name}-plain": [] for name in RUNTIMES}
 
 WIDE = CRI_POLICY + "  - {name: proxies, env: [{name: '*_PROXY', absent: true}]}\n"
 FORCED = WIDE.replace("exclude: {", "exclude: {containerTypes: [sandbox], ")
-DENY = FORCED.replace("- name: company-ca\n", "- name: company-ca\n    onConflict: Deny\n")
 
 
 @pytest.fixture(autouse=True)
@@ -59,36 +58,6 @@ def test_a_handler_that_is_not_wired_is_a_way_around(containerd: Containerd, nod
         "it is not wired: every pod that may use it bypasses reassert",
     ]
     assert verified.report["protected"] is False
-
-
-def test_a_refusal_is_protection_and_the_rest_is_tried_too(containerd: Containerd, node: Node) -> None:
-    node.write_policy(DENY)
-    verified = verify(containerd, WIRED)
-    assert verified.status == 0
-    for name in RUNTIMES:
-        refused, rest = verified.saw(name)
-        assert refused.startswith("reassert: refused default/reassert-verify-")
-        assert "rule company-ca: env REQUESTS_CA_BUNDLE is reserved and was set to something else" in refused
-        assert rest == "put back: 1 env; in exec too"
-
-
-def test_a_handler_that_cannot_start_is_not_called_protected(containerd: Containerd, node: Node) -> None:
-    later(node, "runc").unlink(missing_ok=True)
-    verified = verify(containerd, {"runc": ["runtime"], "runc-later": ["runtime"]})
-    assert verified.status == 1
-    assert verified.results() == {"runc": ("protected", "protected"), "runc-later": ("starts nothing", None)}
-    [reason] = verified.saw("runc-later")
-    assert reason.startswith("a container that overrides nothing does not start: ")
-    assert "later-runc" in reason
-
-
-def test_where_no_pod_starts_nothing_is_called_protected(containerd: Containerd, node: Node) -> None:
-    """README's company-ca rule on a node without that hostPath: the hostile container is refused, and so are all."""
-    node.write_policy(CRI_POLICY.replace("hostPath: CA", "hostPath: /no/such"))
-    verified = verify(containerd, WIRED)
-    assert (verified.status, verified.report["protected"]) == (1, False)
-    assert verified.results() == dict.fromkeys(RUNTIMES, ("starts nothing", None))
-    assert "hostPath /no/such for mount /etc/ssl does not exist on this node" in verified.saw("runc")[0]
 
 
 def test_every_way_to_a_device_is_tried(containerd: Containerd, node: Node, gpu_node: Path) -> None:
@@ -154,42 +123,6 @@ def test_pods_that_kubelet_ends_are_started_again(containerd: Containerd, node: 
     with housekeeping(containerd) as ended:
         assert verify(containerd, WIRED, probe=True).status == 0
     assert len(ended) >= 2
-
-
-def test_rules_for_others_are_listed_as_not_tried(containerd: Containerd, node: Node) -> None:
-    node.write_policy(
-        FORCED
-        + "  - {name: elsewhere, match: {namespaces: [team-*]}, env: [{name: A, value: b}]}\n"
-        + "  - {name: labelled, match: {podSelector: {matchLabels: {a: b}}}, env: [{name: C, value: d}]}\n"
-    )
-    verified = verify(containerd, WIRED)
-    assert (verified.status, verified.report["protected"]) == (1, False)
-    assert [entry["part"] for entry in verified.report["notTried"]] == ["rule/elsewhere", "rule/labelled"]
-    assert verified.report["rulesNotTried"] == [
-        {"name": "elsewhere", "because": "namespaces default is not team-*"},
-        {"name": "labelled", "because": "whether it matches a test container depends on what the adapter can see"},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("policy", "reason"),
-    [
-        (CRI_POLICY.replace("spec:\n", "spec:\n  mode: Audit\n"), "Audit, nothing is enforced"),
-        (CRI_POLICY.replace("[kube-system]", "[default]"), "excludes namespace default"),
-        (
-            "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: test}\nspec:\n  rules:\n"
-            "  - {name: gpu, deviceAllocations: {env: true}}\n",
-            "reserves anything for a container without devices",
-        ),
-    ],
-    ids=["audit", "excluded", "devices"],
-)
-def test_where_nothing_can_be_tried_it_says_so(containerd: Containerd, node: Node, policy: str, reason: str) -> None:
-    node.write_policy(policy)
-    verified = verify(containerd, WIRED)
-    assert (verified.status, verified.error, verified.report["protected"]) == (3, "", False)
-    assert reason in verified.report["nothingToVerify"]
-    assert verified.results() == dict.fromkeys(WIRED, ("not tried", None))
 
 
 def test_without_the_sandbox_image_it_says_what_to_do(containerd: Containerd, node: Node) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,9 @@ from unit.support import ROOT
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME, write_image
-from e2e.kubernetes.kubelet import ConfigMapVolume
 from e2e.kubernetes.pods import POLICY, NodePod, NriPod
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
-from hook.core.base.system import Untrusted, trusted
 
 __all__ = ["boot", "module_boot"]
 
@@ -138,14 +135,6 @@ def test_the_default_policy_only_logs_and_is_ready(daemon: Any, node: BootedNode
     assert hostile(node) == "/tmp/evil"
 
 
-def test_one_handler_alone(daemon: Any, node: BootedNode) -> None:
-    daemon(runtimeClass="crun").wait(True)
-    assert hostile(node) == "/tmp/evil"
-    pod = node.cri.run_pod("crun")
-    assert "REQUESTS_CA_BUNDLE=/etc/ca.pem" in pod.run().environ()
-    pod.remove()
-
-
 def test_the_end_of_the_pod_does_not_interrupt_the_node(daemon: Any, node: BootedNode) -> None:
     """What is under way is the node's own service; the next pod waits for it."""
     first = daemon(runtimeClass="crun")
@@ -217,13 +206,3 @@ def test_nri_in_a_pod_has_its_second_line(later: BootedNode) -> None:
     plugin.end()
     with pytest.raises(CriError, match="reassert: refused"):
         hostile(node)
-
-
-def test_kubelets_own_directory_would_not_be_trusted(directory: Path) -> None:
-    """Why the policy is copied and not read where the ConfigMap is mounted: all may write to that directory."""
-    volume = ConfigMapVolume(directory / "policy")
-    volume.write({"policy.yaml": POLICY})
-    with pytest.raises(Untrusted, match="policy is writable by others"):
-        trusted(str(directory / "policy/policy.yaml"))
-    (directory / "policy").chmod(0o755)
-    trusted(str(directory / "policy/policy.yaml"))
