@@ -16,6 +16,7 @@ import io
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,22 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parsers that print --help."""
-    sections = [*_commands(command_line(GROUPS), "reassert")]
+    found = list(_commands(command_line(GROUPS), "reassert"))
+    uses = Counter(tuple(row) for _, rows in found for row in rows)
+    header = ["option", "meaning"]
+    sections = []
+    for head, rows in found:
+        own = [row for row in rows if uses[tuple(row)] == 1]
+        sections.append(head + ("\n" + table(header, own) if own else ""))
     for name, text in (("runtime", usage.RUNTIME), ("hook", usage.HOOK)):
         sections.append(f"## reassert {name}\n\n```\n{text.strip()}\n```\n")
+    shared = table(header, [list(row) for row, count in uses.items() if count > 1])
+    sections.append(f"## Options of several commands\n\n{shared}")
     return "\n" + "\n".join(sections) + "\n"
 
 
-def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[str]:
+def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[tuple[str, list[list[str]]]]:
+    """Each command below a parser: its heading, usage and help, and the rows of its options."""
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -78,9 +88,7 @@ def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Ite
         if not meaning and action.choices:
             meaning = f"default: {action.default}"
         rows.append([", ".join(f"`{option}`".replace("|", r"\|") for option in spelled), _cell(meaning)])
-    yield f"## {name}\n\n    {' '.join(usage)}\n\n{_sentence(text)}\n" + (
-        "\n" + table(["option", "meaning"], rows) if rows else ""
-    )
+    yield f"## {name}\n\n    {' '.join(usage)}\n\n{_sentence(text)}\n", rows
 
 
 def _sentence(text: str) -> str:
@@ -247,7 +255,12 @@ class Ledgers:
         words = claim.get("but", {}).get(adapter, "" if tests else "no")
         order = list(self.data["parameters"].values())
         tried.sort(key=lambda name: order.index(name) if name in order else len(order))
-        return ": ".join(part for part in (words or "yes", ", ".join(tried)) if part)
+        versions: dict[str, list[str]] = {}
+        for name in tried:
+            program, _, version = name.rpartition(" ") if name in order else (name, "", "")
+            versions.setdefault(program, []).append(version)
+        with_ = ", ".join(f"{program} {' '.join(each)}".strip() for program, each in versions.items())
+        return ": ".join(part for part in (words or "yes", with_) if part)
 
     def tests(self) -> str:
         """The tests of each claim."""
@@ -263,15 +276,10 @@ class Ledgers:
         for number, hole in enumerate(self.holes, 1):
             for test in hole["tests"]:
                 self._items(test)
-            commands = [hole["command"]] if "command" in hole else [_command(test) for test in hole["tests"]]
+            commands = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
             cells = [hole[field] for field in ("gave", "introduced", "found", "fixed")]
             rows.append([str(number), *cells, "<br>".join(f"`{command}`" for command in commands) or "none yet"])
         return table(["", "what an attacker had", "introduced", "found by", "fixed", "tried again by"], rows)
-
-
-def _command(test: str) -> str:
-    """How one test is run: only unit tests without root."""
-    return f"tests/run.sh --fast tests/{test}" if test.startswith("unit/") else f"sudo tests/run.sh tests/{test}"
 
 
 def _collected(files: list[str]) -> list[Any]:
