@@ -3,8 +3,8 @@
     build/venv-test/bin/python tests/pages.py            writes them
     build/venv-test/bin/python tests/pages.py --check    names the pages that are not up to date
 
-They stand in docs/ between `<!-- generated: NAME -->` and `<!-- end -->`. tests/claims.toml has the claims of
-docs/security.md and the promises of docs/promises.md; which runtimes and engines a claim is tried with is read from the
+They stand between `<!-- generated: NAME -->` and `<!-- end -->`. tests/claims.toml has the claims of
+docs/security.md and the promises of tests/promises.md; which runtimes and engines a claim is tried with is read from the
 parameters of its tests. The holes of docs/track-record.md are in tests/track-record.toml.
 """
 
@@ -236,15 +236,15 @@ class Ledgers:
         return ": ".join(part for part in (words or "yes", with_) if part)
 
     def track_record(self) -> str:
-        """Every hole, with the command that tries it again."""
+        """Every hole, with what tries it again."""
         rows = []
-        for number, hole in enumerate(self.holes, 1):
+        for hole in self.holes:
             for test in hole["tests"]:
                 self._items(test)
-            commands = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
-            cells = [hole[field] for field in ("gave", "introduced", "found", "fixed")]
-            rows.append([str(number), *cells, "<br>".join(f"`{command}`" for command in commands) or "none yet"])
-        return table(["", "what an attacker had", "introduced", "found by", "fixed", "tried again by"], rows)
+            tried = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
+            found = f"{hole['introduced']}, {hole['fixed']}" + (f", {hole['found']}" * (hole["found"] != "review"))
+            rows.append([hole["gave"], found, "<br>".join(f"`{each}`" for each in tried)])
+        return table(["what an attacker had", "introduced, fixed", "tried again by"], rows)
 
 
 def promises() -> str:
@@ -303,7 +303,7 @@ def pages() -> dict[Path, str]:
         "fields of annotation": lambda: fields("annotation"),
     }
     found: dict[Path, str] = {}
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "tests/promises.md"]:
         text = path.read_text()
         if "<!-- generated: " in text:
             found[path] = BLOCK.sub(lambda match: match[1] + made[match[2]]() + match[3], text)
