@@ -3,9 +3,9 @@
     build/venv-test/bin/python tests/pages.py            writes them
     build/venv-test/bin/python tests/pages.py --check    names the pages that are not up to date
 
-They stand between `<!-- generated: NAME -->` and `<!-- end -->`. tests/claims.toml has the claims of docs/security.md and
-the promises of tests/promises.md; which runtimes and engines a claim is tried with is read from the parameters of its
-tests. The holes of docs/track-record.md are in tests/track-record.toml.
+They stand between `<!-- generated: NAME -->` and `<!-- end -->`. tests/claims.toml has the claims of docs/security.md
+and the promises of tests/promises.md; which runtimes and engines a claim is tried with is read from the parameters of
+its tests. The holes of docs/track-record.md are in tests/track-record.toml.
 """
 
 from __future__ import annotations

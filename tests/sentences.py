@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\"])|\s*\|\s*|\n\s*\n|\n\s*[-*] |\n#+ .*\n")
-BLOCK = re.compile(r"^```.*?^```|<!-- generated.*?<!-- end -->|^    .*$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```.*?^```|<!-- generated.*?<!-- end -->|^(?:    |#)[^\n]*$", re.MULTILINE | re.DOTALL)
 
 
 def docs() -> Iterator[tuple[Path, str]]:
