@@ -59,7 +59,7 @@ def main() -> None:
         found = sorted(
             {(str(path.relative_to(ROOT)), " ".join(one.split())) for path, text in texts for one in END.split(text)}
         )
-        sentences = [each for each in found if len(each[1].split()) > 4]
+        sentences = [each for each in found if 4 < len(each[1].split()) < 60]
         for path, sentence in chosen.sample(sentences, options.count // len(kinds)):
             print(f"{kind}\t{path}\n    {sentence}")
 
