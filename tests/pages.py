@@ -3,9 +3,9 @@
     build/venv-test/bin/python tests/pages.py            writes them
     build/venv-test/bin/python tests/pages.py --check    names the pages that are not up to date
 
-They stand in docs/ between `<!-- generated: NAME -->` and `<!-- end -->`. The claims of docs/security.md are in
-tests/claims.toml; which runtimes and engines each one is tried with is read from the parameters of its tests. The holes
-of docs/track-record.md are in tests/track-record.toml.
+They stand between `<!-- generated: NAME -->` and `<!-- end -->`. tests/claims.toml has the claims of docs/security.md
+and the promises of tests/promises.md; which runtimes and engines a claim is tried with is read from the parameters of
+its tests. The holes of docs/track-record.md are in tests/track-record.toml.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from hook.cli import GROUPS, command_line  # noqa: E402  # likewise
 from hook.core.policy.check import schema  # noqa: E402  # likewise
 from hook.core.policy.trust import table as trust_table  # noqa: E402  # likewise
 from hook.core.reserve.annotations import HARMLESS, STEER  # noqa: E402  # likewise
-from hook.entry import help as usage  # noqa: E402  # likewise
 from hook.ops.metrics.prometheus import Metrics  # noqa: E402  # likewise
 
 ADAPTERS = ("runtime", "nri", "hook", "precreate")
@@ -38,22 +37,21 @@ BLOCK = re.compile(r"(<!-- generated: ([\w. ]+) -->\n).*?(<!-- end -->)", re.DOT
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(cell or ' ' for cell in line)} |\n".replace("|   |", "| |") for line in lines)
+    lines = "".join(
+        f"| {' | '.join(cell or ' ' for cell in line)} |\n".replace("|   |", "| |") for line in [header, *rows]
+    )
+    return lines.replace("\n", f"\n|{'---|' * len(header)}\n", 1)
 
 
 # -- commands
 
 
 def commands() -> str:
-    """Every command with its options, from the parsers that print --help."""
-    sections = [*_commands(command_line(GROUPS), "reassert")]
-    for name, text in (("runtime", usage.RUNTIME), ("hook", usage.HOOK)):
-        sections.append(f"## reassert {name}\n\n```\n{text.strip()}\n```\n")
-    return "\n" + "\n".join(sections) + "\n"
+    """Every command with what it does and the names of its options, from the parsers that print --help."""
+    return table(["command", "what it does"], list(_commands(command_line(GROUPS), "reassert")))
 
 
-def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[str]:
+def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[list[str]]:
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -61,30 +59,13 @@ def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Ite
             yield from _commands(below, f"{name} {word}", helps[word])
     if nested:
         return
-    rows, usage = [], [name]
-    one_of = [a for group in parser._mutually_exclusive_groups if group.required for a in group._group_actions]
-    for action in parser._actions:
-        if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
-            continue
-        value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
-        spelled = [f"{option} {value}".strip() for option in action.option_strings] or [str(value)]
-        if action.nargs in ("*", "+"):
-            spelled = [f"{each}…" for each in spelled]
-        needed = action.required and bool(action.option_strings or action.nargs not in ("?", "*"))
-        usage.append(spelled[-1] if needed or action in one_of else f"[{spelled[-1]}]")
-        if action in one_of[1:]:
-            usage[-2:] = [f"{usage[-2]} | {usage[-1]}"]
-        meaning = (action.help or "").replace("%(default)s", str(action.default))
-        if not meaning and action.choices:
-            meaning = f"default: {action.default}"
-        rows.append([", ".join(f"`{option}`".replace("|", r"\|") for option in spelled), _cell(meaning)])
-    yield f"## {name}\n\n    {' '.join(usage)}\n\n{_sentence(text)}\n" + (
-        "\n" + table(["option", "meaning"], rows) if rows else ""
-    )
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "." if text else ""
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    options = [action.option_strings[-1] for action in shown if action.option_strings]
+    operands = [
+        str(action.metavar) + "…" * (action.nargs in ("*", "+")) for action in shown if not action.option_strings
+    ]
+    names = " ".join([*operands, *(option for option in options if option not in ("--help", "--version"))])
+    yield [f"`{f'{name} {names}'.strip()}`", _cell(text[:1].upper() + text[1:])]
 
 
 def _cell(text: str) -> str:
@@ -247,31 +228,39 @@ class Ledgers:
         words = claim.get("but", {}).get(adapter, "" if tests else "no")
         order = list(self.data["parameters"].values())
         tried.sort(key=lambda name: order.index(name) if name in order else len(order))
-        return ": ".join(part for part in (words or "yes", ", ".join(tried)) if part)
-
-    def tests(self) -> str:
-        """The tests of each claim."""
-        rows = []
-        for number, claim in enumerate(self.data["claim"], 1):
-            tests = [test.partition("@")[0] for adapter in ADAPTERS for test in claim.get(adapter, [])]
-            rows.append([str(number), ", ".join(f"`{test}`" for test in dict.fromkeys(tests))])
-        return table(["claim", "tests, below tests/"], rows)
+        versions: dict[str, list[str]] = {}
+        for name in tried:
+            program, _, version = name.rpartition(" ") if name in order else (name, "", "")
+            versions.setdefault(program, []).append(version)
+        with_ = ", ".join(f"{program} {' '.join(each)}".strip() for program, each in versions.items())
+        return ": ".join(part for part in (words or "yes", with_) if part)
 
     def track_record(self) -> str:
-        """Every hole, with the command that tries it again."""
+        """Every hole, with what tries it again."""
         rows = []
-        for number, hole in enumerate(self.holes, 1):
+        for hole in self.holes:
             for test in hole["tests"]:
                 self._items(test)
-            commands = [hole["command"]] if "command" in hole else [_command(test) for test in hole["tests"]]
-            cells = [hole[field] for field in ("gave", "introduced", "found", "fixed")]
-            rows.append([str(number), *cells, "<br>".join(f"`{command}`" for command in commands) or "none yet"])
-        return table(["", "what an attacker had", "introduced", "found by", "fixed", "tried again by"], rows)
+            tried = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
+            found = f"{hole['introduced']}, {hole['fixed']}" + (f", {hole['found']}" * (hole["found"] != "review"))
+            rows.append([hole["gave"], found, "<br>".join(f"`{each}`" for each in tried)])
+        return table(["what an attacker had", "introduced, fixed", "tried again by"], rows)
 
 
-def _command(test: str) -> str:
-    """How one test is run: only unit tests without root."""
-    return f"tests/run.sh --fast tests/{test}" if test.startswith("unit/") else f"sudo tests/run.sh tests/{test}"
+def promises() -> str:
+    """What is promised beside the claims; raises LookupError for a promise of a test that does not exist."""
+    found: dict[str, list[str]] = {}
+    missing = []
+    for promise in tomllib.loads((ROOT / "tests/claims.toml").read_text())["promise"]:
+        found.setdefault(promise["about"], []).append(f"- {promise['text']}.\n")
+        for test in promise["tests"]:
+            file, _, name = test.partition("::")
+            path = ROOT / "tests" / file
+            if not path.is_file() or (name and f"\ndef {name}(" not in path.read_text()):
+                missing.append(test)
+    if missing:
+        raise LookupError(f"tests/claims.toml: there is no {', '.join(missing)}")
+    return "".join(f"\n## {about}\n\n{''.join(lines)}" for about, lines in found.items()) + "\n"
 
 
 def _collected(files: list[str]) -> list[Any]:
@@ -295,31 +284,6 @@ def _collected(files: list[str]) -> list[Any]:
     return collector.items
 
 
-# -- values of the chart
-
-
-def values() -> str:
-    """Every value of the chart with its default and its comment."""
-    rows: list[list[str]] = []
-    path: list[str] = []
-    above, section = "", ""  # comments: of the lines before, of the table around
-    for line in (ROOT / "packaging/kubernetes/chart/values.yaml").read_text().splitlines():
-        text = line.strip()
-        if not text or text.startswith("#"):
-            above = f"{above} {text[1:].strip()}" if text else ""
-            continue
-        key, _, rest = text.partition(":")
-        value, _, said = f" {rest}".partition(" #")
-        path = [*path[: (len(line) - len(line.lstrip())) // 2], key]
-        said, above = f"{above} {said}".strip(), ""
-        if not value.strip():
-            section = said
-            continue
-        said = section if key == "enabled" and not said else said
-        rows.append([f"`{'.'.join(path)}`", f"`{value.strip()}`".replace("|", r"\|"), _cell(said)])
-    return "\n" + table(["value", "default", "meaning"], rows) + "\n"
-
-
 # -- pages
 
 
@@ -329,9 +293,8 @@ def pages() -> dict[Path, str]:
     made: dict[str, Callable[[], str]] = {
         "commands": commands,
         "metrics": metrics,
-        "values": values,
         "claims": ledgers.table,
-        "tests of claims": ledgers.tests,
+        "promises": promises,
         "track record": ledgers.track_record,
         "trust layouts": trust_layouts,
         "trust stacks": trust_stacks,
@@ -340,7 +303,7 @@ def pages() -> dict[Path, str]:
         "fields of annotation": lambda: fields("annotation"),
     }
     found: dict[Path, str] = {}
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "tests/promises.md"]:
         text = path.read_text()
         if "<!-- generated: " in text:
             found[path] = BLOCK.sub(lambda match: match[1] + made[match[2]]() + match[3], text)

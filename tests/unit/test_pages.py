@@ -62,7 +62,7 @@ def dead_links(page: Path, top: Path) -> Iterator[str]:
 
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "tests/*/*.md", "packaging/**/*.md", "tests/fixtures/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "tests/*.md", "tests/*/*.md", "packaging/**/*.md", "tests/fixtures/**/*.md")
     for path in ROOT.glob(pattern)
 )
 
