@@ -15,24 +15,11 @@ from typing import Any
 
 from e2e.cri.client import Cri, CriError, split_mounts, started_environ, wait_for
 from e2e.cri.images import IMAGES, PAUSE, write_images
-from e2e.support import REASSERT, TOP, Node, run
+from e2e.support import REASSERT, TOP, Node, need, run
 
 CGROUPS = Path("/sys/fs/cgroup")
 
 _HOLDER = """
-mount --make-rshared /  # as systemd leaves it on a node
-# crun takes cgroup v1 or v2, not both at once
-if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-mount -t tmpfs -o mode=0755 tmpfs /run # of its own: what others leave in the machine's is none of a test's affair
-mkdir -m 0711 /run/containerd
-mount -t tmpfs -o mode=0700 tmpfs "$1"
-echo ready
-cat >/dev/null
-exit  # the shell stays the first process of the pid namespace and reaps orphans
-"""
-"""Ends, and everything in its namespaces with it, when its standard input is closed."""
-
-_ROOTED_HOLDER = """
 mount --make-rprivate /
 mount -t tmpfs -o mode=0700 tmpfs "$1"
 mount -t tmpfs -o mode=0711 tmpfs /run/containerd
@@ -61,7 +48,8 @@ echo ready
 cat >/dev/null
 exit
 """
-"""The same in the root file system of another Debian, which stays as it is below an overlay."""
+"""In the root file system of a Debian, which stays as it is below an overlay. Ends, and everything in its namespaces
+with it, when its standard input is closed: the shell stays the first process of the pid namespace and reaps orphans."""
 
 _CONFIG = """\
 version = 2
@@ -103,14 +91,13 @@ _HANDLER = """\
 class Generation:
     """One containerd to test with: its program, the configuration that its version reads, and its root file system.
 
-    `root`: of another Debian (tests/roots.sh); None for this machine's own. `programs`: a directory of programs that
+    `root`: of a Debian (tests/roots.sh). `programs`: a directory of programs that
     count before those of PATH: containerd's shim and `ctr`.
     """
 
     binary: str
+    root: Path
     config: str = _CONFIG
-    handler: str = _HANDLER
-    root: Path | None = None
     programs: str = ""
 
     def ctr(self) -> str:
@@ -119,18 +106,18 @@ class Generation:
         return str(beside) if self.programs and beside.exists() else "ctr"
 
 
-GENERATIONS = {"1.6": Generation("/usr/bin/containerd")}
-"""Debian 12's."""
+ROOTS = TOP / "build/roots"
+GENERATIONS = {"1.6": Generation("/usr/bin/containerd", ROOTS / "bookworm")}
 
 NRI_GENERATIONS = {
-    version: Generation("/usr/bin/containerd", _CONFIG + _NRI, root=TOP / "build/roots" / suite)
+    version: Generation("/usr/bin/containerd", ROOTS / suite, _CONFIG + _NRI)
     for version, suite in {"1.7": "trixie", "2.1": "forky"}.items()
 }
 """Those that know NRI, in roots of their own. Both read a version 2 configuration."""
 
 if GIVEN := os.environ.get("REASSERT_TEST_CONTAINERD", ""):
     _SHIMS = os.environ.get("REASSERT_TEST_SHIMS", "") or os.path.dirname(GIVEN)
-    NRI_GENERATIONS["given"] = Generation(GIVEN, _CONFIG + _NRI, root=TOP / "build/roots/forky", programs=_SHIMS)
+    NRI_GENERATIONS["given"] = Generation(GIVEN, ROOTS / "forky", _CONFIG + _NRI, _SHIMS)
     """The one that tests/nri/run.sh was given, with the runtimes of Debian forky."""
 
 
@@ -179,7 +166,7 @@ class Containerd:
         parts = [self._generation.config.format(directory=self.directory, pause=PAUSE)]
         for handler in handlers:  # in these patterns a * does not reach over a slash (Go's filepath.Match)
             annotations = '["*", "*/*"]' if handler.open_to_pods else "[]"
-            part = self._generation.handler.format(
+            part = _HANDLER.format(
                 name=handler.name, binary=handler.binary, annotations=annotations, base_spec=self._base_spec(handler)
             )
             parts.append(part)
@@ -198,10 +185,9 @@ class Containerd:
     def _hold(self) -> tuple[subprocess.Popen[bytes], int]:
         """Namespaces, and the pid of the first process in them."""
         Path("/run/containerd").mkdir(exist_ok=True)
-        script = ["/bin/sh", "-ec", _HOLDER, "holder", str(self.directory / "root")]
-        if self._generation.root:
-            script[2] = _ROOTED_HOLDER
-            script += [str(self._generation.root), *self._inside_and_out]
+        root = self._generation.root
+        need((root / ".complete").exists(), f"{root} (tests/roots.sh)")
+        script = ["/bin/sh", "-ec", _HOLDER, "holder", str(self.directory / "root"), str(root), *self._inside_and_out]
         command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", *script]
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert holder.stdout

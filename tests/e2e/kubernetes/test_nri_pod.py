@@ -43,8 +43,7 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     """A node with NRI that `node.sh` has been on: program and policy in their places, the chart's image pulled."""
     generation = NRI_GENERATIONS[request.param]
     root = NRI_GENERATIONS["1.7"].root
-    need(bool(root and generation.root and (generation.root / ".complete").exists()), "build/roots (tests/roots.sh)")
-    assert root
+    need((root / ".complete").exists(), f"{root} (tests/roots.sh)")
     node = Node(scratch())
     with running(node, generation, [Handler("runc", RUNTIMES["runc"])]) as containerd:
         at = containerd.view
