@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hook.node.artifacts.hookentry import oci_hook
+from hook.node.artifacts.specs import oci_hook
 
 from e2e.conftest import RUNTIMES
 from e2e.hostile_mounts import in_user_namespace

@@ -128,8 +128,8 @@ def test_promtool_has_nothing_against_the_metrics() -> None:
 def use(metrics: Metrics) -> None:
     """A minute of a node, in which everything happens that is counted or measured."""
     metrics.started("runtime", "adjusted", "cold", "absent")
-    metrics.unchanged("hook", False, "warm", "")
-    metrics.unchanged("hook", True, "warm", "")
+    metrics.unchanged("hook", False)
+    metrics.unchanged("hook", True)
     metrics.executed("cold", "absent")
     metrics.container("refused", 0.0003)
     metrics.edit("ca", "env", "applied", "runtime")
