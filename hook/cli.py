@@ -19,8 +19,7 @@ from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import store
 from hook.core.policy.source import PolicyInvalid
-from hook.ops.policy.command import add_policy_options
-from hook.ops.shell.parser import Parser
+from hook.entry.parser import Parser, add_policy_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +87,10 @@ GROUPS: dict[str, tuple[str, str]] = {
         "build the company's trust store from the system's roots and your CAs, and check it",
         "hook.ops.trust.command:add_commands",
     ),
+    "explain": (
+        "print the decision about a container, with the reasons; changes nothing",
+        "hook.ops.explain:add_commands",
+    ),
     "node": (
         "configure this node's container engine to call reassert, verify it, and undo it",
         "hook.node.command:add_commands",
@@ -137,21 +140,6 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; used by container starts")
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
-
-    explain = commands.add_parser(
-        "explain", help="print the decision about a container, with the reasons; changes nothing"
-    )
-    which = explain.add_mutually_exclusive_group(required=True)
-    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
-    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
-    which.add_argument("--config", metavar="FILE", help="OCI config.json")
-    which.add_argument(
-        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
-    )
-    explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
-    explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
-    explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
-    explain.set_defaults(run=_explain)
 
     _add_dispatcher_options(
         commands.add_parser(
@@ -207,21 +195,6 @@ def _cdi_convert(options: argparse.Namespace) -> int:
     except YAMLError as error:
         raise ReassertError(f"{options.file}: {error}") from None
     return 0
-
-
-def _explain(options: argparse.Namespace) -> int:
-    if options.pod:
-        from hook.ops.cases.explain import explain as explain_pod
-
-        if options.output == "diff":
-            raise Usage("-o diff is for a config.json; a pod has none yet")
-        return explain_pod(options.pod, options.policy, options.store, options.output)
-    from hook.ops.explain import explain, explain_running
-
-    if options.container:
-        return explain_running(options.container, options.policy, options.store, options.output)
-    config = options.config or str(Path(options.bundle) / "config.json")
-    return explain(config, options.policy, options.store, options.output)
 
 
 def _program(options: argparse.Namespace) -> str:

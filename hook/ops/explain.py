@@ -1,14 +1,15 @@
-"""`reassert explain`: print the decision about a container, from its config.json. Nothing is changed."""
+"""`reassert explain`: print the decision about a container, from its config.json or its pod. Nothing is changed."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
 import os
 import sys
 from typing import Any
 
-from hook.core.base.errors import ReassertError
+from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.system import Untrusted, read_file, trusted
 from hook.core.base.terminal import table
 from hook.core.base.text import printable
@@ -24,6 +25,55 @@ from hook.core.reserve import Edit
 from hook.core.reserve.env import Reserved
 from hook.core.reserve.words import words
 from hook.entry.write_spec import ANNOTATION, stamp
+
+
+def add_commands(explain: argparse.ArgumentParser) -> None:
+    """Adds the options of `reassert explain` to the parser."""
+    which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
+    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
+    which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    which.add_argument(
+        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
+    )
+    explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
+    explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
+    explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
+    explain.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the decision. Returns 0 also for a container that is refused. Raises Usage, ReassertError, OSError."""
+    if options.pod:
+        if options.output == "diff":
+            raise Usage("-o diff is for a config.json; a pod has none yet")
+        return explain_pod(options.pod, options.policy, options.store, options.output)
+    if options.container:
+        return explain_running(options.container, options.policy, options.store, options.output)
+    config = options.config or os.path.join(options.bundle, "config.json")
+    return explain(config, options.policy, options.store, options.output)
+
+
+def explain_pod(file: str, policy_file: str | None, store_directory: str, output: str) -> int:
+    """Print the decision about each container of a pod, as the NRI plugin of this node would make it.
+
+    The image's ENV and what device plugins would allocate are not known. Raises ReassertError, OSError.
+    """
+    from hook.ops.policy.pods import Given, Pod, documents
+
+    policy = policy_of(policy_file, store_directory)
+    pod = Pod(documents(file), file)
+    found = []
+    for kind, container in pod.containers():
+        start = pod.start(kind, container, Given())
+        case = Case("explain", "", lambda: policy)
+        decided = case.decide(start.identity, start)
+        found.append((decided, case))
+    if output == "json":
+        print(json.dumps([as_json(decided, case.container, file, case.trial) for decided, case in found], indent=2))
+    else:
+        print("\n\n".join(as_table(decided, case.container, file, case.trial) for decided, case in found))
+    return 0
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.terminal import table
 from hook.core.base.text import printable
+from hook.entry.parser import add_policy_options
 from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, Finding, audit
 from hook.ops.audit.inventory import chosen, running
 from hook.ops.audit.why import look
-from hook.ops.policy.command import add_policy_options
 
 _WIDTH = 30
 _SECONDS = 10.0

@@ -13,6 +13,7 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.tail import tail
 from hook.core.base.terminal import table
 from hook.core.base.text import printable
+from hook.entry.parser import add_policy_options
 from hook.node import status
 from hook.node.change.record import Record
 from hook.ops.audit import stale
@@ -21,7 +22,6 @@ from hook.ops.audit.command import progress
 from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.why import look
 from hook.ops.doctor.checks import BAD, TAIL, Check, Seen, checks
-from hook.ops.policy.command import add_policy_options
 
 _MARK = {"ok": "ok", "warning": "WARNING", "bad": "BAD"}
 

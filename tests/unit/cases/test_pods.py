@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from hook.ops.cases.pods import UID, Given, Pod, PodProblem, Start
+from hook.ops.policy.pods import UID, Given, Pod, PodProblem, Start
 
 HEAD = "kind: Pod\nmetadata: {name: web, namespace: team-a, labels: {app: web}, annotations: {x: y}}\nspec:\n"
 

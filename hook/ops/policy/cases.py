@@ -22,8 +22,10 @@ from hook.core.decide import Case
 from hook.core.plan import Container, Facts, Plan
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import ENFORCE, Match, Policy
-from hook.ops.cases.pods import Given, Pod, Start, documents
-from hook.ops.policy.command import FILE
+from hook.ops.policy.pods import Given, Pod, Start, documents
+
+FILE = "reassert-test.yaml"
+"""The name of a file of cases."""
 
 KIND = "PolicyTest"
 
