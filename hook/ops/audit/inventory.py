@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from glob import glob
 from typing import Any
 
@@ -28,6 +27,7 @@ from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
 from hook.ops.audit.names import names_of
 from hook.ops.audit.process import Gone, Process, when
+from hook.ops.events.reader import seconds_of
 
 STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
 """Directories with a directory for each container of a runtime."""
@@ -141,7 +141,7 @@ def from_state(directory: str, names: dict[str, str] | None = None) -> Running |
         if pid <= 0 or os.path.lexists(f"{directory}/exec.fifo"):  # stopped, or created and not started
             return None
         with Process(pid, started) as process:
-            created = _time(record.get("created")) or when(process.started)
+            created = seconds_of(record.get("created")) or when(process.started)
             return _described(container_id, process, bundle, directory, created, names or {})
     except Gone:
         return None
@@ -168,13 +168,6 @@ def _process(record: dict[str, Any]) -> tuple[int, int]:
     pid = record.get("init_process_pid", record.get("pid"))
     started = record.get("init_process_start", record.get("process-start-time"))
     return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
-
-
-def _time(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:

@@ -17,6 +17,7 @@ from hook.core.policy.source import Source, parse
 from hook.entry.write_spec import Decision
 from hook.node.change.record import Record
 from hook.ops.audit.inventory import Running
+from hook.ops.events.reader import seconds_of
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,7 @@ def look(policy_file: str, store_directory: str) -> Round:
         installed = os.stat(record.path).st_mtime if adapters else 0.0
     except (ReassertError, OSError):
         adapters, installed = {}, 0.0
-    return Round(policy, _seconds((header or {}).get("compiledAt")), installed, adapters)
-
-
-def _seconds(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
+    return Round(policy, seconds_of((header or {}).get("compiledAt")), installed, adapters)
 
 
 def _moment(seconds: float) -> str:

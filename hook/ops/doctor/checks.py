@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,10 @@ from hook.node.status import NOT_WIRED, Status
 from hook.ops.audit.audit import DRIFTED, UNKNOWN, Audit
 from hook.ops.audit.why import Round
 from hook.ops.events import select
+from hook.ops.events.reader import seconds_of
 
 OK, WARNING, BAD = "ok", "warning", "bad"
+ERRORS = "last errors"
 
 _LOW, _BYTES = 0.05, 64 << 20
 """A file system with a smaller part, or fewer bytes, to spare is a warning."""
@@ -64,7 +65,7 @@ def checks(seen: Seen) -> list[Check]:
     parts: list[tuple[str, Callable[[Seen], Iterator[Check]]]] = [
         *(("engines", _engines), ("adapters", _adapters), ("warm path", _warm), ("policy", _policy)),
         *(("permissions", _permissions), ("containers", _containers), ("checkpoint", _checkpoint)),
-        *(("clock", _clock), ("disk", _disk), ("last errors", _errors)),
+        *(("clock", _clock), ("disk", _disk), (ERRORS, _errors)),
     ]
     found: list[Check] = []
     for part, look in parts:
@@ -192,7 +193,7 @@ def _checkpoint(seen: Seen) -> Iterator[Check]:
 
 
 def _clock(seen: Seen) -> Iterator[Check]:
-    last = max((_seconds(event.get("timestamp")) for event in seen.events), default=0.0)
+    last = max((seconds_of(event.get("timestamp")) for event in seen.events), default=0.0)
     if last > time.time() + 60:
         text = f"the event log has events that are {last - time.time():.0f} s in the future: the clock was set back"
         yield Check("clock", WARNING, text, "timedatectl status")
@@ -227,7 +228,7 @@ def _disk(seen: Seen) -> Iterator[Check]:
 
 def _errors(seen: Seen) -> Iterator[Check]:
     since = time.time() - _DAY
-    recent = [event for event in seen.events if _seconds(event.get("timestamp")) > since]
+    recent = [event for event in seen.events if seconds_of(event.get("timestamp")) > since]
     for kind, state in ((events.ERROR, BAD), (events.DENIED, WARNING)):
         found = [event for event in recent if event.get("event") == kind and not event.get("probe")]
         if found:
@@ -235,13 +236,6 @@ def _errors(seen: Seen) -> Iterator[Check]:
             reasons = [reason for key in ("errors", "denials") for reason in select.entries(last, key)]
             messages = [str(reason.get("message", "")) for reason in reasons if not select.is_tried(reason)]
             text = f"{len(found)} {kind} in 24 h, the last at {last.get('timestamp')}: {(messages or ['?'])[0]}"
-            yield Check("last errors", state, text, f"reassert events --event {kind} --since 24h")
+            yield Check(ERRORS, state, text, f"reassert events --event {kind} --since 24h")
     if not any(event.get("event") in (events.ERROR, events.DENIED) for event in recent):
-        yield Check("last errors", OK, "no container was refused in the last 24 h")
-
-
-def _seconds(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
+        yield Check(ERRORS, OK, "no container was refused in the last 24 h")

@@ -19,9 +19,9 @@ from hook.node.change.record import Record
 from hook.ops.audit import stale
 from hook.ops.audit.audit import Audit, audit
 from hook.ops.audit.command import progress
-from hook.ops.audit.inventory import Running, running
+from hook.ops.audit.inventory import running
 from hook.ops.audit.why import look
-from hook.ops.doctor.checks import BAD, TAIL, Check, Seen, checks
+from hook.ops.doctor.checks import BAD, ERRORS, TAIL, Check, Seen, checks
 
 _MARK = {"ok": "ok", "warning": "WARNING", "bad": "BAD"}
 
@@ -43,22 +43,21 @@ def run(options: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         raise ReassertError("this needs root: sudo reassert doctor")
     known = look(os.path.abspath(options.policy), options.store)
-    containers: list[Running] = []
     found: Audit | None = None
     try:
-        containers = running()
-        found = audit(known, containers, progress())
+        found = audit(known, running(), progress())
     except (ReassertError, OSError):  # `checks` says so
         pass
     seen = Seen(status.look(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
-    page = as_table(lines)
-    data = {"checks": [asdict(line) for line in lines]}
-    print(json.dumps(data, indent=2) if options.output == "json" else page)
+    found_json = {"checks": [asdict(line) for line in lines]}
+    print(json.dumps(found_json, indent=2) if options.output == "json" else as_table(lines))
     if options.bundle:
         from hook.ops.doctor import bundle
 
-        names = bundle.write(options.bundle, page + "\n", data, seen, containers)
+        harmless = [line for line in lines if line.part != ERRORS]  # these have messages of events
+        data = {"checks": [asdict(line) for line in harmless]}
+        names = bundle.write(options.bundle, as_table(harmless) + "\n", data, seen)
         print(
             printable(f"{options.bundle}: {len(names)} files; look through it before you pass it on"), file=sys.stderr
         )

@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections import Counter
-from datetime import datetime
 from typing import NamedTuple
 
 from hook.core.base.errors import ReassertError
@@ -21,6 +20,7 @@ from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.node.probe import verified
 from hook.ops.audit.stale import stale
+from hook.ops.events.reader import seconds_of
 from hook.ops.metrics.prometheus import Metrics
 from hook.ops.trust.der import parts, value
 
@@ -102,7 +102,7 @@ class NodeState:
         stored = store.read_store(self._source, self._directory)
         header = stored_header(self._source, self._directory)[0] or {}
         policy = stored.policy(self._source, [], "") if stored else None
-        return _Stored(stored, _seconds(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
+        return _Stored(stored, seconds_of(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
 
     def _expiries(self, path: str) -> list[float]:
         try:
@@ -128,10 +128,3 @@ def _old_files(policy: Policy) -> Counter[str]:
         return Counter(found.source for found in stale(policy))
     except (OSError, ReassertError):
         return Counter()
-
-
-def _seconds(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
