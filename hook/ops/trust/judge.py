@@ -104,7 +104,7 @@ def _doubtful(certificate: Certificate, now: datetime) -> list[str]:
 
 
 def _without_issuer(kept: Iterable[Certificate]) -> list[Finding]:
-    subjects = {certificate.names[1] for certificate in kept}
+    subjects = {certificate.parsed.subject for certificate in kept}
     return [
         Finding(
             WARNING,
@@ -113,5 +113,5 @@ def _without_issuer(kept: Iterable[Certificate]) -> list[Finding]:
             f"with OpenSSL need the root too",
         )
         for certificate in kept
-        if certificate.added and certificate.names[0] not in subjects
+        if certificate.added and certificate.parsed.issuer not in subjects
     ]

@@ -11,8 +11,7 @@ import stat
 from hook.core.base.errors import TooLarge, Undecided, describe
 from hook.core.base.system import read_file, trusted
 from hook.core.policy.trust_layout import SOURCES
-from hook.ops.trust.certificate import Certificate, certificates
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import Certificate, TrustError, certificates
 
 FILE_LIMIT = 16 << 20
 """Maximum size of one file in bytes."""

@@ -16,7 +16,7 @@ import pytest
 from hook.core.policy import trust_layout as layout
 from hook.ops.trust import generation, source
 from hook.ops.trust.build import Sources, build
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import TrustError
 from hook.ops.trust.generation import Store, read_tree
 from unit.support import ROOT, reassert
 from unit.trust.authority import DAY, NOW, Made, bundle, ca, key, roots
@@ -29,7 +29,7 @@ FILES = (
         layout.BUNDLE, layout.ADDED, layout.JAVA, layout.CERTS_BUNDLE, layout.CERTS_TRUST)),
     *(f"{layout.EXTRACTED}/{name}" for name in (
         layout.JAVA, layout.EXTRACTED_TLS, layout.EXTRACTED_EMAIL, layout.EXTRACTED_CODE, layout.EXTRACTED_TRUST,
-        layout.EXTRACTED_EDK2, f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
+        f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
 )  # fmt: skip
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.ops.trust.certificate import Certificate, Place
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import Certificate, Place, TrustError
 from hook.ops.trust.judge import LEFT_OUT, WARNING, Judged, judge
 from unit.trust.authority import DAY, NOW, Made, ca, key, roots, rsa_key
 from unit.trust.conftest import Node
