@@ -109,8 +109,8 @@ GROUPS: dict[str, tuple[str, str]] = {
         "say on one page whether this node is well, and which command fixes what is not",
         "hook.ops.doctor.command:add_commands",
     ),
-    "completion": ("print the completion script of a shell", "hook.ops.shell.command:add_completion"),
-    "man": ("print the manual page of a command", "hook.ops.shell.command:add_man"),
+    "completion": ("print the completion script of a shell", "hook.ops.shell:add_completion"),
+    "man": ("print the manual page of a command", "hook.ops.shell:add_man"),
 }
 """Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
 imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
@@ -149,7 +149,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
     for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text)
-        group.set_defaults(old_files=_old_files, all_commands=lambda: command_line(GROUPS))
+        group.set_defaults(old_files=_old_files)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
