@@ -91,12 +91,14 @@ class NodeState:
             missing = NoPolicy(self._source, problem or "it was never compiled")
             policy = known.stored.policy(self._source, key, problem) if known.stored else missing
             self._metrics.policy(policy, known.compiled)
-        self._metrics.compiled(known.compiled)
-        self._metrics.verified(verified.last(self._directory))
+        self._metrics.set("policy_compiled_timestamp_seconds", known.compiled)
+        last = verified.last(self._directory).items()
+        self._metrics.set_all("verify_exit_status", {engine: status for engine, (_, status) in last})
+        self._metrics.set_all("verify_timestamp_seconds", {engine: when for engine, (when, _) in last})
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY
-            self._metrics.stale(_old_files(known.policy))
+            self._metrics.set_all("stale_containers", _old_files(known.policy))
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
