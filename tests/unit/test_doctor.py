@@ -18,10 +18,10 @@ from hook.core.policy.compiler import compile_bytes
 from hook.node.agent import Agent
 from hook.node.change.record import Record
 from hook.node.status import Status
-from hook.ops.audit.audit import Audit, Finding
+from hook.ops.audit.audit import Audit, ContainerReport
 from hook.ops.audit.why import Round
 from hook.ops.doctor import bundle
-from hook.ops.doctor.checks import BAD, OK, Seen, checks, remedy
+from hook.ops.doctor.checks import BAD, OK, NodeState, checks, remedy
 from unit.support import document
 
 OWNED = "/etc/ssl/certs/ca-certificates.crt"
@@ -32,12 +32,12 @@ POLICY = document(
 )
 
 
-def seen(policy_file: Path, *events: dict[str, Any], **status: Any) -> Seen:
+def seen(policy_file: Path, *events: dict[str, Any], **status: Any) -> NodeState:
     policy_file.write_text(POLICY)
     policy = compile_bytes(str(policy_file), POLICY.encode()).policy()
     known = Round(policy)
-    audited = Audit(known, [Finding("0a", "a/b/c", "a", "b", "containerd", 7, "drifted")])
-    return Seen(Status(Record("/nowhere", {}), **status), known, audited, list(events))
+    audited = Audit(known, [ContainerReport("0a", "a/b/c", "a", "b", "containerd", 7, "drifted")])
+    return NodeState(Status(Record("/nowhere", {}), **status), known, audited, list(events))
 
 
 def edit(before: Any, after: str | None, **more: Any) -> dict[str, Any]:

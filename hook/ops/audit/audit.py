@@ -15,7 +15,7 @@ from hook.core.decide import Case
 from hook.core.linux import workers
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.judge import STALE, Actual, Difference, Judge
-from hook.ops.audit.process import Gone, Process
+from hook.ops.audit.process import ContainerGone, Process
 from hook.ops.audit.why import Round
 
 IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
@@ -26,7 +26,7 @@ ALL_IN_POLICY, DRIFT, NOT_ALL_SEEN = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class ContainerReport:
     """What was found of one container.
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
@@ -58,32 +58,32 @@ class Auditor:
     read: Callable[[str, int], bytes] = field(default_factory=lambda: lru_cache(64)(read_file))
 
     def __post_init__(self) -> None:
-        self.judge = Judge(self.round)
+        self.judge = Judge(self.round.why)
 
-    def finding(self, container: Running, taken: Process | Exception) -> Finding | None:
+    def finding(self, container: Running, taken: Process | Exception) -> ContainerReport | None:
         """The finding; None if the container has ended meanwhile. Never raises for what a container can cause."""
         try:
-            who = container.identity
-            if who is None and not isinstance(taken, Gone):
+            identity = container.identity
+            if identity is None and not isinstance(taken, ContainerGone):
                 return _found(container, UNKNOWN, because=container.problem)
             if isinstance(taken, Exception):
                 raise taken
-            return self._judged(container, who, taken) if who else None
-        except Gone:
+            return self._judged(container, identity, taken) if identity else None
+        except ContainerGone:
             return None
         except (ReassertError, OSError, ValueError, MemoryError) as error:
             return _found(container, UNKNOWN, because=describe(error))
 
-    def _judged(self, container: Running, who: Identity, process: Process) -> Finding:
+    def _judged(self, container: Running, identity: Identity, process: Process) -> ContainerReport:
         try:
             spec = container.spec()
         except OSError:  # the engine removes the bundle of a container that has ended
             process.check()
             raise
         case = Case("audit", container.id, lambda: self.round.policy, self.read)
-        decided = case.decide(who, Actual(spec, process.environ()))
+        decided = case.decide(identity, Actual(spec, process.environ()))
         if decided.excluded:
-            because, line = self.round.exemption(who)
+            because, line = self.round.exemption(identity)
             return _found(container, EXEMPT, because=because or decided.excluded, line=line)
         differences = self.judge.differences(container, spec, decided, process)
         said = {(difference.rule, difference.message) for difference in differences}
@@ -102,7 +102,7 @@ class Audit:
     """The findings of one round, drifted containers first."""
 
     round: Round
-    findings: list[Finding]
+    findings: list[ContainerReport]
 
     def counts(self) -> dict[str, int]:
         """The number of containers by state."""
@@ -113,7 +113,7 @@ class Audit:
         counts = self.counts()
         return DRIFT if counts[DRIFTED] else NOT_ALL_SEEN if counts[UNKNOWN] else ALL_IN_POLICY
 
-    def stale(self) -> list[Finding]:
+    def stale(self) -> list[ContainerReport]:
         """Containers with a mount of a file that the node has replaced since."""
         return [f for f in self.findings if any(difference.kind == STALE for difference in f.differences)]
 
@@ -158,7 +158,7 @@ def take(container: Running) -> Process | Exception:
         return error
 
 
-def _finding(container: Running, data: Any) -> Finding:
+def _finding(container: Running, data: Any) -> ContainerReport:
     """What the process that looked at a container says. A container that took it over can only speak of itself."""
     try:
         texts = {name: str(data[name]) for name in ("because", "line")}
@@ -173,6 +173,6 @@ def _finding(container: Running, data: Any) -> Finding:
         return _found(container, UNKNOWN, because=because)
 
 
-def _found(container: Running, state: str, **more: Any) -> Finding:
+def _found(container: Running, state: str, **more: Any) -> ContainerReport:
     about = (container.id, container.title, container.namespace, container.pod, container.engine, container.pid)
-    return Finding(*about, state, **more)
+    return ContainerReport(*about, state, **more)

@@ -13,9 +13,9 @@ from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.terminal import table
 from hook.core.base.text import printable
 from hook.entry.parser import add_policy_options
-from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, Finding, audit
+from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, ContainerReport, audit
 from hook.ops.audit.inventory import chosen, running
-from hook.ops.audit.why import look
+from hook.ops.audit.why import read_round
 
 _WIDTH = 30
 _SECONDS = 10.0
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         except ReassertError as error:
             print(printable(f"reassert: {error}"), file=sys.stderr)
             return NOT_ALL_SEEN  # 1 would mean that a container differs
-        found = audit(look(os.path.abspath(options.policy), options.store), there, progress())
+        found = audit(read_round(os.path.abspath(options.policy), options.store), there, progress())
         if options.output == "json":
             print(json.dumps(found.as_dict(), indent=None if options.watch is not None else 2), flush=True)
         else:
@@ -100,7 +100,7 @@ def as_table(found: Audit, limit: int | None = None) -> str:
     return "\n".join([*lines, *map(printable, remarks)])
 
 
-def _rows(finding: Finding) -> list[list[str]]:
+def _rows(finding: ContainerReport) -> list[list[str]]:
     about = [finding.state, finding.title, finding.id[:12], finding.engine or "-"]
     if finding.state in (EXEMPT, UNKNOWN):
         return [[*about, finding.because, finding.line]]
@@ -109,7 +109,7 @@ def _rows(finding: Finding) -> list[list[str]]:
     return [[*about, f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why] for d in finding.differences]
 
 
-def _some(rows: list[list[str]], finding: Finding, limit: int | None) -> list[list[str]]:
+def _some(rows: list[list[str]], finding: ContainerReport, limit: int | None) -> list[list[str]]:
     if limit is None or len(rows) <= limit + 1:
         return rows
     more = f"and {len(rows) - limit} more: reassert audit {finding.id[:12]}"

@@ -13,20 +13,12 @@ from hook.core.base.errors import ReassertError
 from hook.core.linux.mountns import own_directories
 from hook.core.plan import Plan
 from hook.core.reserve.env import SetEnv
-from hook.entry.write_spec import Decision
 from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.judge import STALE, Actual, Difference, Judge
 from hook.ops.audit.process import Process
 
 SECONDS = 5.0
 """How long one container may take. A container can make a look at it wait for ever; then its record counts."""
-
-
-class _NoReasons:
-    """The plugin's events have no reasons."""
-
-    def why(self, container: Running, created: Decision | None) -> str:
-        return ""
 
 
 def really_wrong(container_id: str, decide: Callable[[Actual], Plan]) -> set[tuple[str, str]] | None:
@@ -67,7 +59,7 @@ def _wrong(container: Running, decide: Callable[[Actual], Plan]) -> list[Differe
         try:
             own_directories()
             decided = decide(Actual(spec, process.environ()))
-            return Judge(_NoReasons()).differences(container, spec, decided, process)
+            return Judge(lambda container, created: "").differences(container, spec, decided, process)
         except OSError:
             decided = decide(Actual(spec, list(spec.env)))
             edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]

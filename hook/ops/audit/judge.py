@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hook.core.base.errors import Undecided, named
 from hook.core.container.spec import Spec
@@ -37,13 +37,6 @@ class Difference:
     why: str
 
 
-class Knowledge(Protocol):
-    """What is known of the node, for the reasons of a difference (hook.ops.audit.why)."""
-
-    def why(self, container: Running, created: decision.Decision | None) -> str:
-        """Why a container differs."""
-
-
 class Actual:
     """What a running container has, for plan(): env of its process, the rest of its config.json."""
 
@@ -59,13 +52,16 @@ class Actual:
 
 @dataclass
 class Judge:
-    """Compares containers with a plan. `node`: its mounts."""
+    """Compares containers with a plan. `why`: says why a container differs, by what reassert decided at its create.
 
-    known: Knowledge
+    `node`: its mounts.
+    """
+
+    why: Callable[[Running, decision.Decision | None], str]
     node: real.Node = field(default_factory=real.Node)
 
     def differences(self, container: Running, spec: Spec, decided: Plan, process: Process) -> list[Difference]:
-        """How a container differs from a plan made of its process's env. Raises Gone, ReassertError, OSError."""
+        """How a container differs from a plan made of its process's env. Raises ReassertError, OSError."""
         created = _created(spec)
         wrong_in_config = {edit.name for edit in decided.env.differences(spec.env) if not edit.takes_effect()}
         found: list[Difference] = []
@@ -87,7 +83,7 @@ class Judge:
         mounts, devices = real.look(process.mounts(), decided, spec, self.node, rootfs)
         process.check()
         found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
-        why = self.known.why(container, created)
+        why = self.why(container, created)
         if not any(edit.kind == DEVICE for edit in decided.edits):
             why = INSIDE
         found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
@@ -113,13 +109,13 @@ class Judge:
         created = _created(spec)
         said = {edit.conflict() for edit in decided.edits}
         reasons: list[Reason] = [reason for reason in decided.denials if reason.message not in said]
-        return [Difference(r.rule, r.kind, "", r.message, self.known.why(container, created)) for r in reasons]
+        return [Difference(r.rule, r.kind, "", r.message, self.why(container, created)) for r in reasons]
 
     def _difference(
         self, edit: Edit, message: str, container: Running, created: decision.Decision | None, right: bool
     ) -> Difference:
         """`right`: config.json has what the policy wants."""
-        why = self.known.why(container, created)
+        why = self.why(container, created)
         return Difference(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
 
 

@@ -55,9 +55,9 @@ class Round:
             return f"the adapter {' and '.join(wired)} cannot correct this"
         return f"created without reassert: {container.engine or 'its engine'} is not wired (reassert node status)"
 
-    def exemption(self, who: Identity) -> tuple[str, str]:
+    def exemption(self, identity: Identity) -> tuple[str, str]:
         """Why the policy excludes a container, and FILE:LINE of the entry; the line is "" if the file was changed."""
-        return _exemption(self.policy, who.namespace if who.kubernetes else None, who.types)
+        return _exemption(self.policy, identity.namespace if identity.kubernetes else None, identity.types)
 
 
 @lru_cache(4096)
@@ -88,7 +88,7 @@ def _source(path: str) -> Source | None:
         return None
 
 
-def look(policy_file: str, store_directory: str) -> Round:
+def read_round(policy_file: str, store_directory: str) -> Round:
     """The policy in force, and since when. Never raises for a node that is not wired."""
     _source.cache_clear()
     policy = store.load(policy_file, store_directory)

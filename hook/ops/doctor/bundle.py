@@ -19,7 +19,7 @@ from hook import __version__
 from hook.core.base.errors import ReassertError, describe
 from hook.node import show, systemd
 from hook.node.artifacts.agent_unit import UNITS
-from hook.ops.doctor.checks import Seen
+from hook.ops.doctor.checks import NodeState
 from hook.ops.events import select
 
 _UNITS = (*UNITS, "reassert-nri.service")
@@ -33,7 +33,7 @@ _ENTRY = ("rule", "kind", "name", "applied", "mode")
 _FRAME = re.compile(r' *File "[^"]*", line \d+, in \S+')
 
 
-def write(path: str, page: str, data: dict[str, Any], seen: Seen) -> list[str]:
+def write(path: str, page: str, data: dict[str, Any], seen: NodeState) -> list[str]:
     """Write the bundle to a new file that only root can read. Returns the names of its files. Raises ReassertError."""
     files = {
         "doctor.txt": page,

@@ -20,8 +20,8 @@ from hook.ops.audit import stale
 from hook.ops.audit.audit import Audit, audit
 from hook.ops.audit.command import progress
 from hook.ops.audit.inventory import running
-from hook.ops.audit.why import look
-from hook.ops.doctor.checks import BAD, ERRORS, TAIL, Check, Seen, checks
+from hook.ops.audit.why import read_round
+from hook.ops.doctor.checks import BAD, ERRORS, TAIL, Check, NodeState, checks
 
 _MARK = {"ok": "ok", "warning": "WARNING", "bad": "BAD"}
 
@@ -42,13 +42,13 @@ def run(options: argparse.Namespace) -> int:
     """Print the page, and write the bundle. Returns 1 if a line is bad. Needs root: raises ReassertError without."""
     if os.geteuid() != 0:
         raise ReassertError("this needs root: sudo reassert doctor")
-    known = look(os.path.abspath(options.policy), options.store)
+    known = read_round(os.path.abspath(options.policy), options.store)
     found: Audit | None = None
     try:
         found = audit(known, running(), progress())
     except (ReassertError, OSError):  # `checks` says so
         pass
-    seen = Seen(status.look(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
+    seen = NodeState(status.look(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
     found_json = {"checks": [asdict(line) for line in lines]}
     print(json.dumps(found_json, indent=2) if options.output == "json" else as_table(lines))

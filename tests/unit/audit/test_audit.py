@@ -18,7 +18,7 @@ from hook.core.linux import workers
 from hook.core.policy.compiler import compile_bytes
 from hook.core.reserve.env import Reserved
 from hook.entry.write_spec import Decision
-from hook.ops.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, Finding
+from hook.ops.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, ContainerReport
 from hook.ops.audit.command import as_table, progress
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.judge import Difference
@@ -28,8 +28,8 @@ from unit.support import document
 POLICY = compile_bytes("/p.yaml", document({"name": "a", "env": [{"name": "A", "value": "1"}]}).encode()).policy()
 
 
-def finding(state: str, **more: Any) -> Finding:
-    return Finding("0a" * 32, "n/p/c", "n", "p", "containerd", 7, state, **more)
+def finding(state: str, **more: Any) -> ContainerReport:
+    return ContainerReport("0a" * 32, "n/p/c", "n", "p", "containerd", 7, state, **more)
 
 
 @pytest.mark.parametrize(
