@@ -268,7 +268,7 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, starts: UnchangedSta
 
 
 def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
-    from hook.ops.audit.drift import really_wrong
+    from hook.ops.audit.judge import really_wrong
 
     return really_wrong(container_id, decide)
 

@@ -23,12 +23,10 @@ from hook.core.policy.resident import Resident
 from hook.core.policy.store import load
 from hook.nri.creation import Decider
 from hook.nri.report import Report
-from hook.ops.audit.audit import Audit, audit
-from hook.ops.audit.drift import really_wrong
+from hook.ops.audit.audit import Audit, audit, read_round
 from hook.ops.audit.inventory import chosen, running
-from hook.ops.audit.judge import STALE
+from hook.ops.audit.judge import STALE, really_wrong
 from hook.ops.audit.stale import stale
-from hook.ops.audit.why import read_round
 
 FILE = """\
 apiVersion: reassert/v1

@@ -18,8 +18,7 @@ from hook.core.policy.compiler import compile_bytes
 from hook.node.agent import Agent
 from hook.node.change.record import Record
 from hook.node.status import Status
-from hook.ops.audit.audit import Audit, ContainerReport
-from hook.ops.audit.why import Round
+from hook.ops.audit.audit import Audit, ContainerReport, Round
 from hook.ops.doctor import bundle
 from hook.ops.doctor.checks import BAD, OK, NodeState, checks, remedy
 from unit.support import document

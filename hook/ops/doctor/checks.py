@@ -22,8 +22,7 @@ from hook.core.policy import store
 from hook.core.policy.model import AUDIT
 from hook.node import systemd
 from hook.node.status import NOT_WIRED, Status
-from hook.ops.audit.audit import DRIFTED, UNKNOWN, Audit
-from hook.ops.audit.why import Round
+from hook.ops.audit.audit import DRIFTED, UNKNOWN, Audit, Round
 from hook.ops.events import select
 from hook.ops.events.reader import seconds_of
 

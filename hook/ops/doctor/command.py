@@ -17,10 +17,8 @@ from hook.entry.parser import add_policy_options
 from hook.node import status
 from hook.node.change.record import Record
 from hook.ops.audit import stale
-from hook.ops.audit.audit import Audit, audit
-from hook.ops.audit.command import progress
+from hook.ops.audit.audit import Audit, audit, read_round
 from hook.ops.audit.inventory import running
-from hook.ops.audit.why import read_round
 from hook.ops.doctor.checks import BAD, ERRORS, TAIL, Check, NodeState, checks
 
 _MARK = {"ok": "ok", "warning": "WARNING", "bad": "BAD"}
@@ -45,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     known = read_round(os.path.abspath(options.policy), options.store)
     found: Audit | None = None
     try:
-        found = audit(known, running(), progress())
+        found = audit(known, running())
     except (ReassertError, OSError):  # `checks` says so
         pass
     seen = NodeState(status.look(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))

@@ -20,10 +20,11 @@ from hook.core.base.text import printable
 from hook.core.policy import trust_layout as layout
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Policy
+from hook.core.policy.trust import table as trust_table
 from hook.core.reserve.env import VALUE
 from hook.ops.trust.certificate import Certificate, Place, certificates
 from hook.ops.trust.generation import Store, digests, read_tree
-from hook.ops.trust.images import IMAGES, REPLACES, Image, Mounts, source_of
+from hook.ops.trust.images import IMAGES, Image, Mounts, source_of
 from hook.ops.trust.source import COUNT_LIMIT
 
 SOON = timedelta(days=30)
@@ -37,6 +38,8 @@ _LOOKS, _BETWEEN = 3, 0.2
 
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _ANY = Image("any image", ())
+_NPM = ("NPM_CONFIG_CAFILE", "npm_config_cafile")
+"""They replace the roots too. The others are those for which `trust` in a rule names the bundle."""
 
 
 @dataclass
@@ -83,11 +86,8 @@ def check(directory: str, policy_path: str | None) -> int:
 
 def assumed_mounts(live: str) -> Mounts:
     """The mounts of a rule that trusts the store."""
-    return [
-        ("/etc/ssl/certs", f"{live}/{layout.CERTS}"),
-        ("/etc/pki/tls/certs", f"{live}/{layout.CERTS}"),
-        ("/etc/pki/ca-trust/extracted", f"{live}/{layout.EXTRACTED}"),
-    ]
+    layouts = trust_table()[0].values()
+    return [(path, f"{live}/{part}") for each in layouts for path, part in each.directories.items()]
 
 
 def _mounts(policy: Policy) -> Mounts:
@@ -124,9 +124,13 @@ def _ending(manifest: dict[str, Any]) -> list[str]:
 def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
     """Variables that replace the roots of a program by a file that has no public roots."""
     found = []
+    replaces = {
+        *_NPM,
+        *(n for one in trust_table()[1].values() for n, v in one.env.items() if v.endswith(layout.BUNDLE)),
+    }
     for rule in policy.candidates(None):
         for env in rule.env:
-            if env.name not in REPLACES or env.source != VALUE or not (env.text or "").startswith("/"):
+            if env.name not in replaces or env.source != VALUE or not (env.text or "").startswith("/"):
                 continue
             source = source_of(str(env.text), _ANY, mounts)
             if source is None:
