@@ -7,6 +7,7 @@ import difflib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from hook.core.base.errors import ReassertError, Usage
@@ -158,17 +159,16 @@ def as_json(decided: Plan, container: Container, config: str, trial: Trial | Non
             for a in container.facts.allocations
         ],
         "claims": [{"name": c.name, "cdiDevices": c.cdi} for c in container.facts.claims],
-        "edits": [edit.describe() for edit in decided.edits],
-        "denials": [reason.describe() for reason in decided.denials],
-        "errors": [reason.describe() for reason in decided.errors],
-        "tried": {
-            "edits": [edit.describe() for edit in trial.edits],
-            "denials": [reason.describe() for reason in trial.denials],
-            "errors": [reason.describe() for reason in trial.errors],
-        }
-        if trial is not None
-        else None,
+        **_described(decided),
+        "tried": _described(trial) if trial is not None else None,
         "outcome": _outcome(decided, container),
+    }
+
+
+def _described(decided: Plan | Trial) -> dict[str, Any]:
+    return {
+        kind: [entry.describe() for entry in entries]
+        for kind, entries in (("edits", decided.edits), ("denials", decided.denials), ("errors", decided.errors))
     }
 
 
@@ -214,8 +214,7 @@ def as_table(decided: Plan, container: Container, config: str, trial: Trial | No
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
         parts += ["", _line("allocated", f"{allocation}: {what}")]
     if decided.edits:
-        rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in decided.edits]
-        parts += ["", table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])]
+        parts += ["", _edits(decided.edits)]
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
@@ -223,8 +222,7 @@ def as_table(decided: Plan, container: Container, config: str, trial: Trial | No
     if trial:
         parts += ["", "the rules in Audit mode would do, if they were enforced:"]
         if trial.edits:
-            rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in trial.edits]
-            parts.append(table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"]))
+            parts.append(_edits(trial.edits))
         parts += [_line("refuse", str(reason)) for reason in [*trial.denials, *trial.errors]]
     return "\n".join(parts)
 
@@ -264,9 +262,12 @@ def _why(match: Match) -> str:
     return "; ".join(words)
 
 
-def _before_and_after(edit: Edit) -> tuple[str, str]:
-    before, after = words(edit)
-    return before, f"{after} from {edit.origin}" if edit.origin else after
+def _edits(edits: Iterable[Edit]) -> str:
+    rows = []
+    for edit in edits:
+        before, after = words(edit)
+        rows.append([edit.rule, edit.kind, edit.name, before, f"{after} from {edit.origin}" if edit.origin else after])
+    return table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])
 
 
 def _diff(decided: Plan, spec: Spec, config: str) -> str:

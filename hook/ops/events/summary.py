@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hook.core import events
@@ -49,16 +49,6 @@ class Item:
     request: str
     refuses: bool
     starts: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "rule": self.rule,
-            "what": self.what,
-            "refuses": self.refuses,
-            "starts": self.starts,
-            "request": self.request,
-        }
 
 
 @dataclass
@@ -111,7 +101,7 @@ class Workload:
             "outcomes": self.outcomes,
             "firstSeen": self.first,
             "lastSeen": self.last,
-            "rules": [item.as_json() for item in self.items.values()],
+            "rules": [asdict(item) for item in self.items.values()],
             "omitted": self.omitted,
             "requests": self.requests(),
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from hook.core.base.errors import ReassertError, describe
-from hook.core.base.terminal import table
+from hook.core.base.terminal import counted, table
 from hook.core.base.text import printable
 from hook.core.policy import trust_layout as layout
 from hook.core.policy.compiler import compile_bytes, read_source
@@ -140,17 +139,14 @@ def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
             except (ReassertError, OSError) as error:
                 found.append(f"rule {rule.name}: {env.name}={env.text}: {describe(error)}")
                 continue
+            held = counted(len(there), "certificate")
             if len(there) < FEW and not there & known.system:
                 found.append(
-                    f"rule {rule.name}: {env.name}={env.text} is {source}, which holds {_count(len(there))} and no "
+                    f"rule {rule.name}: {env.name}={env.text} is {source}, which holds {held} and no "
                     f"system roots. This variable replaces the roots of a program: it would accept no public server. "
                     f"Use a file with the system's roots, such as {layout.BUNDLE} of the trust store"
                 )
     return found
-
-
-def _count(number: int) -> str:
-    return "1 certificate" if number == 1 else f"{number} certificates"
 
 
 def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
@@ -163,7 +159,7 @@ def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
         return describe(error), True
     added, system = len(there & known.added), len(there & known.system)
     if not added and known.added:
-        return f"{_count(len(there))} of {source}, none of the added CAs", True
+        return f"{counted(len(there), 'certificate')} of {source}, none of the added CAs", True
     others = len(there) - added - system
     return f"{system} system roots, {added} added" + (f", {others} others" if others else ""), False
 
@@ -171,10 +167,8 @@ def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
 def fingerprints(source: str) -> set[str]:
     """The sha256 of every certificate in a file, or in a hashed directory. Raises ReassertError, OSError."""
     path = Path(source)
-    if path.is_dir():
-        files = [file for file in path.iterdir() if _HASHED.fullmatch(file.name)]
-        return _fingerprints(one for file in files for one in _read(file))
-    return _fingerprints(_read(path))
+    files = [file for file in path.iterdir() if _HASHED.fullmatch(file.name)] if path.is_dir() else [path]
+    return {certificate.sha256 for file in files for certificate in _read(file)}
 
 
 def _read(path: Path) -> list[Certificate]:
@@ -188,7 +182,3 @@ def _read(path: Path) -> list[Certificate]:
             Certificate(one.certificate.public_bytes(serialization.Encoding.DER), Place(str(path))) for one in stored
         ]
     return certificates(data, str(path), added=False, limit=COUNT_LIMIT)
-
-
-def _fingerprints(found: Iterable[Certificate]) -> set[str]:
-    return {certificate.sha256 for certificate in found}
