@@ -19,8 +19,7 @@ from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import store
 from hook.core.policy.source import PolicyInvalid
-from hook.ops.policy.command import add_policy_options
-from hook.ops.shell.parser import Parser
+from hook.entry.parser import Parser, add_policy_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +86,10 @@ GROUPS: dict[str, tuple[str, str]] = {
         "build the company's trust store from the system's roots and your CAs, and check it",
         "hook.ops.trust.command:add_commands",
     ),
+    "explain": (
+        "print the decision about a container, with the reasons; changes nothing",
+        "hook.ops.explain:add_commands",
+    ),
     "node": (
         "configure this node's container engine to call reassert, verify it, and undo it",
         "hook.node.command:add_commands",
@@ -105,8 +108,8 @@ GROUPS: dict[str, tuple[str, str]] = {
         "say on one page whether this node is well, and which command fixes what is not",
         "hook.ops.doctor.command:add_commands",
     ),
-    "completion": ("print the completion script of a shell", "hook.ops.shell.command:add_completion"),
-    "man": ("print the manual page of a command", "hook.ops.shell.command:add_man"),
+    "completion": ("print the completion script of a shell", "hook.ops.shell:add_completion"),
+    "man": ("print the manual page of a command", "hook.ops.shell:add_man"),
 }
 """Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
 imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
@@ -137,21 +140,6 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
 
-    explain = commands.add_parser(
-        "explain", help="print the decision about a container, with the reasons; changes nothing"
-    )
-    which = explain.add_mutually_exclusive_group(required=True)
-    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
-    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
-    which.add_argument("--config", metavar="FILE", help="OCI config.json")
-    which.add_argument(
-        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
-    )
-    explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
-    explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
-    explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
-    explain.set_defaults(run=_explain)
-
     _add_dispatcher_options(
         commands.add_parser(
             "dispatcher", help="print the script that an engine runs as its OCI runtime (`reassert-runc`)"
@@ -160,7 +148,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
     for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text)
-        group.set_defaults(old_files=_old_files, all_commands=lambda: command_line(GROUPS))
+        group.set_defaults(old_files=_old_files)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
@@ -206,21 +194,6 @@ def _cdi_convert(options: argparse.Namespace) -> int:
     except YAMLError as error:
         raise ReassertError(f"{options.file}: {error}") from None
     return 0
-
-
-def _explain(options: argparse.Namespace) -> int:
-    if options.pod:
-        from hook.ops.cases.explain import explain as explain_pod
-
-        if options.output == "diff":
-            raise Usage("-o diff is for a config.json; a pod has none yet")
-        return explain_pod(options.pod, options.policy, options.store, options.output)
-    from hook.ops.explain import explain, explain_running
-
-    if options.container:
-        return explain_running(options.container, options.policy, options.store, options.output)
-    config = options.config or str(Path(options.bundle) / "config.json")
-    return explain(config, options.policy, options.store, options.output)
 
 
 def _program(options: argparse.Namespace) -> str:
@@ -294,7 +267,7 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
 
 
 def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
-    from hook.ops.audit.drift import really_wrong
+    from hook.ops.audit.judge import really_wrong
 
     return really_wrong(container_id, decide)
 

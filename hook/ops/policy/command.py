@@ -1,4 +1,4 @@
-"""`reassert policy`: check, show, compile."""
+"""The commands `reassert policy`. A container start may wait for `policy compile`, so imports are late."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import sys
 
 from hook.core.policy import store
 from hook.core.policy.compiler import refresh
-
-FILE = "reassert-test.yaml"
-"""The name of a file of cases for `policy test`."""
+from hook.entry.parser import add_policy_options
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +42,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     show.set_defaults(run=_show)
     testing = policy.add_parser(
-        "test", help=f"run the cases beside a policy ({FILE} in the directory, or in one below)"
+        "test", help="run the cases beside a policy (reassert-test.yaml in the directory, or in one below)"
     )
     testing.add_argument(
         "places", nargs="*", metavar="DIR", default=["."], help="directory, or a file of cases (default: .)"
@@ -80,28 +78,20 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     compiling.set_defaults(run=_compile)
 
 
-def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --policy and --store to the parser."""
-    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"policy file (default: {store.SOURCE})")
-    parser.add_argument(
-        "--store", metavar="DIR", default=store.STORE, help=f"compiled policies (default: {store.STORE})"
-    )
-
-
 def _check(options: argparse.Namespace) -> int:
-    from hook.ops.policy.checking import check
+    from hook.ops.policy.check_command import check
 
     return check(options.files, options.node, options.strict, options.output)
 
 
 def _test(options: argparse.Namespace) -> int:
-    from hook.ops.cases.cases import test
+    from hook.ops.policy.cases import test
 
     return test(options.places, options.policy, options.output)
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from hook.ops.cases.diff import diff
+    from hook.ops.policy.diff import diff
 
     return diff(options.old, options.new, options.output, options.running)
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook.agent.filecache import FileCache
 from hook.agent import filecache as kept
+from hook.agent.filecache import FileCache
 
 
 def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:
