@@ -28,7 +28,7 @@ from hook.nri.adjust import in_order, mount_leftovers, own_parts
 from hook.nri.creation import Decider, version_at_least
 from hook.nri.report import Report
 from hook.nri.request import VALIDATE, Reply, Request
-from hook.nri.requested import RequestedContainer
+from hook.nri.requested import RequestedContainer, oci_mount
 
 EVENT = 1 << (14 - 1)
 """VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""
@@ -162,15 +162,7 @@ class Merged(RequestedContainer):
             destination = mount.destination.removeprefix("-")
             self._mounts.remove(destination)
             if destination == mount.destination:
-                self._mounts.add(
-                    destination,
-                    {
-                        "destination": destination,
-                        "type": mount.type,
-                        "source": mount.source,
-                        "options": mount.options[:],
-                    },
-                )
+                self._mounts.add(destination, oci_mount(mount))
         self.devices, self.mounts = self._devices.objects(), self._mounts.objects()
         if adjust.mounts:
             self.mounts = in_order(self.mounts)

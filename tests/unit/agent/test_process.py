@@ -55,7 +55,7 @@ class Process:
     def start(self, *before: str) -> None:
         command = [*before, sys.executable, str(ROOT / "hook" / "__main__.py"), "agent", "--socket", self.path]
         command += ["--policy", self.policy, "--store", self.store, "--events", self.events]
-        environment = {"PATH": os.defpath, "NOTIFY_SOCKET": str(self.directory / "notify")}
+        environment = {**os.environ, "NOTIFY_SOCKET": str(self.directory / "notify")}
         with (self.directory / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=stderr)
         assert self.notified.recv(4096).decode().splitlines() == ["READY=1", "STATUS=listening"]
@@ -110,8 +110,8 @@ class Process:
         assert self.process.wait(20) == 0
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.terminate()
+        self.process.wait(20)
         self.notified.close()
 
 
