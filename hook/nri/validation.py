@@ -69,13 +69,12 @@ class Validator(Decider):
         case = request.case = self._case(asked.container.id)
         case.tries = False  # the first event has it
         reply, first = Reply(case), self.pending.held(asked.container.id)
+        reply.is_repeated = True
         before = first.verdict if first else None
         if before and before.plan is None:  # `failurePolicy` let it start undecided
-            reply.is_repeated = True
             return reply
         known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
         reasons = {str(each) for each in before.reasons} if before else set()
-        reply.is_repeated = True
 
         def read() -> tuple[Identity, Merged]:
             case.who = self.identify(asked.pod, asked.container)
