@@ -73,6 +73,7 @@ LATE = {
     "hook.core.base.journal",
     "hook.core.base.jsontext",
     "hook.core.base.logfile",
+    "hook.core.base.mountinfo",
     "hook.core.container.allocation",
     "hook.core.container.cdi",
     "hook.core.container.claims",
