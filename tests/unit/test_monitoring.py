@@ -241,9 +241,9 @@ def test_promtool_has_nothing_against_the_metrics() -> None:
 def use(metrics: Metrics) -> None:
     """A minute of a node, in which everything happens that is counted or measured."""
     metrics.started("runtime", "adjusted", "cold", "absent")
-    metrics.unchanged("hook", False, "warm", "")
-    metrics.unchanged("hook", True, "warm", "")
-    metrics.executed("cold", "absent")
+    metrics.unchanged("hook", False)
+    metrics.unchanged("hook", True)
+    metrics.executed("warm", "")
     metrics.container("refused", 0.0003)
     metrics.edit("ca", "env", "applied", "runtime")
     metrics.refusal("gpu", "audited")

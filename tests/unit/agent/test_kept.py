@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from hook.agent import filecache as kept
 from hook.agent.filecache import FileCache
-from hook.core.base import filecache as kept
 
 
 def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:
