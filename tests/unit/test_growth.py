@@ -454,6 +454,7 @@ UNREACHED: dict[str, str] = {
     "container/identity.py _docker": _ONE,
     "container/identity.py _cgroup_uid": _ONE,
     "container/spec.py _names": _ONE,
+    "container/spec.py shared_processes": _ONE,
     "policy/model.py": _ONE,
     "reserve/annotations.py steered_by": "loops over a fixed table",
     "reserve/__init__.py _entries": _ONE,
