@@ -145,7 +145,7 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     table += (
         f"4 1 0:4 /a\rb {root_dir}/volume rw - ext4 /dev/x rw\n"  # the kernel does not escape what a subPath may hold
     )
-    monkeypatch.setattr("hook.core.linux.mountinfo.read_file", lambda *_: table.encode())
+    monkeypatch.setattr("hook.core.base.mountinfo.read_file", lambda *_: table.encode())
     touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
     left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]
     for fields, policy_mode in (({"mode": "Audit"}, "Enforce"), ({}, "Audit")):

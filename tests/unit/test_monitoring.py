@@ -129,7 +129,7 @@ def use(metrics: Metrics) -> None:
     metrics.started("runtime", "adjusted", "cold", "absent")
     metrics.unchanged("hook", False)
     metrics.unchanged("hook", True)
-    metrics.executed("cold", "absent")
+    metrics.executed("warm", "")
     metrics.container("refused", 0.0003)
     metrics.edit("ca", "env", "applied", "runtime")
     metrics.refusal("gpu", "audited")

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 
 from hook.core.base.compare import is_below
+from hook.core.base.mountinfo import Row, mount_table_at
 from hook.core.container.nodes import words as device_name
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.mountinfo import Row, mount_table_at
 from hook.core.linux.walk import open_walked
 from hook.core.policy.entries import Mount
 from hook.core.reserve.exclusive import Closed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hook.core.base.errors import ReassertError
-from hook.core.linux.mountinfo import Row, mount_table
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.policy.model import Policy
 from hook.node.running import Node
 from hook.ops.audit.inventory import Running, running
