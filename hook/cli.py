@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Collection
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,12 @@ GROUPS: dict[str, tuple[str, str]] = {
 """Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
 imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
 
+IS_CORE = find_spec("hook.ops") is None
+"""Whether this is the build without hook.ops and hook.node (`packaging/build.sh --core`)."""
+
+if IS_CORE:
+    GROUPS = {"policy": ("compile the policy", "hook.entry.compile:add_only_compile")}
+
 
 def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     """The parser of all commands. A group's own commands are in it if `words` has its name."""
@@ -130,12 +137,13 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    generate = cdi.add_parser(
-        "generate", help="print a CDI spec of the policy in force, for containers that request it"
-    )
-    generate.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
-    add_policy_options(generate)
-    generate.set_defaults(run=_cdi_generate)
+    if not IS_CORE:
+        generate = cdi.add_parser(
+            "generate", help="print a CDI spec of the policy in force, for containers that request it"
+        )
+        generate.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
+        add_policy_options(generate)
+        generate.set_defaults(run=_cdi_generate)
     convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; used by container starts")
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
@@ -166,9 +174,10 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
         "--nri-socket", metavar="PATH", default=NRI_SOCKET, help="with --nri: NRI socket (default: %(default)s)"
     )
     _add_resident_options(agent)
-    agent.add_argument("--status", action="store_true", help="print what the running agent has answered, and exit")
-    agent.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with --status")
-    agent.set_defaults(run=_agent)
+    if not IS_CORE:
+        agent.add_argument("--status", action="store_true", help="print what the running agent has answered, and exit")
+        agent.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with --status")
+    agent.set_defaults(run=_agent, status=False)
 
     plugin = commands.add_parser("nri", help="run as an NRI plugin of containerd or CRI-O")
     _nri_options(plugin)
@@ -198,7 +207,7 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
 def _program(options: argparse.Namespace) -> str:
     """The path by which engines call reassert: --reassert, else this program's stable path. Raises Usage."""
-    from hook.node.artifacts.dispatcher import stable_path
+    from hook.entry.dispatcher import stable_path
 
     here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
     return _absolute(options.reassert or stable_path(here))
@@ -211,7 +220,7 @@ def _absolute(path: str) -> str:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.node.artifacts.dispatcher import dispatcher
+    from hook.entry.dispatcher import dispatcher
 
     program = _program(options)
     extra = [
@@ -227,7 +236,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
             raise Usage("--hook, --hook-file and --front need --socket")
         sys.stdout.write(dispatcher(options.real, program, extra))
         return 0
-    from hook.node.artifacts.dispatcher import FRONT, warm_dispatcher, warm_hook
+    from hook.entry.dispatcher import FRONT, warm_dispatcher, warm_hook
 
     front = options.front or f"{os.path.dirname(program)}/{FRONT}"
     where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
@@ -267,6 +276,9 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
 
 
 def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
+    """See Decider.compare: None if nobody can tell."""
+    if IS_CORE:
+        return None
     from hook.ops.audit.judge import really_wrong
 
     return really_wrong(container_id, decide)
@@ -307,6 +319,9 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin-index", metavar="NN", default="", help="order among NRI plugins, two digits (default: 10)"
     )
+    if IS_CORE:
+        parser.set_defaults(metrics=None, textfile=None)
+        return
     parser.add_argument(
         "--metrics", metavar="ADDRESS", help="serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
     )

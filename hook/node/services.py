@@ -15,8 +15,8 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, Usage, describe
 from hook.entry import protocol
+from hook.entry.dispatcher import warm_hook
 from hook.node import systemd
-from hook.node.artifacts.dispatcher import warm_hook
 from hook.node.artifacts.dispatchers import WHERE, hook_file
 from hook.node.change.files import Change, State, link
 from hook.node.change.journal import remove_directories

@@ -1,14 +1,13 @@
-"""The commands `reassert policy`. A container start may wait for `policy compile`, so imports are late."""
+"""The commands `reassert policy`. Imports are late: a container start may wait for hook.entry.compile."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 
 from hook.core.policy import store
-from hook.core.policy.compiler import refresh
+from hook.entry.compile import add_compile
 from hook.entry.parser import add_policy_options
 
 
@@ -64,18 +63,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     comparing.set_defaults(run=_diff)
     schema = policy.add_parser("schema", help="print the JSON Schema of a policy file, for editors")
     schema.set_defaults(run=_schema)
-    compiling = policy.add_parser(
-        "compile", help="compile the policy file now; otherwise the next container start does it"
-    )
-    add_policy_options(compiling)
-    compiling.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json", "store"),
-        default="text",
-        help="store: the compiled policy itself, as container starts read it",
-    )
-    compiling.set_defaults(run=_compile)
+    add_compile(policy)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -107,16 +95,3 @@ def _show(options: argparse.Namespace) -> int:
     from hook.ops.policy.show import show
 
     return show(os.path.abspath(options.policy), options.store, options.output)
-
-
-def _compile(options: argparse.Namespace) -> int:
-    """Compile, and say what is in force now. A container start reads the store's new text from standard output."""
-    gc.disable()  # this process ends soon: collecting would take as long again
-    source = os.path.abspath(options.policy)
-    text = refresh(source, options.store)
-    if options.output == "store":
-        sys.stdout.write(text)
-        return 0
-    from hook.ops.policy.show import compiled
-
-    return compiled(source, text, options.output)

@@ -79,7 +79,7 @@ def dispatcher(
     """The dispatcher script, in POSIX sh, for a real runtime. `extra`: more options for `reassert runtime`.
 
     `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
-    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.node.artifacts.dispatcher.
+    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.entry.dispatcher.
 
     A command line that the script does not know costs time, no more: `reassert runtime` parses it. Raises ReassertError
     if `real` is not an executable file or is a dispatcher.
