@@ -50,7 +50,7 @@ class Kernel:
         """Raises OSError, Undecided."""
         proc = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._place = _place(proc)
+            self._namespaces, self._root = _namespaces(proc), root_of(proc)
             self._rights, _ = _rights(proc)
         finally:
             os.close(proc)
@@ -66,7 +66,9 @@ class Kernel:
         try:
             proc = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             rights, umask = _rights(proc)
-            if _place(proc) == self._place and not self._rights & ~rights and _lives(connection):
+            is_ours = _namespaces(proc) == self._namespaces and not self._rights & ~rights
+            # Only then: a container's root directory can be in a volume that does not answer.
+            if is_ours and root_of(proc) == self._root and _lives(connection):
                 return umask
         except (OSError, Undecided, ValueError) as error:  # it has ended, or is of another pid namespace
             if is_shortage(error):
@@ -77,9 +79,9 @@ class Kernel:
         return None
 
 
-def _place(proc: int) -> tuple[str, ...]:
-    """The root directory and the namespaces of a process. `proc`: its directory in /proc. Raises OSError, Undecided."""
-    return root_of(proc), *[os.readlink(f"ns/{kind}", dir_fd=proc) for kind in ("mnt", "user", "pid")]
+def _namespaces(proc: int) -> list[str]:
+    """The namespaces of a process that count. `proc`: its directory in /proc. Raises OSError."""
+    return [os.readlink(f"ns/{kind}", dir_fd=proc) for kind in ("mnt", "user", "pid")]
 
 
 def _rights(proc: int) -> tuple[int, int]:

@@ -13,11 +13,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { HEADER = 4096, FRAME = 65536, ARGUMENTS = 1024, DEADLINE_MS = 1000, STDIN_LIMIT = 8 << 20, REASON = 32 };
+enum { PEERPIDFD = 77 }; /* SO_PEERPIDFD, which musl's headers lack */
 enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C' };
 
 static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
@@ -154,6 +156,33 @@ static int milliseconds_left(const struct timespec *began)
 	return gone < 0 || gone >= DEADLINE_MS ? 0 : (int)(DEADLINE_MS - gone);
 }
 
+/* Whether the process that listens is no container's: init, which is systemd for its own socket and whose pid no other
+ * process ever gets, or one of this process's mount and user namespace. If that one lives after /proc was read, the pid
+ * was its own; Linux before 6.5 cannot say so. */
+static int is_the_nodes(int fd, pid_t pid)
+{
+	static const char *const own[] = {"/proc/self/ns/mnt", "/proc/self/ns/user"};
+	struct pollfd process = {.events = POLLIN};
+	struct stat here, there;
+	socklen_t size = sizeof process.fd;
+	char path[32] = "/proc/", *end = path + strlen(path);
+	if (pid == 1)
+		return 1;
+	for (pid_t unit = 1000000000; unit; unit /= 10)
+		if (pid >= unit)
+			*end++ = (char)('0' + pid / unit % 10);
+	for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+		strcpy(end, own[i] + strlen("/proc/self"));
+		if (stat(own[i], &here) || stat(path, &there) || here.st_dev != there.st_dev || here.st_ino != there.st_ino)
+			return 0;
+	}
+	if (getsockopt(fd, SOL_SOCKET, PEERPIDFD, &process.fd, &size) < 0)
+		return 0;
+	const int lives = poll(&process, 1, 0) == 0;
+	close(process.fd);
+	return lives;
+}
+
 /* Returns a socket that is connected to an agent run by root, or -1. The agent's pid is 0 in a pid namespace below. */
 static int connected(const char *path)
 {
@@ -166,7 +195,8 @@ static int connected(const char *path)
 		return -1;
 	memcpy(address.sun_path, path, strlen(path));
 	const int listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
-	if (listens && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0 && peer.pid)
+	if (listens && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0 && peer.pid &&
+	    is_the_nodes(fd, peer.pid))
 		return fd;
 	reason = listens ? "peer" : errno == EAGAIN ? "busy" : "absent";
 	close(fd);

@@ -18,6 +18,7 @@ import pytest
 
 from e2e.agent.support import Agent, Cold
 from e2e.runtimes import EACH, real_runtime
+from e2e.stalled import stalling
 from e2e.support import REASSERT, Bundle, Running, another_root, need, run
 from hook.agent.answers import CALLER
 from hook.entry import protocol
@@ -288,6 +289,121 @@ def test_a_caller_that_exits_and_whose_pid_a_process_of_the_node_gets(target: Ta
         assert done.stdout.strip() in (COLD_ANSWER, "closed"), done
         assert target.files() == target.before
     agent.start()
+
+
+CHROOTED = """
+import os, socket, sys, time
+agent = os.open("/s", os.O_RDONLY | os.O_DIRECTORY)
+os.chroot("/volume")
+os.fchdir(agent)
+print("chrooted", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
+for each in held:
+    each.connect("agent.sock")
+print("connected", flush=True)
+time.sleep(100)
+"""
+"""Callers whose root directory is in a volume."""
+
+
+@pytest.mark.parametrize("each", EACH)
+def test_callers_whose_root_directory_does_not_answer_hold_no_start_up(start: Cold, each: str) -> None:
+    """uid 0 with CAP_SYS_CHROOT, which containerd gives each container; the socket's directory is read-only."""
+    agent = start.agent
+    assert not start.is_cold()
+    bundle = Bundle(agent.node.directory / "caller", ["/usr/bin/python3", "-c", CHROOTED])
+    for name in ("lib", "lib64"):
+        (bundle.rootfs / name).symlink_to(f"usr/{name}")
+    kinds = ("bounding", "effective", "permitted")
+    bundle.spec["process"]["capabilities"] = {kind: ["CAP_SYS_CHROOT"] for kind in kinds}
+    with stalling(agent.node.directory) as volume:
+        for source, path in ((Path("/usr"), "/usr"), (agent.socket.parent, "/s"), (volume.path, "/volume")):
+            bundle.bind(source, path, "ro")
+        bundle.save()
+        with Running(real_runtime(each, agent.node.directory), bundle) as container:
+            container.wait_for("chrooted")
+            volume.stall()
+            (agent.socket.parent / "go").touch()
+            container.wait_for("connected")
+            assert [start.is_cold() for _ in range(5)] == [False] * 5
+            assert agent.stop() == 0, "it ends at once"
+            volume.answer()
+
+
+IN_ITS_PLACE = """
+import os, socket, sys
+os.unlink("/s/agent.sock")
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind("/s/agent.sock")
+listener.listen()
+print("listening", flush=True)
+while True:
+    connection, _ = listener.accept()
+    connection.recv(1 << 17)
+    connection.send(bytes.fromhex(sys.argv[1]))
+    connection.close()
+"""
+
+
+@pytest.mark.parametrize("each", EACH)
+def test_a_container_in_the_agents_place_is_not_asked(start: Cold, each: str) -> None:
+    """uid 0 and no capability, with a writable hostPath of the socket's directory."""
+    agent = start.agent
+    assert not start.is_cold()
+    bundle = Bundle(agent.node.directory / "liar", ["/usr/bin/python3", "-c", IN_ITS_PLACE, protocol.go().hex()])
+    for name in ("lib", "lib64"):
+        (bundle.rootfs / name).symlink_to(f"usr/{name}")
+    bundle.bind(Path("/usr"), "/usr", "ro")
+    bundle.bind(agent.socket.parent, "/s")
+    bundle.spec["process"].update(NONE)
+    bundle.save()
+    with Running(real_runtime(each, agent.node.directory), bundle) as container:
+        container.wait_for("listening")
+        assert start.reason() == "peer"
+        start.assert_right()
+
+
+INHERITED = """
+import ctypes, os, socket, subprocess, sys
+path, answer, file = sys.argv[1:]
+ready, write = os.pipe()
+liar = os.fork()
+if liar == 0:  # listens, and leaves the socket to a process of its own
+    assert not ctypes.CDLL(None).unshare(0x20000)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+    if os.fork():
+        os._exit(0)
+    os.write(write, b"x")
+    while True:
+        connection, _ = listener.accept()
+        connection.recv(1 << 17)
+        connection.send(bytes.fromhex(answer))
+        connection.close()
+os.read(ready, 1)
+os.waitpid(liar, 0)
+heir = None
+while heir is None or heir.pid != liar:  # a process of the node gets the number
+    if heir:
+        heir.kill()
+        heir.wait()
+    open("/proc/sys/kernel/ns_last_pid", "w").write(str(liar - 1))
+    heir = subprocess.Popen(["sleep", "60"])
+done = subprocess.run([file, "create", "0a"], stderr=subprocess.PIPE)
+print(done.returncode, done.stderr.decode())
+"""
+"""In a pid namespace of its own, where nobody else takes a number, and which ends with it."""
+
+
+def test_the_pid_of_a_listener_that_has_ended_proves_nothing(start: Cold) -> None:
+    start.agent.stop()
+    start.agent.socket.unlink(missing_ok=True)
+    inside = ["/usr/bin/python3", "-c", INHERITED, str(start.agent.socket), protocol.go().hex(), start.file]
+    done = run("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *inside)
+    assert done.stdout.split() == ["99", "--cold=peer"], done
 
 
 LINGER = """

@@ -107,9 +107,9 @@ def test_reserved_mount_that_could_be_remounted_is_replaced_by_a_cold_start(
     assert event["cold"] == "mount"
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("-m", "caller"), ("-U", "peer"), ("-pf", "peer")])
-def test_cold_in_another_namespace(start: Cold, kind: str, reason: str) -> None:
-    assert start.reason(before=("unshare", kind)) == reason
+@pytest.mark.parametrize("kind", ["-m", "-U", "-pf"])
+def test_cold_in_another_namespace(start: Cold, kind: str) -> None:
+    assert start.reason(before=("unshare", kind)) == "peer"
     assert not start.is_cold()
 
 
