@@ -3,6 +3,7 @@
 Every adapter and `explain` use it, and none has its own copy of a step. Part of the start path: builtins only.
 """
 
+import posix
 import time
 
 from hook.core.base.errors import TooLarge, Unacceptable, describe
@@ -86,7 +87,7 @@ class Case:
     path. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
     reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
     until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and
-    may raise.
+    may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Case:
         self.read = read
         self.start = start or {}
         self.still_waits: Callable[[], None] = lambda: None
+        self.status: Callable[[str], posix.stat_result] = posix.stat
         self.error_path = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
@@ -131,7 +133,7 @@ class Case:
         facts = gather(policy, who, matches, self.read)
         self.reads_node = False
         if facts.devices is not None:
-            facts.devices.add_sources(start.mounts)  # the pod's author chose them, also one that hangs
+            facts.devices.add_sources(start.mounts, self.status)  # the pod's author chose them, also one that hangs
         return Container(who, start, facts)
 
     def run(

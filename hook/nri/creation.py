@@ -9,6 +9,7 @@ from typing import Any
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
 from hook.core.container.identity import APP_TYPES, CRIO, Identity, crio_image
 from hook.core.decide import NOWHERE, Case, Done
+from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, Plan
 from hook.core.policy.model import Policy
 from hook.core.policy.resident import Resident
@@ -122,7 +123,9 @@ class Decider:
         return reply.done
 
     def _case(self, container_id: str) -> Case:
-        return Case(ADAPTER, container_id, self._policy)
+        case = Case(ADAPTER, container_id, self._policy)
+        case.status = status_at_once  # a thread that waits for a pod's volume would read no more requests
+        return case
 
     def _policy(self) -> Policy:
         policy = self.resident.get()

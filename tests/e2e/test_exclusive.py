@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from unit.kubelet import entry, write_checkpoint
 from e2e.agent.support import Agent
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
+from e2e.stalled import SECONDS, stalling
 from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, run
 from e2e.test_bounds import MEGABYTES
 
@@ -105,6 +107,35 @@ def start(machine: Machine, real: str) -> Running:
 
 def files(container: Running, path: str) -> list[str]:
     return container.exec("/bin/ls", path).split()
+
+
+@pytest.mark.parametrize("link", ["gpu9", "dri"])
+@pytest.mark.parametrize("way", ["cold", "warm"])
+def test_link_to_a_volume_that_does_not_answer_holds_no_start_up(machine: Machine, link: str, way: str) -> None:
+    """Made in /dev by a container with a hostPath there; in the place of a node, and of a directory of nodes."""
+    if link == "dri":
+        machine.dev.joinpath(link, "card0").unlink()
+        machine.dev.joinpath(link).rmdir()
+    machine.give("/dev/gpu0", 0)
+    machine.give("/dev/gpu1", 1)
+    machine.bundle.save()
+    agent = Agent(machine.node)
+    if way == "warm":
+        agent.start()
+    runtime = (agent.dispatcher if way == "warm" else machine.node.dispatcher)(RUNTIMES["runc"])
+    try:
+        with stalling(machine.node.directory) as volume:
+            machine.dev.joinpath(link).symlink_to(volume.path)
+            volume.stall()
+            began = time.monotonic()
+            with Running(runtime, machine.bundle) as container:
+                assert time.monotonic() - began < SECONDS
+                volume.answer()
+                machine.check(container)
+        assert machine.node.logged()[-1].get("start", "cold") == way
+    finally:
+        if agent.process:
+            agent.stop()
 
 
 def test_only_the_allocated_device_is_left(machine: Machine, real: str) -> None:

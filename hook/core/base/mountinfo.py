@@ -1,9 +1,24 @@
 """Mounts as the kernel lists them, in /proc/PID/mountinfo. Part of the start path: builtins only."""
 
-from hook.core.base.system import read_fd, read_file
+import errno
+import posix
+
+from hook.core.base.system import SYMLINK_LIMIT, read_fd, read_file
 
 _TABLE_LIMIT = 1 << 28
 """Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
+
+
+_NAMES = """
+bcachefs bpf btrfs cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs erofs ext2 ext3 ext4 f2fs hugetlbfs iso9660
+jfs mqueue nsfs overlay proc pstore ramfs reiserfs rootfs securityfs squashfs sysfs tmpfs tracefs udf vfat xfs zfs
+"""
+LOCAL = frozenset(_NAMES.split())
+"""File systems that answer from this machine. Any other, such as nfs4, ceph, fuse and autofs, may wait for another
+machine or for a process."""
+
+_PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_S_IFMT, _S_IFLNK = 0o170000, 0o120000
 
 
 class Row:
@@ -61,3 +76,64 @@ def _plain(field: str) -> str:
     """Without the octal escapes that proc(5) lists."""
     first, *rest = field.split("\\")
     return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
+def reach(path: str, is_ours: bool = True) -> int:
+    """An O_PATH descriptor of a file of the node, found without a wait for a file system that may never answer.
+
+    Who may write to /dev can make a link there to such a file system. So after the first link no file system is entered
+    that is not LOCAL; with `is_ours` False not before it either. Only the kernel's own records of a descriptor and of
+    mounts are read before that. Raises OSError, with EXDEV at such a file system.
+    """
+    fd, links = posix.open("/", _PATH), 0
+    mount = 0 if is_ours else _mount_of(fd)  # 0: any may be entered
+    pending = path.split("/")[::-1]
+    try:
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            above, fd = fd, posix.open(part, _PATH, dir_fd=fd)
+            try:
+                mount = _entered(mount, fd) if mount else 0
+                if posix.fstat(fd).st_mode & _S_IFMT != _S_IFLNK:
+                    continue
+                links += 1
+                if links > SYMLINK_LIMIT:
+                    raise OSError(errno.ELOOP, "too many links", path)
+                target = posix.readlink("", dir_fd=fd)
+                pending += target.split("/")[::-1]
+                posix.close(fd)
+                fd = posix.open("/", _PATH) if target.startswith("/") else posix.dup(above)
+                mount = _mount_of(fd)
+            finally:
+                posix.close(above)
+    except BaseException:
+        posix.close(fd)
+        raise
+    return fd
+
+
+def _mount_of(fd: int) -> int:
+    """The id of the mount that a descriptor is of (proc(5), fdinfo). Raises OSError."""
+    fields = read_file(f"/proc/self/fdinfo/{fd}", 4096).split()
+    return int(fields[fields.index(b"mnt_id:") + 1])
+
+
+def _entered(mount: int, fd: int) -> int:
+    """The id of a descriptor's mount. Raises OSError if it is not `mount` and of a file system that is not LOCAL."""
+    entered = _mount_of(fd)
+    if entered != mount:
+        row = mount_table("thread-self").get(entered)
+        if row is None or row.filesystem not in LOCAL:
+            raise OSError(errno.EXDEV, "on a file system that may not answer")
+    return entered
+
+
+def status_of(path: str) -> posix.stat_result:
+    """The status of a file of the node, as `reach` finds it. Raises OSError."""
+    fd = reach(path)
+    try:
+        return posix.fstat(fd)
+    finally:
+        posix.close(fd)

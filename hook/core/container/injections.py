@@ -4,6 +4,7 @@ import posix
 
 from hook.core.base.compare import glob_match, literal_start
 from hook.core.base.errors import Undecided
+from hook.core.base.mountinfo import status_of
 from hook.core.base.system import read_file
 from hook.core.container.cdi import DIRECTORIES, read_spec, spec_files
 from hook.core.container.nodes import number_in, number_of
@@ -92,7 +93,7 @@ def _placed(path: str, holder: "dict[str, object]") -> Placed:
     for node in _objects(path, edits, "deviceNodes"):
         where = str(node.get("hostPath") or node.get("path"))
         try:
-            number = number_of(posix.stat(where))
+            number = number_of(status_of(where))
         except OSError:
             number = number_in(node) if "major" in node else None
         if number:

@@ -3,10 +3,12 @@
 A device is its number: a node of the same number under another name, in another directory, is the same device.
 """
 
+import errno
 import posix
 
 from hook.core.base.compare import glob_match, literal_start
 from hook.core.base.errors import Unacceptable
+from hook.core.base.mountinfo import reach, status_of
 from hook.core.base.system import is_shortage
 
 TYPE_CHECKING = False
@@ -22,6 +24,9 @@ ENTRIES = 100_000
 """How many directory entries one pattern may make a start read. /dev has a few hundred."""
 
 _S_IFMT, _S_IFDIR, _S_IFLNK = 0o170000, 0o040000, 0o120000
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+"""Errors of a directory that is not there, or no longer, or that a link leads away to what may not answer."""
+
 _TYPES = {0o020000: "c", 0o060000: "b"}
 _MAJOR, _MINOR = 0xFFF, 0xFFFFF
 """Bits of a number that mknod(2) uses; it ignores others."""
@@ -59,53 +64,73 @@ def matching(pattern: str) -> "dict[Number, str]":
         _add(found, pattern)
         return found
     links: list[str] = []
-    for path, entry in _entries(start.rpartition("/")[0] or "/", start, pattern):
-        if glob_match(pattern, path) and not entry.is_file(follow_symlinks=False):
-            if entry.is_symlink():
+    for path, kind in _entries(start.rpartition("/")[0] or "/", start, pattern):
+        if glob_match(pattern, path):
+            if kind == _LINK:
                 links.append(path)
-            else:
+            elif kind == _OTHER:
                 _add(found, path)
     for path in links:
         _add(found, path)
     return found
 
 
-def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, posix.DirEntry[str]]]":
+_LINK, _DIRECTORY, _FILE, _OTHER = range(4)
+
+
+def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, int]]":
     """All files below a directory whose path begins with `start`, but for directories. Raises Unacceptable, OSError.
 
     A pod with a volume at a directory of /dev can fill that directory, and no `failurePolicy` may let it gain by that.
     """
-    pending, seen = [top], 0
-    try:
-        device = posix.stat(top).st_dev
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    pending, seen, device = [top], 0, -1
     while pending:
         directory = pending.pop()
         try:
-            entries = list(posix.scandir(directory))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        seen += len(entries)
+            device, count, entries = _listed(directory, device, start)
+        except OSError as error:
+            if error.errno in _MISSING:
+                continue
+            raise
+        seen += count
         if seen > ENTRIES:
             why = f"more than {ENTRIES} files are in {top}; write a narrower pattern"
             raise Unacceptable(f"exclusive {pattern}: {why}")
-        for entry in entries:
-            path = f"{directory.rstrip('/')}/{entry.name}"
-            if not (path.startswith(start) or start.startswith(path + "/")):
-                continue
-            if not entry.is_dir(follow_symlinks=False):
-                yield path, entry
-            elif _is_on(device, entry):
+        for path, kind in entries:
+            if kind == _DIRECTORY:
                 pending.append(path)
+            else:
+                yield path, kind
 
 
-def _is_on(device: int, entry: "posix.DirEntry[str]") -> bool:
+def _listed(directory: str, device: int, start: str) -> "tuple[int, int, list[tuple[str, int]]]":
+    """The device of a directory, the number of its entries, and those on the way to `start` or below. Raises OSError.
+
+    None if it is of another device than `device`.
+    """
+    at = reach(directory)
     try:
-        return entry.stat(follow_symlinks=False).st_dev == device
-    except OSError as error:  # removed meanwhile
-        _raise_shortage(error)
-        return False
+        found = posix.fstat(at).st_dev
+        if device not in (-1, found):
+            return device, 0, []
+        fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=at)
+    finally:
+        posix.close(at)
+    try:
+        before = directory.rstrip("/") + "/"
+        entries = [(before + entry.name, entry) for entry in posix.scandir(fd)]
+        wanted = [(p, _kind(entry)) for p, entry in entries if p.startswith(start) or start.startswith(p + "/")]
+        return found, len(entries), wanted
+    finally:
+        posix.close(fd)
+
+
+def _kind(entry: "posix.DirEntry[str]") -> int:
+    if entry.is_symlink():
+        return _LINK
+    if entry.is_dir(follow_symlinks=False):
+        return _DIRECTORY
+    return _FILE if entry.is_file(follow_symlinks=False) else _OTHER
 
 
 def _raise_shortage(error: OSError) -> None:
@@ -116,7 +141,7 @@ def _raise_shortage(error: OSError) -> None:
 
 def _add(found: "dict[Number, str]", path: str) -> None:
     try:
-        number = number_of(posix.stat(path))
+        number = number_of(status_of(path))
     except OSError as error:  # removed meanwhile, or a dangling link
         _raise_shortage(error)
         return
@@ -127,7 +152,7 @@ def _add(found: "dict[Number, str]", path: str) -> None:
 def within(path: str) -> "dict[Number, str]":
     """The device node at a path, or the nodes below it: of what a device plugin named. Raises Unacceptable, OSError."""
     try:
-        status = posix.stat(path)
+        status = status_of(path)
     except OSError as error:
         _raise_shortage(error)
         return {}
@@ -148,7 +173,7 @@ def directories_above(path: str) -> "list[Inode]":
     Raises OSError.
     """
     try:
-        fd = posix.open(path.rpartition("/")[0] or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        fd = reach(path.rpartition("/")[0])
     except OSError as error:
         _raise_shortage(error)
         return []

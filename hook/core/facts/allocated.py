@@ -3,6 +3,7 @@
 import posix
 
 from hook.core.base.errors import Unacceptable, Undecided, describe
+from hook.core.base.mountinfo import status_of
 from hook.core.base.system import is_shortage
 from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
 from hook.core.container.identity import DOCKER, SANDBOX, Identity
@@ -141,7 +142,7 @@ def _problem(error: Exception, path: str = "") -> str:
 def _read_device(facts: Facts, path: str) -> None:
     """The device node at an allocated host path. As in containerd, symbolic links are followed, directories allowed."""
     try:
-        status = posix.stat(path)
+        status = status_of(path)
     except OSError:
         facts.absent_sources.add(path)
         return

@@ -6,12 +6,13 @@ Loaded only for a container that such a rule applies to; builtins only. Part of 
 import posix
 
 from hook.core.base.compare import clean
+from hook.core.base.mountinfo import status_of
 from hook.core.container.injections import Specs, nodes_of
 from hook.core.container.nodes import directories_above, inode, matching, number_of, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hook.core.container.allocation import Allocation
     from hook.core.container.claims import Claim
@@ -40,12 +41,14 @@ class Devices:
         self.directories: dict[Inode, set[Number]] = {}
         self.sources: dict[str, set[Number]] = {}
 
-    def add_sources(self, mounts: "Sequence[dict[str, object]]") -> None:
-        """Look at the sources of a container's mounts."""
+    def add_sources(
+        self, mounts: "Sequence[dict[str, object]]", status: "Callable[[str], posix.stat_result]" = posix.stat
+    ) -> None:
+        """Look at the sources of a container's mounts. `status`: of a path, which the pod's author chose."""
         for mount in mounts:
             source = mount.get("source")
             if isinstance(source, str) and source not in self.sources:
-                self.sources[source] = _shown(self, source)
+                self.sources[source] = _shown(self, source, status)
 
 
 def gather_devices(
@@ -70,9 +73,13 @@ def gather_devices(
             devices.nodes[pattern] = placed.nodes
             devices.placed[pattern] = placed.mounts
     _account(devices, allocations, names, specs)
+    above: dict[str, list[Inode]] = {}
     for nodes in devices.nodes.values():
         for number, path in nodes.items():
-            for directory in directories_above(path):
+            parent = path.rpartition("/")[0]
+            if parent not in above:
+                above[parent] = directories_above(path)
+            for directory in above[parent]:
                 devices.directories.setdefault(directory, set()).add(number)
     return devices
 
@@ -117,18 +124,17 @@ def _of_mount(devices: Devices, source: str) -> "set[Number]":
     return {n for nodes in devices.nodes.values() for n, path in nodes.items() if path.startswith(start)}
 
 
-def _shown(devices: Devices, source: str) -> "set[Number]":
-    number = _number(source)
-    if number:
-        return {number}
+def _shown(devices: Devices, source: str, status: "Callable[[str], posix.stat_result]") -> "set[Number]":
     try:
-        return devices.directories.get(inode(posix.stat(source)), set())
+        found = status(source)
     except OSError:  # the runtime will say so; or the source appears meanwhile, and the hook looks at the mount
         return set()
+    number = number_of(found)
+    return {number} if number else devices.directories.get(inode(found), set())
 
 
 def _number(path: str) -> "Number | None":
     try:
-        return number_of(posix.stat(path))
+        return number_of(status_of(path))
     except OSError:
         return None

@@ -6,7 +6,7 @@ mounts says where one begins. Loaded only for rules in Audit mode; builtins only
 
 import posix
 
-from hook.core.base.mountinfo import mount_table
+from hook.core.base.mountinfo import LOCAL, mount_table
 from hook.core.base.system import SYMLINK_LIMIT, is_link
 from hook.core.policy.entries import FILE
 
@@ -14,14 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.core.facts import Facts
     from hook.core.policy.model import Rule
-
-_NAMES = """
-bcachefs bpf btrfs cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs erofs ext2 ext3 ext4 f2fs hugetlbfs iso9660
-jfs mqueue nsfs overlay proc pstore ramfs reiserfs rootfs securityfs squashfs sysfs tmpfs tracefs udf vfat xfs zfs
-"""
-_LOCAL = frozenset(_NAMES.split())
-"""File systems that answer from this machine. Any other, such as nfs4, ceph, fuse and autofs, may wait for another
-machine or for a process."""
 
 
 def untouched(rules: "list[Rule]", facts: "Facts") -> "dict[str, str]":
@@ -49,7 +41,7 @@ def _paths(rules: "list[Rule]") -> "set[str]":
 def _mounts() -> "dict[str, str]":
     """The type of the file system that is mounted at each path, "" if it is local. Raises OSError."""
     kinds = [(row.point, row.filesystem) for row in mount_table("thread-self").values()]
-    return {point: "" if kind in _LOCAL else kind for point, kind in kinds}
+    return {point: "" if kind in LOCAL else kind for point, kind in kinds}
 
 
 def _remote(path: str, mounts: "dict[str, str]") -> str:

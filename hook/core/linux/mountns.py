@@ -15,6 +15,7 @@ import sys
 from _thread import get_ident
 
 from hook.core.base.errors import Undecided
+from hook.core.base.mountinfo import reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +26,19 @@ if TYPE_CHECKING:
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_FS = 0x20000, 0x10000000, 0x200
-_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _AT_RECURSIVE = -100, 0x1000, 0x4000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x2, 0x10
-_STATX_INO, _STATX_MNT_ID, _STATX_SIZE = 0x100, 0x1000, 256  # statx(2), struct statx
-_STATX_MASK, _STATX_INODE_AT, _STATX_DEVICE_AT, _STATX_MNT_ID_AT = 0, 32, 136, 144
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT, _RESOLVE_CACHED = 0x2, 0x10, 0x20
+_STATX_TYPE, _STATX_INO, _STATX_MNT_ID, _STATX_SIZE = 0x1, 0x100, 0x1000, 256  # statx(2), struct statx
+_STATX_MASK, _STATX_MODE_AT, _STATX_INODE_AT, _STATX_RDEV_AT, _STATX_DEVICE_AT, _STATX_MNT_ID_AT = (
+    0,
+    28,
+    32,
+    128,
+    136,
+    144,
+)
 
 _MOUNT_ATTR = {  # include/uapi/linux/mount.h
     "ro": 0x1,
@@ -61,6 +69,7 @@ _libc.syscall.argtypes = (ctypes.c_long, *[ctypes.c_void_p] * 6)  # of registers
 _STATX = ctypes.c_char * _STATX_SIZE  # struct statx
 _OPEN_HOW = ctypes.c_uint64 * 3  # struct open_how
 _ATTR = ctypes.c_uint64 * 4  # struct mount_attr
+_AT_ONCE = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_CACHED)
 
 
 class _NothingIsLoaded:
@@ -189,12 +198,39 @@ def root_of(proc: int, path: bytes = b"root") -> str:
     return (found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]).hex()
 
 
-def _statx(fd: int, path: bytes, flags: int) -> bytes:
+def status_at_once(path: str) -> posix.stat_result:
+    """Type, inode and device numbers of what a path leads to, without a wait for a file system that may never answer.
+
+    What the kernel has in memory it tells at once (openat2(2), RESOLVE_CACHED), of such a file system too. Where it has
+    not, or before Linux 5.12, no file system is entered that may wait. Raises OSError, Undecided.
+    """
+    fd = _libc.syscall(_OPENAT2, _AT_FDCWD, path.encode("utf-8", "surrogateescape"), _AT_ONCE, 24, 0, 0)
+    if fd < 0:
+        fd = reach(path, is_ours=False)
+    try:
+        found = _asked(fd, b"", _AT_EMPTY_PATH, _STATX_TYPE | _STATX_INO)  # offsets below: struct statx
+    finally:
+        posix.close(fd)
+
+    number, order = int.from_bytes, sys.byteorder
+    mode, inode = number(found[28:30], order), number(found[32:40], order)
+    rdev = posix.makedev(number(found[128:132], order), number(found[132:136], order))
+    device = posix.makedev(number(found[136:140], order), number(found[140:144], order))
+    return posix.stat_result((mode, inode, device, 0, 0, 0, 0, 0, 0, 0), {"st_rdev": rdev})
+
+
+def _asked(fd: int, path: bytes, flags: int, mask: int) -> bytes:
+    """The kernel's struct statx, without a question to the server of a network or FUSE file system. Raises OSError."""
     buffer = _STATX()
-    if _libc.statx(fd, path, flags, _STATX_MNT_ID | _STATX_INO, buffer) < 0:
+    if _libc.statx(fd, path, flags | _AT_STATX_DONT_SYNC, mask, buffer) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"statx: {posix.strerror(code)}")
     found: bytes = buffer.raw
+    return found
+
+
+def _statx(fd: int, path: bytes, flags: int) -> bytes:
+    found = _asked(fd, path, flags, _STATX_MNT_ID | _STATX_INO)
     if not int.from_bytes(found[_STATX_MASK : _STATX_MASK + 4], sys.byteorder) & _STATX_MNT_ID:
         raise Undecided("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
     return found

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.stalled import stalling
+from e2e.support import need
 
 from hook.core.policy.store import NoPolicy
 from hook.nri import ttrpc
@@ -220,6 +223,26 @@ def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path, monke
         assert sum(thread.name == "reader" for thread in threading.enumerate()) == 2, "one is stuck, one reads"
         go.set()
         wait_until(lambda: told[-1:] == [True])
+        assert plugin.plugin.stuck == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("source", ["volume", "volume/below", "link"])
+def test_a_volume_that_does_not_answer_holds_no_thread(root_dir: Path, source: str) -> None:
+    """A rule with `exclusive` looks at the sources of mounts, which the pod's author chooses."""
+    need(os.path.exists("/dev/fuse"), "/dev/fuse")
+    rule = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}
+    text = document(rule, kubelet={"root": str(root_dir)})
+    with stalling(root_dir) as volume, running(root_dir, text) as plugin:
+        (root_dir / "link").symlink_to("volume/below")
+        volume.stall()
+        for _ in range(3):
+            began = time.monotonic()
+            response = plugin.create(
+                [], mounts=[{"source": f"{root_dir}/{source}", "destination": "/v", "type": "bind"}]
+            )
+            assert response.status.code == 0, response.status.message
+            assert time.monotonic() - began < 1
         assert plugin.plugin.stuck == []
 
 
