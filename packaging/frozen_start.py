@@ -91,7 +91,12 @@ if order:
     class Late:
         @staticmethod
         def find_spec(name, path=None, target=None):
-            return type(sys.__spec__)(name, Late, is_package=name in packages) if name in late else None
+            if name not in late:
+                return None
+            spec = type(sys.__spec__)(name, Late, is_package=name in packages)
+            if name in packages:  # some of its modules may be files
+                spec.submodule_search_locations.append(sys._MEIPASS + "/" + name.replace(".", "/"))
+            return spec
         @staticmethod
         def create_module(spec):
             return None

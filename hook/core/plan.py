@@ -33,8 +33,8 @@ class Plan:
     `edits`: the differences between the container and the policy. `denials`: what the policy forbids. `errors`: what
     reassert could not find out. `env`: the reserved env, for every process of the container. `mounts`: every reserved
     mount, also those that need no edit. `closed`: the devices that the container must not have, None without such a
-    rule. `excluded`: why the policy does not apply to the container, or "". `matches`: every candidate rule with its
-    conditions.
+    rule. `alone`: a rule whose `sharedProcesses` is Refuse, or "". `excluded`: why the policy does not apply to the
+    container, or "". `matches`: every candidate rule with its conditions.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Plan:
         self.env = outcome.env
         self.mounts = tuple(outcome.mounts)
         self.closed = outcome.closed
+        self.alone = outcome.alone
         self.excluded = excluded
 
     def audit_only(self) -> bool:
@@ -76,7 +77,7 @@ class Plan:
 
     def is_seen_in_the_container(self) -> bool:
         """Whether only a look into the container's mount namespace tells if the policy holds."""
-        return bool(self.mounts) or (self.closed is not None and bool(self.closed.nodes))
+        return bool(self.mounts or self.alone) or (self.closed is not None and bool(self.closed.nodes))
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""
@@ -111,7 +112,9 @@ def plan(
         if problem and rule.uses_allocations:
             outcome.cannot_tell(rule.name, "", problem)
         if SHARED_PROCESSES in rule.raw_lists and SHARED_PROCESSES in kinds:
-            _check_processes(rule, container, outcome)
+            from hook.core.reserve import processes  # few rules have it
+
+            processes.check(rule, container.start, outcome)
     wanted = tuple([kind for kind in kinds_of(rules) if kind.KIND in kinds])
     for kind in wanted:
         kind.want(rules, container, outcome)
@@ -122,12 +125,3 @@ def plan(
         annotations.want_unsteered(steering, policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
     return Plan(policy, matches, outcome, kinds=wanted)
-
-
-def _check_processes(rule: "Rule", container: "Container", outcome: Outcome) -> None:
-    """Refuse a container whose mounts others can take away by /proc/PID/root, or that could do so with theirs."""
-    shared = container.start.shared_processes
-    if shared is None:
-        outcome.cannot_tell(rule.name, SHARED_PROCESSES, "the runtime does not say which namespaces the container has")
-    elif shared:
-        outcome.deny(rule.name, SHARED_PROCESSES, f"the container {shared}, and sharedProcesses is Refuse")

@@ -249,6 +249,12 @@ def _look(
         astray = look_at_devices(pid, rootfs, decided.closed)
         if astray:
             return Done(CONTAINER, astray, [], draft=draft)
+    if decided.alone:
+        from hook.core.linux.look import look_at_processes
+
+        shown = look_at_processes(pid, rootfs, decided.alone)
+        if shown:
+            return Done(CONTAINER, shown, [], draft=draft)
     if not decided.mounts:
         return Done(CONTAINER, [], [], draft=draft)
     placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)

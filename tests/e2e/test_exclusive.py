@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from e2e.agent.support import Agent
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
 from e2e.stalled import SECONDS, stalling
-from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, run
+from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, need, run
 from e2e.test_bounds import MEGABYTES
+from hook.core.reserve.exclusive import EVERY_CONTAINERS, PTYS
 
 UID = "11111111-2222-3333-4444-555555555555"
 MAJOR = 240
@@ -175,6 +177,38 @@ def test_cgroup_rules_for_many_devices(machine: Machine, real: str, rules: list[
         machine.check(container)
         if rules:
             assert machine.opens(container, "/dev/other") == "No such device or address"
+
+
+@pytest.mark.parametrize("each", EACH)
+def test_what_a_runtime_lets_every_container_open_no_rule_says_it_closes(machine: Machine, each: str) -> None:
+    """A runtime puts rules of its own behind those of config.json: a container with CAP_MKNOD opens these devices."""
+    machine.bundle.save()
+    with Running(real_runtime(each, machine.node.directory), machine.bundle) as container:
+        free = {(kind, major, minor) for kind, major, minor, access in cgroup_rules(container) if {*access} & {*"rw"}}
+        assert ("c", 1, 3) in free
+        assert {(k, major, minor) for k, major, minor in free if major not in PTYS} <= EVERY_CONTAINERS
+        tun = run(container.runtime, "exec", container.id, "/bin/sh", "-c", TUN, check=False).stdout
+    assert (tun == "opened\n") == (("c", 10, 200) in free)
+    machine.node.write_policy(machine.node.policy.read_text().replace('"/dev/gpu*"', "/dev/net/tun"))
+    checked = run(REASSERT, "policy", "check", machine.node.policy, check=False)
+    assert "'/dev/net/tun': runtimes let every container use this device" in checked.stdout + checked.stderr
+
+
+TUN = "mknod /dev/try c 10 200 && exec 3<>/dev/try && echo opened"
+
+
+def cgroup_rules(container: Running) -> list[tuple[str, int, int, str]]:
+    """What the kernel lets a container do on cgroup v1; -1: any number."""
+    pid = json.loads(run(container.runtime, "state", container.id).stdout)["pid"]
+    groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    path = next((path for _, controllers, path in groups if controllers == "devices"), None)
+    need(path is not None, "cgroup v1 with its devices controller, which lists its rules")
+    lines = Path(f"/sys/fs/cgroup/devices{path}/devices.list").read_text().splitlines()
+    found = []
+    for kind, numbers, access in map(str.split, lines):
+        major, minor = (-1 if number == "*" else int(number) for number in numbers.split(":"))
+        found.append((kind, major, minor, access))
+    return found
 
 
 def test_volume_devices(machine: Machine, real: str) -> None:

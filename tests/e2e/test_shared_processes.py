@@ -74,6 +74,45 @@ def test_shared_processes_are_refused(
     assert [denial["rule"] for denial in event["denials"]] == ["company-ca"]
 
 
+ALONE = REFUSE.partition("    mounts:")[0] + "    sharedProcesses: Refuse\n"
+
+
+@pytest.fixture
+def procfs(directory: Path) -> Iterator[Path]:
+    """The node's procfs below a directory of the node, as kubelet mounts it for `hostPath: /` with `subPath: proc`."""
+    (directory / "node/proc").mkdir(parents=True)
+    run("mount", "--bind", "/proc", str(directory / "node/proc"))
+    yield directory / "node"
+    run("umount", "--lazy", str(directory / "node/proc"))
+
+
+@pytest.mark.parametrize("policy", [REFUSE, ALONE], ids=["with mounts", "alone"])
+@pytest.mark.parametrize("source", ["/proc", "/proc/1", "/", "subPath", "above"])
+def test_volume_of_the_nodes_proc_is_refused_as_sharing(
+    pair: tuple[str, str], node: Node, bundle: Bundle, procfs: Path, source: str, policy: str
+) -> None:
+    """/proc/PID/root of others is in it, also where the volume is read-only."""
+    node.compile(policy)
+    source = {"subPath": f"{procfs}/proc", "above": str(procfs)}.get(source, source)
+    bundle.bind(source, "/host", "ro", *(["rslave"] if source == "/" else []))
+    container = guarded(pair[1], pair[0], node, bundle)
+    assert container.create() != 0
+    run(pair[0], "delete", "--force", container.id, check=False)
+    [event] = node.logged()
+    assert (event["event"], event["applied"]) == ("container.denied", False)
+    message = event["denials"][0]["message"]
+    assert "/host" in message
+    assert message.endswith("and sharedProcesses is Refuse")
+
+
+def test_volume_of_the_nodes_settings_in_proc_is_let_through(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(REFUSE)
+    bundle.bind("/proc/sys/net", "/host", "ro")
+    container = guarded(pair[1], pair[0], node, bundle)
+    with container:
+        assert "core" in container.exec("/bin/ls", "/host")
+
+
 def test_audit_names_a_running_container_that_shares_its_processes(
     pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str
 ) -> None:

@@ -65,7 +65,11 @@ class Node:
 
 def spec(**fields: Any) -> Spec:
     """A config.json with linux.devices and linux.resources.devices in it, read."""
-    linux = {"devices": fields.pop("devices", []), "resources": {"devices": fields.pop("device_rules", [])}}
+    linux = {
+        "cgroupsPath": fields.pop("cgroupsPath", ""),
+        "devices": fields.pop("devices", []),
+        "resources": {"devices": fields.pop("device_rules", [])},
+    }
     return Spec(json.dumps(config(**fields, linux=linux)).encode(), "config.json")
 
 

@@ -468,6 +468,9 @@ UNREACHED: dict[str, str] = {
     "linux/look.py View.came_with": _MOUNTED,
     "linux/look.py View._of_the_node": _MOUNTED,
     "linux/look.py look": _MOUNTED,
+    "linux/look.py look_at_processes": "four passes over the table of mounts",
+    "reserve/processes.py _by_volume": _ONE,
+    "reserve/exclusive.py Closed._all_else": "one pass over the drivers of the node, one over the container's devices",
     "linux/mountns.py": _MOUNTED,
     "linux/place.py": _MOUNTED,
 }

@@ -135,6 +135,12 @@ class Spec(Start):
         """With whom the container shares its processes, or "": by a PID namespace that it joins, or has not."""
         return shared_processes(self.linux.get("namespaces"))
 
+    @property
+    def of_systemd(self) -> bool:  # type: ignore[override]
+        """Whether systemd makes the cgroup: its path is then SLICE:PREFIX:NAME (runc's docs/systemd.md)."""
+        path = self.linux.get("cgroupsPath")
+        return isinstance(path, str) and path.count(":") == 2 and "/" not in path
+
     def can_remount(self) -> bool:
         """Whether a process can take `ro` off the container's mounts: one with CAP_SYS_ADMIN in it, or beside it.
 

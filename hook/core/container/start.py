@@ -26,6 +26,8 @@ class Start:
     """
 
     pod_annotations: "Mapping[str, str] | None" = None
+    of_systemd = False
+    """Whether systemd makes the container's cgroup, as far as this adapter sees it."""
 
     def __init__(
         self,

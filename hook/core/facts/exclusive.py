@@ -7,6 +7,7 @@ import posix
 
 from hook.core.base.compare import clean
 from hook.core.base.mountinfo import status_of
+from hook.core.base.system import read_file
 from hook.core.container.injections import Specs, nodes_of
 from hook.core.container.nodes import directories_above, inode, matching, number_of, within
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from hook.core.container.allocation import Allocation
     from hook.core.container.claims import Claim
     from hook.core.container.nodes import Inode, Number
+
+_LIMIT = 1 << 20
+"""Bytes of /proc/devices: at most 1,024 lines."""
 
 _ANNOTATION = "cdi.k8s.io/"
 """How the key of an annotation begins that asks for CDI devices, in a device plugin's answer too."""
@@ -30,7 +34,8 @@ class Devices:
 
     `allocated`: numbers of the allocated devices. `allocated_mounts`: sources of the allocated mounts. `directories`:
     the directories of the node that hold such nodes, with the numbers of these. `sources`: what a mount of a source
-    shows: the number of the device node that it is, or those of the nodes in the directory that it is.
+    shows: the number of the device node that it is, or those of the nodes in the directory that it is. `majors`: type
+    and major number of each driver.
     """
 
     def __init__(self) -> None:
@@ -40,6 +45,7 @@ class Devices:
         self.allocated_mounts: set[str] = set()
         self.directories: dict[Inode, set[Number]] = {}
         self.sources: dict[str, set[Number]] = {}
+        self.majors: set[tuple[str, int]] = set()
 
     def add_sources(
         self, mounts: "Sequence[dict[str, object]]", status: "Callable[[str], posix.stat_result]" = posix.stat
@@ -61,6 +67,7 @@ def gather_devices(
     Raises Undecided, Unacceptable, OSError.
     """
     devices = Devices()
+    devices.majors = _majors(read_file("/proc/devices", _LIMIT))
     names = [name for allocation in allocations for name in cdi_names(allocation)]
     names += [name for claim in claims for name in claim.cdi]
     kinds = [pattern for pattern in patterns if not pattern.startswith("/")]
@@ -82,6 +89,15 @@ def gather_devices(
             for directory in above[parent]:
                 devices.directories.setdefault(directory, set()).add(number)
     return devices
+
+
+def _majors(table: bytes) -> "set[tuple[str, int]]":
+    """What /proc/devices lists (proc(5)): character devices, an empty line, block devices; each with a headline."""
+    found = set()
+    for kind, part in zip("cb", table.decode("utf-8", "replace").split("\n\n"), strict=False):
+        numbers = [line.split()[0] for line in part.splitlines() if line.strip()]
+        found |= {(kind, int(number)) for number in numbers if number.isdigit()}
+    return found
 
 
 def cdi_names(allocation: "Allocation") -> "list[str]":

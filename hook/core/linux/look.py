@@ -14,7 +14,7 @@ from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
 from hook.core.linux.walk import MountMismatch, Node, PathEscapes, Place, Steps, Walks, made_at
-from hook.core.reserve import PlaceMount, Reason
+from hook.core.reserve import PlaceMount, Reason, processes
 from hook.core.reserve.mounts import KIND, volume_above
 
 TYPE_CHECKING = False
@@ -74,6 +74,27 @@ def look(
         found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
         denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in found]
     return missing, denials
+
+
+def look_at_processes(pid: int, rootfs: str, rule: str) -> list[Reason]:
+    """Why the container must not start: mounts of a procfs that the node has mounted too, which shows its processes.
+
+    By the mount table alone: nothing of a pod's volume is asked. Arguments as for `look`; `rule`: the name of the rule
+    with `sharedProcesses: Refuse`. Raises Undecided, OSError.
+    """
+    table = mount_table(pid)
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
+        try:
+            own = table.get(mount_id(root))
+        finally:
+            posix.close(root)
+    prefix = (own.point if own else rootfs).rstrip("/")
+    of_processes = [row for row in table.values() if row.filesystem == "proc"]
+    nodes = {row.device for row in of_processes if not row.point.startswith(prefix + "/")}
+    inside = [row for row in of_processes if row.point.startswith(prefix + "/") and row.device in nodes]
+    shown = [row.point.removeprefix(prefix) for row in inside if processes.leads_to_others(row.root)]
+    return [Reason(rule, processes.KIND, processes.refusal(processes.in_volume(path))) for path in shown[:1]]
 
 
 def _looked(

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hook.core.base.compare import clean, is_below
+from hook.core.base.compare import clean, glob_match, is_below
 from hook.core.policy.entries import BUILT_BY_THE_RUNTIME, KEEP
 from hook.core.policy.model import Rule
 from hook.core.policy.overlap import always_overlap, contradicting
@@ -18,6 +18,15 @@ from hook.core.reserve.annotations import FIELD, POD
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
+
+EVERY_CONTAINERS = tuple(
+    f"/dev/{name}"
+    for name in ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/ptmx", "net/tun")
+)
+"""Devices that every container may use (`hook.core.reserve.exclusive` has their numbers)."""
+
+HOME = "HOME"
+"""The one env name that runtimes set where it is missing; some also where it is empty."""
 
 _RULES = ("spec", "rules")
 _KUBELET_ROOT = ("spec", "kubelet", "root")
@@ -146,8 +155,11 @@ def check_meaning(source: Source, shape: Shape) -> list[Problem]:
             fields = "trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
             message = f"rule {name} reserves nothing: give it {fields}"
             found.append(source.problem(at, message))
-        for position, env in shape.well_formed(rule.get("env"), [*at, "env"]):
+        entries = list(shape.well_formed(rule.get("env"), [*at, "env"]))
+        has_home = any(env["name"] == HOME and "absent" not in env for _, env in entries)
+        for position, env in entries:
             found += _check_env(source, [*at, "env", position], env)
+            found += _check_home(source, [*at, "env", position], env, has_home)
         for position, mount in shape.well_formed(rule.get("mounts"), [*at, "mounts"]):
             found += _check_mount(source, [*at, "mounts", position], mount)
         if number in valid:
@@ -159,11 +171,19 @@ def check_meaning(source: Source, shape: Shape) -> list[Problem]:
 
 
 def _check_exclusive(source: Source, at: list[str | int], rule: dict[str, Any]) -> list[Problem]:
-    return [
-        source.problem([*at, position], f"device path {path!r} matches nothing; write {clean(path)}")
-        for position, path in enumerate((rule.get("deviceAllocations") or {}).get("exclusive") or [])
-        if path.startswith("/") and clean(path) != path
-    ]
+    found: list[Problem] = []
+    for position, path in enumerate((rule.get("deviceAllocations") or {}).get("exclusive") or []):
+        place = [*at, position]
+        free = next((device for device in EVERY_CONTAINERS if path[0] == "/" and glob_match(path, device)), "")
+        if path.startswith("/") and clean(path) != path:
+            found.append(source.problem(place, f"device path {path!r} matches nothing; write {clean(path)}"))
+        elif free == path:
+            why = "runtimes let every container use this device; leave it out"
+            found.append(source.problem(place, f"device path {path!r}: {why}"))
+        elif free:
+            why = f"does not close {free} and the like: runtimes let every container use these"
+            found.append(source.problem(place, f"device path {path!r} {why}", severity="warning"))
+    return found
 
 
 def _reserves(rule: dict[str, Any]) -> bool:
@@ -211,6 +231,29 @@ def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list
         where = [*at, "valueFrom", "deviceAllocation", "trusted"]
         found.append(source.problem(where, f"trusted of {name}: with default: Keep every container keeps its value"))
     return found
+
+
+def _check_home(source: Source, at: list[str | int], env: dict[str, Any], has_home: bool) -> list[Problem]:
+    """Problems of what no adapter can hold. `has_home`: the rule gives HOME a value, which counts before a pattern.
+
+    runc (libcontainer's finalizeNamespace, `prepareEnv`) and crun (libcrun's set_home_env) set HOME after reassert.
+    """
+    name, allocation = env["name"], (env.get("valueFrom") or {}).get("deviceAllocation")
+    why = "a runtime then sets it by /etc/passwd of the image; give it a value"
+    if "absent" in env and glob_match(name, HOME) and not (has_home and name != HOME):
+        what = f"{name!r} cannot be absent" if name == HOME else f"{name!r} matches HOME, which cannot be absent"
+        return [source.problem([*at, "name"], f"env name {what}: {why}")]
+    if name == HOME and allocation is not None and "default" not in allocation:
+        return [source.problem([*at, "name"], f"env name {name!r} cannot be absent: {why}")]
+    if name == HOME and env.get("value") == "":
+        return [source.problem([*at, "value"], f"value of {name}: it cannot be empty: {why}")]
+    if name == HOME and allocation is not None and allocation["default"] == "":
+        return [
+            source.problem(
+                [*at, "valueFrom", "deviceAllocation", "default"], f"default of {name}: it cannot be empty: {why}"
+            )
+        ]
+    return []
 
 
 def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]:

@@ -297,7 +297,8 @@ class PlaceMount(Edit):
 class Outcome:
     """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit.
 
-    `closed`: the devices that the container must not have, None without a rule with `exclusive`.
+    `closed`: the devices that the container must not have, None without a rule with `exclusive`. `alone`: a rule whose
+    `sharedProcesses` is Refuse, or "".
     """
 
     def __init__(self, env: "Reserved") -> None:
@@ -311,6 +312,7 @@ class Outcome:
         )  # an env, and what `search` gives for it
         self.mounts: list[PlaceMount] = []
         self.closed: Closed | None = None
+        self.alone = ""
 
     def deny(self, rule: str, kind: str, message: str) -> None:
         """Add a reason to refuse the container: the policy forbids something that it has or lacks."""

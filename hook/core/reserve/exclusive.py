@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     Json = dict[str, object]
 
 EVERY_CONTAINERS = frozenset(
-    [("c", 1, 3), ("c", 1, 5), ("c", 1, 7), ("c", 1, 8), ("c", 1, 9), ("c", 5, 0), ("c", 5, 1), ("c", 5, 2)]
+    [*(("c", 1, minor) for minor in (3, 5, 7, 8, 9)), ("c", 5, 0), ("c", 5, 1), ("c", 5, 2), ("c", 10, 200)]
 )
-"""null, zero, full, random, urandom, tty, console and ptmx: each container may have them, whatever a glob says."""
+"""null, zero, full, random, urandom, tty, console, ptmx and net/tun: each container may have them, whatever globs say.
+
+runc and crun put rules for these behind those of config.json (`hook.core.policy.check` has their paths).
+"""
 
 PTYS = range(136, 144)
 """Major numbers of pseudo-terminals (Linux, Documentation/admin-guide/devices.txt)."""
@@ -61,6 +64,7 @@ class Closed:
             elif node:
                 kept.add(node)
         self._kept = kept
+        self._of_systemd = container.start.of_systemd
         self.nodes.update((number, refused[number]) for number in refused.keys() - kept - self.nodes.keys())
 
     def _is_free(self, number: "Number") -> bool:
@@ -129,7 +133,8 @@ class Closed:
     def narrowed(self, rules: "list[Json]") -> "list[Json]":
         """The rules without that access.
 
-        Where everything is allowed first (a privileged container; crun also without any rule), each device is denied.
+        Where everything is allowed first (a privileged container; crun also without any rule), each device is denied,
+        but for systemd, which has no rules that deny: everything else is allowed there.
         Else nothing is denied: cgroup v1 cannot take one device out of a rule for many (runc refuses such a rule, crun
         ignores it). There the rules that open one are left out, and what they give to those devices of the container
         that it may have is one rule for each of these.
@@ -139,6 +144,8 @@ class Closed:
             return rules
         said = _Said(rules)
         if said.everything:
+            if self._of_systemd and said.start and all(rule.get("allow") for rule in rules[said.start :]):
+                return self._all_else()
             return rules + [{"allow": False, **_numbers(number), "access": "rw"} for number in usable]
         against = {scope for number in usable for scope in _scopes(number)}
         gone = {
@@ -155,6 +162,29 @@ class Closed:
         last = max(gone)
         before = [rule for at, rule in enumerate(rules[:last]) if at not in gone]
         return before + given + rules[last + 1 :]
+
+    def _all_else(self) -> "list[Json]":
+        """The rules that allow what a privileged container has, without denying anything after the first one.
+
+        runc gives systemd DevicePolicy=strict and no device at all where rules deny after one that allows everything:
+        `daemon-reload` then takes all devices away (libcontainer's systemdProperties). crun refuses such rules. Allowed
+        are all devices of a type, or of a driver, of which none is closed; of the other drivers those that each
+        container or this one may have.
+        """
+        closed = {(kind, major) for kind, major, _ in self.nodes}
+        rules: list[Json] = [{"allow": False, "access": "rwm"}]
+        whole: set[tuple[str, int]] = set()
+        for kind in "cb":
+            if not any(of == kind for of, _ in closed):
+                rules.append({"allow": True, "type": kind, "access": "rwm"})
+                continue
+            majors = {(of, major) for of, major in self._facts.majors if of == kind} - closed
+            whole |= majors
+            rules += [{"allow": True, "type": kind, "major": major, "access": "rwm"} for _, major in sorted(majors)]
+        single = [number for number in sorted(self._kept | EVERY_CONTAINERS) if number not in self.nodes]
+        kinds = {kind for kind, _ in closed}
+        single = [number for number in single if number[0] in kinds and number[:2] not in whole]
+        return rules + [{"allow": True, **_numbers(number), "access": "rwm"} for number in single]
 
     def apply(self, target: "Start") -> None:
         """Take everything out of `target` that must not be there."""

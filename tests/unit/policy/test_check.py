@@ -110,11 +110,43 @@ DEVICES = (
         ('"/dev/a b"', f"item 0: '/dev/a b' is not allowed; {DEVICES}"),
         ("/dev/dri/", "device path '/dev/dri/' matches nothing; write /dev/dri"),
         ("/dev/../x", "device path '/dev/../x' matches nothing; write /x"),
+        ("/dev/net/tun", "device path '/dev/net/tun': runtimes let every container use this device; leave it out"),
+        ("/dev/null", "device path '/dev/null': runtimes let every container use this device; leave it out"),
     ],
 )
 def test_exclusive_devices(written: str, complaint: str) -> None:
     found = errors(f"    deviceAllocations:\n      exclusive: [{written}]\n")
     assert found == ([f"7:19: error: {complaint}"] if complaint else [])
+
+
+def test_a_pattern_of_devices_that_runtimes_open_to_every_container_is_warned_of() -> None:
+    for written, not_closed in (("/dev/*", "/dev/null"), ("/dev/net/*", "/dev/net/tun"), ("/dev/nvidia*", "")):
+        found = errors(f"    deviceAllocations:\n      exclusive: [{written}]\n")
+        assert [not_closed in line and ": warning: " in line for line in found] == ([True] if not_closed else [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ("{name: HOME, absent: true}", "14: error: env name 'HOME' cannot be absent: "),
+        ("{name: 'H*', absent: true}", "14: error: env name 'H*' matches HOME, which cannot be absent: "),
+        ("{name: HOME, value: ''}", "27: error: value of HOME: it cannot be empty: "),
+        ("{name: HOME, valueFrom: {deviceAllocation: {}}}", "14: error: env name 'HOME' cannot be absent: "),
+        ("{name: HOME, valueFrom: {deviceAllocation: {default: ''}}}", "60: error: default of HOME: it cannot be empt"),
+        ("{name: HOME, value: /root}", ""),
+        ("{name: HOME, valueFrom: {deviceAllocation: {default: Keep}}}", ""),
+        ("{name: HOME, valueFrom: {file: /etc/home}}", ""),
+        ("{name: 'HOME_*', absent: true}", ""),
+    ],
+)
+def test_home_that_runtimes_set_again_is_refused(entry: str, complaint: str) -> None:
+    found = errors(f"    env:\n    - {entry}\n")
+    assert [line.startswith("7:" + complaint) for line in found] == ([True] if complaint else []), found
+
+
+def test_a_pattern_may_match_home_where_the_rule_gives_it_a_value() -> None:
+    entries = "    env:\n    - {name: 'H*', absent: true}\n    - {name: HOME, value: /root}\n"
+    assert errors(entries) == []
 
 
 @pytest.mark.parametrize(

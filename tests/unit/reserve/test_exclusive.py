@@ -178,6 +178,27 @@ def test_cgroup_rules(rules: list[Json], after: list[Json]) -> None:
     assert [edit.name for edit in decided.edits] == (["linux.resources.devices"] if rules != after else [])
 
 
+MAJORS = {("c", 1), ("c", 195), ("c", 240), ("c", 10), ("b", 7)}
+OF_SYSTEMD = {"cgroupsPath": "system.slice:cri-containerd:x"}
+
+
+@pytest.mark.parametrize("first", [[ALLOW_ALL], [DENY_ALL, ALLOW_ALL], [ALLOW_ALL, allow(5, 5)]])
+def test_systemd_gets_a_list_of_what_is_allowed(first: list[Json]) -> None:
+    """It has no rules that deny; none of the block devices is closed."""
+    _, target = decide(at=facts(majors=MAJORS), devices=[device("/dev/x", minor=8)], device_rules=first, **OF_SYSTEMD)
+    drivers = [allow(major, None, access="rwm") for major in (1, 10)]
+    blocks = {"allow": True, "type": "b", "access": "rwm"}
+    single = [allow(*number, access="rwm") for number in ((5, 0), (5, 1), (5, 2), (195, 1), (195, 8))]
+    assert target.device_rules == [DENY_ALL, *drivers, blocks, *single]
+
+
+@pytest.mark.parametrize("rules", [[], [ALLOW_ALL, allow(5, 5, yes=False)]], ids=["none", "one denied by the engine"])
+def test_rules_that_give_systemd_no_more_than_before(rules: list[Json]) -> None:
+    """runc allows nothing without a rule; what the engine denies stays denied."""
+    _, target = decide(at=facts(majors=MAJORS), device_rules=rules, **OF_SYSTEMD)
+    assert target.device_rules == [*rules, ZERO, OTHER]
+
+
 def test_a_device_under_a_closed_name_loses_its_cgroup_rule_unless_it_is_there_under_another() -> None:
     block = allow(7, 3, "b")
     _, target = decide(devices=[device("/dev/nvidia9", "b", 7, 3)], device_rules=[DENY_ALL, block])
