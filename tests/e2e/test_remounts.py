@@ -109,6 +109,93 @@ def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node
         run("umount", "--lazy", str(node.ca / "below"))
 
 
+@pytest.mark.parametrize("second", ["/etc/ssl/./volume", "/etc/ssl/below"])
+def test_volume_over_another_mount_on_the_reserved_one(
+    pair: tuple[str, str], node: Node, bundle: Bundle, second: str
+) -> None:
+    """kubelet compares the text of two paths. The hidden mount does not keep the reserved one writable."""
+    ca(node)
+    for name in ("below", "volume"):
+        (node.ca / name).mkdir()
+        (bundle.directory.parent / name).mkdir(parents=True)
+    (bundle.directory.parent / "volume/file").write_text("volume\n")
+    run("mount", "-t", "tmpfs", "tmpfs", str(node.ca / "below"))
+    try:
+        before = files(node.ca)
+        node.compile(DIRECTORY.replace("true}", "true, allowBelow: [/etc/ssl/volume, /etc/ssl/below]}"))
+        bundle.bind(node.ca, "/etc/ssl", "ro", "rprivate")
+        bundle.bind(bundle.directory.parent / "below", "/etc/ssl/volume", "rprivate")
+        bundle.bind(bundle.directory.parent / "volume", second, "rprivate")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            said = container.exec("/bin/sh", "-c", ATTACK.format(at="/etc/ssl"))
+            assert said.startswith("remounted\n") and said.endswith("company\n"), said
+            assert files(node.ca) == before
+            assert container.exec("/bin/cat", f"{second}/file") == "volume\n"
+            assert not any("remountable" in event for event in node.logged())
+    finally:
+        run("umount", "--lazy", str(node.ca / "below"))
+
+
+def test_event_says_what_a_container_without_edits_can_remount(node: Node, bundle: Bundle, real: str) -> None:
+    secret(node.ca)
+    node.compile(DIRECTORY)
+    bundle.bind(node.ca, "/etc/ssl", "ro")
+    with guarded("createRuntime", real, node, administrator(bundle)):
+        [event] = node.logged()
+        assert (event["event"], event["level"], event["edits"]) == ("container.remountable", "warning", [])
+        assert event["remountable"] == ["/etc/ssl: " + f"{node.ca}/certs/key.pem can be read by its owner alone"]
+
+
+@pytest.fixture
+def users(node: Node) -> Iterator[str]:
+    """A pid in a user namespace, with another one in it: a limit of namespaces there disturbs nobody else."""
+    setup = "mount -t proc proc /proc; mount -t tmpfs tmpfs /run; echo ready; exec sleep 600"
+    words = ["unshare", "--user", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    with subprocess.Popen([*words, "sh", "-c", f"read _; {setup}"], stdin=PIPE, stdout=PIPE, text=True) as outer:
+        try:
+            pid = child_of(outer.pid)
+            for which in ("uid_map", "gid_map"):
+                Path(f"/proc/{pid}/{which}").write_text("0 0 1000000\n4294967294 4294967294 1\n")
+            assert outer.stdin and outer.stdout
+            print(file=outer.stdin, flush=True)
+            assert outer.stdout.readline() == "ready\n"
+            yield pid
+        finally:
+            outer.kill()
+
+
+def child_of(pid: int) -> str:
+    """The first child of a process."""
+    for _ in range(500):
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if found:
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError(f"{pid} has no child")
+
+
+@pytest.mark.parametrize("limit", [0, 1, 9])
+def test_container_that_has_used_up_all_user_namespaces(
+    node: Node, bundle: Bundle, each: str, users: str, limit: int
+) -> None:
+    """The next container would keep a mount that it can write through. A node that allows none at all starts it."""
+    ca(node)
+    node.compile(DIRECTORY + "  failurePolicy: Ignore\n")
+    administrator(bundle)
+    linux = bundle.spec["linux"]
+    linux["namespaces"] = [each for each in linux["namespaces"] if each["type"] not in ("network", "cgroup")]
+    bundle.spec["mounts"] = [m for m in bundle.spec["mounts"] if m["type"] not in ("cgroup", "sysfs", "mqueue", "devpts")]
+    for name in ("resources", "cgroupsPath"):
+        linux.pop(name, None)
+    inside = ["nsenter", "--target", users, "--user", "--mount", "--pid"]
+    with subprocess.Popen([*inside, "unshare", "--user", "sleep", "600"]) as holder:
+        try:
+            for _ in range(500):
+                ...
+        finally:
+            holder.kill()
+
+
 def fifo(directory: Path) -> None:
     os.mkfifo(directory / "fifo")
 
