@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Collection
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,7 @@ from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import store
 from hook.core.policy.source import PolicyInvalid
-from hook.ops.policy.command import add_policy_options
-from hook.ops.shell.parser import Parser
+from hook.entry.parser import Parser, add_policy_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +87,10 @@ GROUPS: dict[str, tuple[str, str]] = {
         "build the company's trust store from the system's roots and your CAs, and check it",
         "hook.ops.trust.command:add_commands",
     ),
+    "explain": (
+        "print the decision about a container, with the reasons; changes nothing",
+        "hook.ops.explain:add_commands",
+    ),
     "node": (
         "configure this node's container engine to call reassert, verify it, and undo it",
         "hook.node.command:add_commands",
@@ -105,11 +109,17 @@ GROUPS: dict[str, tuple[str, str]] = {
         "say on one page whether this node is well, and which command fixes what is not",
         "hook.ops.doctor.command:add_commands",
     ),
-    "completion": ("print the completion script of a shell", "hook.ops.shell.command:add_completion"),
-    "man": ("print the manual page of a command", "hook.ops.shell.command:add_man"),
+    "completion": ("print the completion script of a shell", "hook.ops.shell:add_completion"),
+    "man": ("print the manual page of a command", "hook.ops.shell:add_man"),
 }
 """Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
 imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
+
+IS_CORE = find_spec("hook.ops") is None
+"""Whether this is the build without hook.ops and hook.node (`packaging/build.sh --core`)."""
+
+if IS_CORE:
+    GROUPS = {"policy": ("compile the policy", "hook.entry.compile:add_only_compile")}
 
 
 def command_line(words: Collection[str]) -> argparse.ArgumentParser:
@@ -127,30 +137,16 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    generate = cdi.add_parser(
-        "generate", help="print a CDI spec of the policy in force, for containers that request it"
-    )
-    generate.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
-    add_policy_options(generate)
-    generate.set_defaults(run=_cdi_generate)
+    if not IS_CORE:
+        generate = cdi.add_parser(
+            "generate", help="print a CDI spec of the policy in force, for containers that request it"
+        )
+        generate.add_argument("--reassert", metavar="PATH", help=_PROGRAM_HELP)
+        add_policy_options(generate)
+        generate.set_defaults(run=_cdi_generate)
     convert = cdi.add_parser("convert", help="print a CDI spec in YAML as JSON; used by container starts")
     convert.add_argument("file", metavar="FILE")
     convert.set_defaults(run=_cdi_convert)
-
-    explain = commands.add_parser(
-        "explain", help="print the decision about a container, with the reasons; changes nothing"
-    )
-    which = explain.add_mutually_exclusive_group(required=True)
-    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
-    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
-    which.add_argument("--config", metavar="FILE", help="OCI config.json")
-    which.add_argument(
-        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
-    )
-    explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
-    explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
-    explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
-    explain.set_defaults(run=_explain)
 
     _add_dispatcher_options(
         commands.add_parser(
@@ -160,7 +156,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
     for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text)
-        group.set_defaults(old_files=_old_files, all_commands=lambda: command_line(GROUPS))
+        group.set_defaults(old_files=_old_files)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
@@ -178,9 +174,10 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
         "--nri-socket", metavar="PATH", default=NRI_SOCKET, help="with --nri: NRI socket (default: %(default)s)"
     )
     _add_resident_options(agent)
-    agent.add_argument("--status", action="store_true", help="print what the running agent has answered, and exit")
-    agent.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with --status")
-    agent.set_defaults(run=_agent)
+    if not IS_CORE:
+        agent.add_argument("--status", action="store_true", help="print what the running agent has answered, and exit")
+        agent.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with --status")
+    agent.set_defaults(run=_agent, status=False)
 
     plugin = commands.add_parser("nri", help="run as an NRI plugin of containerd or CRI-O")
     _nri_options(plugin)
@@ -208,24 +205,9 @@ def _cdi_convert(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(options: argparse.Namespace) -> int:
-    if options.pod:
-        from hook.ops.cases.explain import explain as explain_pod
-
-        if options.output == "diff":
-            raise Usage("-o diff is for a config.json; a pod has none yet")
-        return explain_pod(options.pod, options.policy, options.store, options.output)
-    from hook.ops.explain import explain, explain_running
-
-    if options.container:
-        return explain_running(options.container, options.policy, options.store, options.output)
-    config = options.config or str(Path(options.bundle) / "config.json")
-    return explain(config, options.policy, options.store, options.output)
-
-
 def _program(options: argparse.Namespace) -> str:
     """The path by which engines call reassert: --reassert, else this program's stable path. Raises Usage."""
-    from hook.node.artifacts.dispatcher import stable_path
+    from hook.entry.dispatcher import stable_path
 
     here = os.path.realpath(sys.executable if hasattr(sys, "_MEIPASS") else sys.argv[0])
     return _absolute(options.reassert or stable_path(here))
@@ -238,7 +220,7 @@ def _absolute(path: str) -> str:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    from hook.node.artifacts.dispatcher import dispatcher
+    from hook.entry.dispatcher import dispatcher
 
     program = _program(options)
     extra = [
@@ -254,7 +236,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
             raise Usage("--hook, --hook-file and --front need --socket")
         sys.stdout.write(dispatcher(options.real, program, extra))
         return 0
-    from hook.node.artifacts.dispatcher import FRONT, warm_dispatcher, warm_hook
+    from hook.entry.dispatcher import FRONT, warm_dispatcher, warm_hook
 
     front = options.front or f"{os.path.dirname(program)}/{FRONT}"
     where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
@@ -294,7 +276,10 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
 
 
 def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
-    from hook.ops.audit.drift import really_wrong
+    """See Decider.compare: None if nobody can tell."""
+    if IS_CORE:
+        return None
+    from hook.ops.audit.judge import really_wrong
 
     return really_wrong(container_id, decide)
 
@@ -334,6 +319,9 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin-index", metavar="NN", default="", help="order among NRI plugins, two digits (default: 10)"
     )
+    if IS_CORE:
+        parser.set_defaults(metrics=None, textfile=None)
+        return
     parser.add_argument(
         "--metrics", metavar="ADDRESS", help="serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH"
     )

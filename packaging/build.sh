@@ -4,15 +4,23 @@
 # python3-venv libpython3.11 binutils musl-tools gcc` (with your python's version).
 #
 #   packaging/build.sh            PYTHON=/usr/bin/python3 packaging/build.sh
+#   packaging/build.sh --core     into dist/core/reassert/, without hook/ops and hook/node: runtime, hook, agent, nri,
+#                                 dispatcher and `policy compile` alone
 set -eu
 cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"
+into=dist work=build
 
 fail() {
   echo "packaging/build.sh: $*" >&2
   exit 1
 }
 
+case "$*" in
+  "") ;;
+  --core) into=dist/core work=build/core; export REASSERT_CORE=1 ;;
+  *) fail "it takes --core or nothing" ;;
+esac
 command -v "$PYTHON" >/dev/null || fail "$PYTHON is missing; install python3 or set PYTHON"
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$PYTHON" -V) is too old; Python 3.11 or later is needed (set PYTHON)"
@@ -29,15 +37,16 @@ if [ "$(cat build/venv/stamp 2>/dev/null)" != "$stamp" ]; then
   echo "$stamp" > build/venv/stamp
 fi
 
+mkdir -p "$work"
 PYINSTALLER_CONFIG_DIR="$PWD/build/cache" build/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
-  --workpath build/pyinstaller --distpath build/dist packaging/reassert.spec > build/pyinstaller.log 2>&1 ||
-  { cat build/pyinstaller.log >&2; fail "PyInstaller failed, see above"; }
-rm -rf dist/reassert
-mkdir -p dist
-mv build/dist/reassert dist/reassert
+  --workpath "$work/pyinstaller" --distpath "$work/dist" packaging/reassert.spec > "$work/pyinstaller.log" 2>&1 ||
+  { cat "$work/pyinstaller.log" >&2; fail "PyInstaller failed, see above"; }
+rm -rf "$into/reassert"
+mkdir -p "$into"
+mv "$work/dist/reassert" "$into/reassert"
 if command -v musl-gcc >/dev/null && command -v gcc >/dev/null && [ -e "/usr/lib/$(uname -m)-linux-musl/rcrt1.o" ]; then
-  packaging/front/build.sh dist/reassert/front
+  packaging/front/build.sh "$into/reassert/front"
 else
   echo "packaging/build.sh: musl-gcc is missing (Debian: musl-tools and gcc), so front is not built and \`reassert dispatcher --socket\` will not work" >&2
 fi
-dist/reassert/reassert --version
+"$into/reassert/reassert" --version

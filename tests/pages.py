@@ -78,9 +78,7 @@ def _cell(text: str) -> str:
 def metrics() -> str:
     """Every metric of the NRI plugin, from its definition."""
     made = Metrics()
-    labels = {
-        metric._name: ", ".join(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")
-    }
+    labels = {metric._name: ", ".join(metric._labelnames) for metric in made.metrics.values()}
     rows = []
     for family in made.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

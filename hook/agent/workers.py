@@ -89,18 +89,15 @@ class Workers(Generic[T]):
             self._wake()
         return True
 
-    def look_after(self) -> float | None:
-        """Relieve stuck threads. The seconds until the next look, None if no request waits."""
-        if not self._queue:
-            return None
-        if time.monotonic() - self._taken > RELIEF:
+    def look_after(self) -> None:
+        """Relieve stuck threads."""
+        if self._queue and time.monotonic() - self._taken > RELIEF:
             self._taken = time.monotonic()
             with self._lock:
                 count = min(len(self._queue), _AT_ONCE, self._limit - self._threads)
                 self._threads += count
             for _ in range(count):
                 self._start()
-        return RELIEF
 
     def wait(self, seconds: float) -> None:
         """Until all requests are done, at most so long."""

@@ -97,9 +97,7 @@ def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
         command = [options.hook]
     else:
         command = [*own_command(), "hook"]
-        if hasattr(
-            sys, "_MEIPASS"
-        ):  # avoids a second start of PyInstaller's bootloader, see node/artifacts/dispatcher.py
+        if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see entry/dispatcher.py
             env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
         where = [*where, "--policy", options.policy, "--store", options.store, "--events", options.events]
     return {"path": command[0], "args": [*command, f"--{FLAG}", *where, STAGE], "env": env, "timeout": SECONDS}

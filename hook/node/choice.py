@@ -1,4 +1,4 @@
-"""What the options of `reassert node install` ask for, with what an earlier install chose."""
+"""The options of `reassert node install` and plan, and the change that they ask for."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from hook.core.base.errors import named
+from hook.core.base.mountinfo import Row, mount_table, mount_table_at
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View, tree_of
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.mountinfo import Row, mount_table, mount_table_at
 from hook.core.linux.mountns import Namespace
 from hook.core.linux.walk import MountMismatch, open_walked
 from hook.core.plan import Plan

@@ -15,8 +15,8 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, Usage, describe
 from hook.entry import protocol
+from hook.entry.dispatcher import warm_hook
 from hook.node import systemd
-from hook.node.artifacts.dispatcher import warm_hook
 from hook.node.artifacts.dispatchers import WHERE, hook_file
 from hook.node.change.files import Change, State, link
 from hook.node.change.journal import remove_directories
@@ -42,6 +42,34 @@ _DIRECTORY = "/etc/systemd/system"
 _METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
 _PACKAGED = "/usr/lib/systemd/system"
 _WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target"}
+
+PLUGIN_IS_OURS = "unit"
+"""A key in an engine's notes. False: something else than a service of this node runs the plugin (`--no-unit`)."""
+
+PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
+"""The note of `status` on each handler in that case."""
+
+_NRI_SOCKET = "/var/run/nri/nri.sock"
+
+_WITH_PLUGIN = f"""\
+# Written by `reassert node`: the agent runs the NRI plugin too (docs/agent.md).
+[Unit]
+# NRI refuses a container for which two plugins set the same name, so only one of the two services runs.
+Conflicts={PLUGIN}
+After={PLUGIN}
+
+[Service]
+Environment="NRI=OPTIONS"
+# The service is ready when a runtime has connected, which may take any time.
+TimeoutStartSec=infinity
+"""
+
+_RUN = ["/run/reassert", "/run/reassert/agent"]
+
+_LISTENING = "/run/reassert/agent/agent.sock"
+"""Made by the agent's socket unit. systemd leaves them where it has lost the unit's file."""
+
+_ANSWER_SECONDS = 5.0
 
 
 def add_agent(wiring: Wiring, choice: Choice) -> None:
@@ -134,28 +162,6 @@ def _unit(name: str, start: str) -> State:
     return State(text.encode())
 
 
-PLUGIN_IS_OURS = "unit"
-"""A key in an engine's notes. False: something else than a service of this node runs the plugin (`--no-unit`)."""
-
-PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
-"""The note of `status` on each handler in that case."""
-
-_NRI_SOCKET = "/var/run/nri/nri.sock"
-
-_WITH_PLUGIN = f"""\
-# Written by `reassert node`: the agent runs the NRI plugin too (docs/agent.md).
-[Unit]
-# NRI refuses a container for which two plugins set the same name, so only one of the two services runs.
-Conflicts={PLUGIN}
-After={PLUGIN}
-
-[Service]
-Environment="NRI=OPTIONS"
-# The service is ready when a runtime has connected, which may take any time.
-TimeoutStartSec=infinity
-"""
-
-
 def nri_unit(choice: Choice, address: str) -> tuple[list[Change], list[str]]:
     """Returns the changes that make a service run the plugin, and the units to start besides the agent's.
 
@@ -174,14 +180,6 @@ def nri_unit(choice: Choice, address: str) -> tuple[list[Change], list[str]]:
 def plugin_runs() -> bool:
     """Whether the service that runs the plugin is active: a runtime has connected since it was started."""
     return systemd.is_active(PLUGIN) or (os.path.exists(DROP_IN) and systemd.is_active(SERVICE))
-
-
-_RUN = ["/run/reassert", "/run/reassert/agent"]
-_LISTENING = "/run/reassert/agent/agent.sock"
-"""Made by the agent's socket unit. systemd leaves them where it has lost the unit's file."""
-
-
-_ANSWER_SECONDS = 5.0
 
 
 def ask(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`reassert node status`: what is wired on this node, and its problems. Changes nothing."""
+"""`reassert node status`: what is wired on this node, and its problems, as a table or JSON. Changes nothing."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ _EXEC_ENV = (
     "NRI does not show the env of `kubectl exec --env` (KEP-6035), so such a process gets a reserved name as its "
     "caller sets it; `--adapter nri,runtime` corrects it"
 )
+
+_CLAIM = b"ClaimUID"
+"""A field that each claim in kubelet's dra_manager_state has."""
 
 
 @dataclass
@@ -307,10 +310,6 @@ def as_json(found: Status) -> str:
         )
     about = found.agent.as_dict() if found.agent else None
     return json.dumps({"engines": engines, "agent": about, "problems": found.problems, "hints": found.hints}, indent=2)
-
-
-_CLAIM = b"ClaimUID"
-"""A field that each claim in kubelet's dra_manager_state has."""
 
 
 def cdi_support(lack: str, kubelet_root: str) -> tuple[list[str], list[str]]:

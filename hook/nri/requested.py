@@ -72,15 +72,15 @@ def _destination(mount: bytes) -> str:
 
 def _mount(data: bytes) -> Object:
     try:
-        mount = _read_mount(data)
+        return oci_mount(_read_mount(data))
     except DecodeError:
         raise Unacceptable(_UNREADABLE) from None
-    return {
-        "destination": mount.destination,
-        "type": mount.type,
-        "source": mount.source,
-        "options": mount.options[:],
-    }
+
+
+def oci_mount(mount: Any) -> Object:
+    """An NRI mount in OCI's spelling."""
+    fields = mount.destination, mount.type, mount.source, mount.options[:]
+    return dict(zip(("destination", "type", "source", "options"), fields, strict=True))
 
 
 class RequestedContainer(Start):

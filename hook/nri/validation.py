@@ -27,7 +27,7 @@ from hook.nri.adjust import in_order, mount_leftovers, own_parts
 from hook.nri.creation import Decider, version_at_least
 from hook.nri.report import Report
 from hook.nri.request import VALIDATE, Reply, Request
-from hook.nri.requested import RequestedContainer
+from hook.nri.requested import RequestedContainer, oci_mount
 
 EVENT = 1 << (14 - 1)
 """VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""
@@ -68,13 +68,12 @@ class Validator(Decider):
         case = request.case = self._case(asked.container.id)
         case.tries = False  # the first event has it
         reply, first = Reply(case), self.pending.held(asked.container.id)
+        reply.is_repeated = True
         before = first.verdict if first else None
         if before and before.plan is None:  # `failurePolicy` let it start undecided
-            reply.is_repeated = True
             return reply
         known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
         reasons = {str(each) for each in before.reasons} if before else set()
-        reply.is_repeated = True
 
         def read() -> tuple[Identity, Merged]:
             case.who = self.identify(asked.pod, asked.container)
@@ -161,15 +160,7 @@ class Merged(RequestedContainer):
             destination = mount.destination.removeprefix("-")
             self._mounts.remove(destination)
             if destination == mount.destination:
-                self._mounts.add(
-                    destination,
-                    {
-                        "destination": destination,
-                        "type": mount.type,
-                        "source": mount.source,
-                        "options": mount.options[:],
-                    },
-                )
+                self._mounts.add(destination, oci_mount(mount))
         self.devices, self.mounts = self._devices.objects(), self._mounts.objects()
         if adjust.mounts:
             self.mounts = in_order(self.mounts)

@@ -1,14 +1,16 @@
-"""`reassert explain`: print the decision about a container, from its config.json. Nothing is changed."""
+"""`reassert explain`: print the decision about a container, from its config.json or its pod. Nothing is changed."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from hook.core.base.errors import ReassertError
+from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.system import Untrusted, read_file, trusted
 from hook.core.base.text import printable
 from hook.core.container.identity import Identity, identify
@@ -23,6 +25,54 @@ from hook.core.reserve import Edit, Reserved
 from hook.entry.write_spec import ANNOTATION, stamp
 from hook.node.terminal import table
 from hook.node.words import actual, wanted, words
+
+
+def add_commands(explain: argparse.ArgumentParser) -> None:
+    """Adds the options of `reassert explain` to the parser."""
+    which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
+    which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
+    which.add_argument("--config", metavar="FILE", help="OCI config.json")
+    which.add_argument(
+        "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
+    )
+    explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
+    explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
+    explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
+    explain.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the decision. Returns 0 also for a container that is refused. Raises Usage, ReassertError, OSError."""
+    if options.pod:
+        if options.output == "diff":
+            raise Usage("-o diff is for a config.json; a pod has none yet")
+        return explain_pod(options.pod, options.policy, options.store, options.output)
+    if options.container:
+        return explain_running(options.container, options.policy, options.store, options.output)
+    config = options.config or os.path.join(options.bundle, "config.json")
+    return explain(config, options.policy, options.store, options.output)
+
+
+def explain_pod(file: str, policy_file: str | None, store_directory: str, output: str) -> int:
+    """Print the decision about each container of a pod, as the NRI plugin of this node would make it.
+
+    The image's ENV and what device plugins would allocate are not known. Raises ReassertError, OSError.
+    """
+    from hook.ops.policy.pods import Given, Pod, documents
+
+    policy = policy_of(policy_file, store_directory)
+    pod = Pod(documents(file), file)
+    found = []
+    for kind, container in pod.containers():
+        case = Case("explain", "", lambda: policy)
+        decided = case.decide(*pod.start(kind, container, Given()))
+        found.append((decided, case))
+    if output == "json":
+        print(json.dumps([as_json(decided, case.container, file, case.trial) for decided, case in found], indent=2))
+    else:
+        print("\n\n".join(as_table(decided, case.container, file, case.trial) for decided, case in found))
+    return 0
 
 
 def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:
@@ -107,17 +157,16 @@ def as_json(decided: Plan, container: Container, config: str, trial: Trial | Non
             for a in container.facts.allocations
         ],
         "claims": [{"name": c.name, "cdiDevices": c.cdi} for c in container.facts.claims],
-        "edits": [edit.describe() for edit in decided.edits],
-        "denials": [reason.describe() for reason in decided.denials],
-        "errors": [reason.describe() for reason in decided.errors],
-        "tried": {
-            "edits": [edit.describe() for edit in trial.edits],
-            "denials": [reason.describe() for reason in trial.denials],
-            "errors": [reason.describe() for reason in trial.errors],
-        }
-        if trial is not None
-        else None,
+        **_described(decided),
+        "tried": _described(trial) if trial is not None else None,
         "outcome": _outcome(decided, container),
+    }
+
+
+def _described(decided: Plan | Trial) -> dict[str, Any]:
+    return {
+        kind: [entry.describe() for entry in entries]
+        for kind, entries in (("edits", decided.edits), ("denials", decided.denials), ("errors", decided.errors))
     }
 
 
@@ -162,8 +211,7 @@ def as_table(decided: Plan, container: Container, config: str, trial: Trial | No
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
         parts += ["", _line("allocated", f"{allocation}: {what}")]
     if decided.edits:
-        rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in decided.edits]
-        parts += ["", table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])]
+        parts += ["", _edits(decided.edits)]
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
@@ -171,8 +219,7 @@ def as_table(decided: Plan, container: Container, config: str, trial: Trial | No
     if trial:
         parts += ["", "the rules in Audit mode would do, if they were enforced:"]
         if trial.edits:
-            rows = [[edit.rule, edit.kind, edit.name, *_before_and_after(edit)] for edit in trial.edits]
-            parts.append(table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"]))
+            parts.append(_edits(trial.edits))
         parts += [_line("refuse", str(reason)) for reason in [*trial.denials, *trial.errors]]
     return "\n".join(parts)
 
@@ -212,9 +259,12 @@ def _why(match: Match) -> str:
     return "; ".join(words)
 
 
-def _before_and_after(edit: Edit) -> tuple[str, str]:
-    before, after = words(edit)
-    return before, f"{after} from {edit.origin}" if edit.origin else after
+def _edits(edits: Iterable[Edit]) -> str:
+    rows = []
+    for edit in edits:
+        before, after = words(edit)
+        rows.append([edit.rule, edit.kind, edit.name, before, f"{after} from {edit.origin}" if edit.origin else after])
+    return table(rows, ["RULE", "WHAT", "NAME", "BEFORE", "AFTER"])
 
 
 def _diff(decided: Plan, spec: Spec, config: str) -> str:

@@ -10,7 +10,6 @@ linked into these by the SBOMs that their wheels carry (PEP 770), Debian's packa
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -62,8 +61,6 @@ def linked_in(requirements: Path) -> list[dict[str, Any]]:
                 if part.get("scope") != "excluded":  # of the build alone
                     licences = [entry.get("expression", "") for entry in part.get("licenses", [])]
                     found[part["purl"]] = component(part["name"], part["version"], part["purl"], " AND ".join(licences))
-    libyaml = importlib.import_module("yaml._yaml").get_version_string()  # PyYAML's wheel has no SBOM
-    found["libyaml"] = component("libyaml", libyaml, f"pkg:generic/libyaml@{libyaml}", "MIT")
     return list(found.values())
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from hook.core.policy.compiler import refresh
-from hook.node.artifacts.dispatcher import dispatcher
+from hook.entry.dispatcher import dispatcher
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))

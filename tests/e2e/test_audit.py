@@ -18,11 +18,10 @@ from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import Machine
 from hook.core.policy.store import load
-from hook.ops.audit.audit import Audit, audit
+from hook.ops.audit.audit import Audit, audit, read_round
 from hook.ops.audit.inventory import chosen, running
 from hook.ops.audit.judge import STALE
 from hook.ops.audit.stale import stale
-from hook.ops.audit.why import look
 
 FILE = """\
 apiVersion: reassert/v1
@@ -49,7 +48,7 @@ def seen(node: Node, container: Running) -> dict[str, Any]:
 
 
 def round_of(node: Node, container: Running) -> Audit:
-    return audit(look(str(node.policy), str(node.store)), running([container.id]))
+    return audit(read_round(str(node.policy), str(node.store)), running([container.id]))
 
 
 def differences(finding: dict[str, Any]) -> dict[str, str]:
@@ -214,7 +213,7 @@ def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real:
                 break
             time.sleep(0.05)
         assert round_of(compiled_node, container).findings == []
-        assert audit(look(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
+        assert audit(read_round(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
     finally:
         run(real, "delete", "--force", container.id, check=False)
 
@@ -255,7 +254,7 @@ def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_
         wait_for(lambda: len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1, "the inner one starts")
         found = [each for each in running() if each.id == container.id]
         assert [(each.pid, each.problem) for each in found] == [(pid, "no state directory of a runtime has it")]
-        finding = audit(look(str(compiled_node.policy), str(compiled_node.store)), found)
+        finding = audit(read_round(str(compiled_node.policy), str(compiled_node.store)), found)
         assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")
     finally:
         run(real, *container.options, "delete", "--force", container.id, check=False)

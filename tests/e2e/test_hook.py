@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hook.node.artifacts.hookentry import oci_hook
 
 from e2e.conftest import RUNTIMES
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import hook_entry
 from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
+from hook.node.artifacts.specs import oci_hook
 
 each_namespace = pytest.mark.parametrize("stage", ["createRuntime", "createContainer"])
 """A stage in the node's mount namespace, as prestart is too, and the one in the container's."""

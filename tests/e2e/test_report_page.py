@@ -50,7 +50,8 @@ def test_an_audit_week_is_one_page(tmp_path: Path) -> None:
         for number, pod in enumerate(pods)
     ]
     page = made(tmp_path, [*found, event("edited", "db-0", 20, edits=[CA], **audit)])
-    text = unescape(re.sub("<[^>]*>", " ", render(page)))
+    shown = render(page)
+    text = unescape(re.sub("<[^>]*>", " ", shown))
     assert "Ask the owner of team-a/web to remove env NVIDIA_VISIBLE_DEVICES of container app" in text
     assert "8 would be refused" in text
 

@@ -13,18 +13,14 @@ import pytest
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import timestamp
-from hook.core.container.identity import Identity
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes
 from hook.node.agent import Agent
 from hook.node.change.record import Record
 from hook.node.status import Status
-from hook.ops.audit.audit import Audit, Finding
-from hook.ops.audit.inventory import Running
-from hook.ops.audit.why import Round
+from hook.ops.audit.audit import Audit, ContainerReport, Round
 from hook.ops.doctor import bundle
-from hook.ops.doctor.checks import BAD, OK, Seen, checks, remedy
-from hook.ops.doctor.hide import HIDDEN, Hider
+from hook.ops.doctor.checks import BAD, OK, NodeState, checks, remedy
 from unit.support import document
 
 OWNED = "/etc/ssl/certs/ca-certificates.crt"
@@ -35,12 +31,12 @@ POLICY = document(
 )
 
 
-def seen(policy_file: Path, *events: dict[str, Any], **status: Any) -> Seen:
+def seen(policy_file: Path, *events: dict[str, Any], **status: Any) -> NodeState:
     policy_file.write_text(POLICY)
     policy = compile_bytes(str(policy_file), POLICY.encode()).policy()
     known = Round(policy)
-    audited = Audit(known, [Finding("0a", "a/b/c", "a", "b", "containerd", 7, "drifted")])
-    return Seen(Status(Record("/nowhere", {}), **status), known, audited, list(events))
+    audited = Audit(known, [ContainerReport("0a", "a/b/c", "a", "b", "containerd", 7, "drifted")])
+    return NodeState(Status(Record("/nowhere", {}), **status), known, audited, list(events))
 
 
 def edit(before: Any, after: str | None, **more: Any) -> dict[str, Any]:
@@ -81,7 +77,7 @@ def test_what_a_tried_rule_would_refuse_is_not_why_a_container_was_refused(tmp_p
     shown = seen(tmp_path / "p", event)
     text = next(check.text for check in checks(shown) if check.part == "last errors" and "denied" in check.text)
     assert text.endswith(": of the enforced")
-    kept = Hider(shown.known.policy).event(event)
+    kept = bundle.harmless(event)
     assert (kept["tried"], kept["edits"][0]["mode"], kept["edits"][0]["applied"]) == (True, "Audit", False)
     assert [reason.get("mode") for reason in kept["denials"]] == ["Audit", None]
 
@@ -97,62 +93,34 @@ def test_last_errors_are_shown_by_a_command_of_reassert(tmp_path: Path) -> None:
 def test_no_secret_of_a_container_gets_into_a_bundle(
     root_dir: Path, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of config.json, events, process files and lines of a journal, also of a container that is gone."""
-    env = [f"TOKEN={secret}", f"CA={OWNED}"]
-    config = json.dumps({"process": {"env": env, "args": ["x", secret]}, "annotations": {"a": secret}, "mounts": []})
-    (root_dir / "config.json").write_text(config)
-    where = (str(root_dir), "", 0.0, "", str(root_dir / "config.json"))
-    running = Running("0a" * 32, 0, 0, *where, identity=Identity("containerd", True, "a", "b"))
+    """Of events and of a journal: only fields that are known to be harmless are in it."""
+    described = edit([secret, OWNED], OWNED, truncated=[{"at": "/edits/0/before/0", "sha256": "ab"}])
     events = [
-        edit([secret, None, OWNED], OWNED, truncated=[{"at": "/edits/0/before/0", "sha256": "ab"}]),
+        described,
         edit([secret], secret, **{"from": secret}),
         {**edit([], None), "event": "container.denied", "unknown": secret, "warning": f"A={secret}"},
-        {"event": "container.error", "errors": [{"rule": "x", "message": f"process file: TOKEN={secret} is odd"}]},
+        {"event": "container.error", "errors": [{"rule": "x", "message": f"process file: -P.w é={secret} is odd"}]},
         {"event": "x", "edits": secret, "denials": {"a": secret}, "truncated": [{"at": secret}]},
     ]
-    lines = [json.dumps(event) for event in events]
-    lines += [f"TOKEN={secret}".replace("\n", " "), *f'env ["TOKEN={secret}"] of x'.split("\n")]
-    lines += [json.dumps(f"TOKEN={secret}"), json.dumps({"process": {"env": env}}), f"a {{'TOKEN': '{secret}'}}"]
-    said = subprocess.CompletedProcess([], 0, "\n".join(lines), "")
-    monkeypatch.setattr("hook.node.systemd.available", lambda: True)
+    lines = [*map(json.dumps, events), f"TOKEN={secret}", f'  File "/x.py", line 3, in f {secret}']
+    lines += ['  File "/usr/lib/x.py", line 31, in work', f"ValueError: {secret}", json.dumps([secret])]
+    records: list[dict[str, Any]] = [{"MESSAGE": line, "_PID": "77"} for line in lines]
+    records += [{"MESSAGE": "Started reassert-agent.service.", "_PID": "1"}, {"MESSAGE": [*secret.encode()]}, {}]
+    said = subprocess.CompletedProcess([], 0, "\n".join(map(json.dumps, records)), "")
+    monkeypatch.setattr("hook.node.systemd.available", lambda: True)  # the machine of the tests may have no journal
     monkeypatch.setattr("hook.node.systemd.command", lambda *_: said)
-    for number, containers in enumerate(([running], [])):
-        path = root_dir / f"{number}.tar.gz"
-        names = bundle.write(str(path), "page\n", {}, seen(root_dir / "p", *events), containers)
-        assert path.stat().st_mode & 0o777 == 0o600
-        with tarfile.open(path) as found:
-            texts = {member.name: found.extractfile(member).read().decode() for member in found}  # type: ignore[union-attr]  # all are files
-        assert len(texts) == len(names)
-        for name, text in texts.items():
-            assert "s3cr3t" not in text, (name, text)
-        assert OWNED in texts["reassert-doctor/events.jsonl"]
-        assert '"ab"' not in texts["reassert-doctor/events.jsonl"], "a hash lets a short value be guessed"
-        assert HIDDEN in texts["reassert-doctor/journal/reassert-agent.service.txt"]
-        with pytest.raises(ReassertError, match="File exists"):
-            bundle.write(str(path), "", {}, seen(root_dir / "p"), [])
-
-
-def test_the_policys_own_values_stay(tmp_path: Path) -> None:
-    hider = Hider(seen(tmp_path / "p").known.policy, [OWNED, "void", "value-of-a-pod"])
-    assert hider.text(f"CA={OWNED} is not value-of-a-pod") == f"CA={OWNED} is not {HIDDEN}"
-    assert hider.event(edit(["x", OWNED], OWNED))["edits"][0] == {
-        "rule": "ca",
-        "kind": "env",
-        "name": "CA",
-        "before": [HIDDEN, OWNED],
-        "after": OWNED,
-    }
-
-
-@pytest.mark.parametrize("name", ["PW", "1PW", "p.w", "-P", "%PW%", "(P)", "{P}", "P:W", "é", "FÜ", "a b"])
-def test_the_value_of_any_name_that_an_env_may_have_is_hidden(name: str, tmp_path: Path) -> None:
-    hider = Hider(seen(tmp_path / "p").known.policy)
-    assert hider.text(f"message: cannot set {name}=s3cr3t") == f"message: cannot set {name}={HIDDEN}"
-    assert "s3cr3t" not in hider.text(f'{{"env": ["{name}=s3cr3t"]}}')
-
-
-def test_a_pod_cannot_hide_its_events_with_a_value_of_its_own(tmp_path: Path) -> None:
-    hider = Hider(seen(tmp_path / "p").known.policy, ["container.denied", '"event": "container.denied"', "team-a"])
-    event = {"event": "container.denied", "container": {"namespace": "team-a"}}
-    assert json.loads(hider.line(json.dumps(event)))["event"] == "container.denied"
-    assert hider.event(event)["container"] == {"namespace": "team-a"}
+    path = root_dir / "bundle.tar.gz"
+    names = bundle.write(str(path), "page\n", {}, seen(root_dir / "p", *events))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as found:
+        texts = {member.name: found.extractfile(member).read().decode() for member in found}  # type: ignore[union-attr]  # all are files
+    assert len(texts) == len(names)
+    assert not [name for name, text in texts.items() if "s3cr3t" in text or '"ab"' in text]
+    first = json.loads(texts["reassert-doctor/events.jsonl"].splitlines()[0])
+    assert first["edits"] == [{"rule": "ca", "kind": "env", "name": "CA"}]
+    journal = texts["reassert-doctor/journal/reassert-agent.service.txt"]
+    assert json.loads(journal.splitlines()[0]) == first
+    assert '  File "/usr/lib/x.py", line 31, in work\n' in journal
+    assert "Started reassert-agent.service.\n" in journal
+    with pytest.raises(ReassertError, match="File exists"):
+        bundle.write(str(path), "", {}, seen(root_dir / "p"))

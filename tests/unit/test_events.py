@@ -22,7 +22,7 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 def with_annotations(annotations: dict[str, str]) -> Container:
     """A container with annotations."""
     asked = container()
-    asked.annotations = annotations
+    asked.start.annotations = annotations
     return asked
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from hook.core.base.errors import ReassertError, Unacceptable, Undecided
+from hook.core.base.mountinfo import mount_table_at
 from hook.core.base.system import Untrusted
 from hook.core.container.identity import Identity
 from hook.core.container.start import Start
 from hook.core.facts import Container, network_filesystems
 from hook.core.facts.files import VALUE_LIMIT, first_line
 from hook.core.facts.gather import gather
-from hook.core.linux.mountinfo import mount_table_at
 from hook.core.plan import plan
 from hook.core.policy.model import Match, evaluate
 from unit.support import POD, policy, rule

@@ -24,12 +24,12 @@ from typing import Any
 import pytest
 
 from hook.core.base.errors import Refused, Unacceptable
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.linux.look import View
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
@@ -455,7 +455,7 @@ UNREACHED: dict[str, str] = {
     "container/identity.py _docker": _ONE,
     "container/identity.py _cgroup_uid": _ONE,
     "container/spec.py _names": _ONE,
-    "linux/mountinfo.py": _ONE,
+    "container/spec.py shared_processes": _ONE,
     "policy/model.py": _ONE,
     "reserve/annotations.py steered_by": "loops over a fixed table",
     "reserve/__init__.py _entries": _ONE,

@@ -38,10 +38,9 @@ def declared() -> dict[str, set[str]]:
     """Every sample's name with its labels, from the definitions."""
     metrics = Metrics()
     found = {}
-    for metric in vars(metrics).values():
-        if hasattr(metric, "_labelnames"):
-            suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric._type, [""])
-            found.update({metric._name + suffix: {*metric._labelnames, *OF_SCRAPES} for suffix in suffixes})
+    for metric in metrics.metrics.values():
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric._type, [""])
+        found.update({metric._name + suffix: {*metric._labelnames, *OF_SCRAPES} for suffix in suffixes})
     assert {family.name for family in metrics.registry.collect()} <= {
         re.sub("_(total|bucket|sum|count)$", "", n) for n in found
     }
@@ -120,7 +119,7 @@ def test_promtool_has_nothing_against_the_metrics() -> None:
     metrics = Metrics()
     metrics.started("runtime", "adjusted", "cold", "absent")
     metrics.edit('a "rule"\\\n', "env", "applied", "runtime")
-    metrics.verified({"containerd": (1, 0)})
+    metrics.set_all("verify_exit_status", {"containerd": 0})
     metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
     assert promtool("check", "metrics", text=metrics.text().decode()) == ""
 
@@ -128,9 +127,9 @@ def test_promtool_has_nothing_against_the_metrics() -> None:
 def use(metrics: Metrics) -> None:
     """A minute of a node, in which everything happens that is counted or measured."""
     metrics.started("runtime", "adjusted", "cold", "absent")
-    metrics.unchanged("hook", False, "warm", "")
-    metrics.unchanged("hook", True, "warm", "")
-    metrics.executed("cold", "absent")
+    metrics.unchanged("hook", False)
+    metrics.unchanged("hook", True)
+    metrics.executed("warm", "")
     metrics.container("refused", 0.0003)
     metrics.edit("ca", "env", "applied", "runtime")
     metrics.refusal("gpu", "audited")
@@ -139,12 +138,13 @@ def use(metrics: Metrics) -> None:
     metrics.error("decision")
     metrics.connected(True)
     metrics.policy(policy(mode="Audit"), 5.0)
-    metrics.compiled(5.0)
+    metrics.set("policy_compiled_timestamp_seconds", 5.0)
     metrics.answer("cold", "size", 0.0003)
     metrics.dropped()
-    metrics.verified({"containerd": (5, 1)})
+    metrics.set_all("verify_exit_status", {"containerd": 1})
+    metrics.set_all("verify_timestamp_seconds", {"containerd": 5})
     metrics.authorities({"/ca.pem": [1.0, 9e9]}, 5.0)
-    metrics.stale({"/ca.pem": 1})
+    metrics.set_all("stale_containers", {"/ca.pem": 1})
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

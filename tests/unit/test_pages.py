@@ -124,7 +124,7 @@ def test_every_field_of_an_event_is_described() -> None:
     node = policy({"name": "a", "env": [{"name": "A", "value": "1"}], "onConflict": "Deny"})
     case = Case("runtime", "0a", lambda: node)
     target = container(["A=2"])
-    decided = case.decide(target.identity, target)
+    decided = case.decide(target.identity, target.start)
     event = case.event(decided, Done(CONFIG, [Reason("a", "", "late")])) or {}
     described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", EVENTS, re.MULTILINE))))
     written = {**event, "probe": True, "warning": "", "truncated": [], "omitted": {}}

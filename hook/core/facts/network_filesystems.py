@@ -6,8 +6,8 @@ mounts says where one begins. Loaded only for rules in Audit mode; builtins only
 
 import posix
 
+from hook.core.base.mountinfo import mount_table
 from hook.core.base.system import SYMLINK_LIMIT, is_link
-from hook.core.linux.mountinfo import mount_table
 from hook.core.policy.entries import FILE
 
 TYPE_CHECKING = False

@@ -13,10 +13,10 @@ import posix
 
 from hook.core.base.compare import is_below
 from hook.core.base.errors import Unacceptable, Undecided, named
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.base.system import is_shortage, read_file
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
-from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
 from hook.core.linux.walk import PathEscapes
 from hook.core.reserve import PlaceMount

@@ -9,9 +9,9 @@ import posix
 
 from hook.core.base.compare import is_below, is_within
 from hook.core.base.errors import named
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
-from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
 from hook.core.linux.walk import MountMismatch, Node, PathEscapes, Place, Steps, Walks, made_at
 from hook.core.reserve import PlaceMount, Reason

@@ -8,8 +8,8 @@ this one can ask for one, and a path on the node can lead elsewhere by the time 
 import posix
 
 from hook.core.base.errors import Unacceptable, named
+from hook.core.base.mountinfo import mount_table
 from hook.core.container.nodes import inode, number_of, words
-from hook.core.linux.mountinfo import mount_table
 from hook.core.linux.mountns import Namespace, mount_id, open_in_root
 from hook.core.reserve import Reason
 from hook.core.reserve.devices import KIND
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hook.core.linux.mountinfo import Row
+    from hook.core.base.mountinfo import Row
     from hook.core.reserve.exclusive import Closed
 
 ENTRIES = 100_000

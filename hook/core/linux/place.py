@@ -5,9 +5,9 @@ import posix
 
 from hook.core.base.compare import clean, is_below
 from hook.core.base.errors import named
+from hook.core.base.mountinfo import mount_table
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
-from hook.core.linux.mountinfo import mount_table
 from hook.core.linux.mountns import PRIVATE, Namespace, mount_id, open_in_root
 from hook.core.linux.walk import MountMismatch, PathEscapes, Steps, Walks
 from hook.core.reserve import PlaceMount, Reason

@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hook.core.base.mountinfo import Row
     from hook.core.container.spec import Spec
-    from hook.core.linux.mountinfo import Row
 
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 

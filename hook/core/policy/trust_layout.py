@@ -44,7 +44,7 @@ CERTS_BUNDLE = "ca-bundle.crt"
 """The same as BUNDLE, by the name of RHEL."""
 
 CERTS_TRUST = "ca-bundle.trust.crt"
-"""The same certificates as OpenSSL's TRUSTED CERTIFICATE."""
+"""The same, where images of RHEL have it in OpenSSL's own form."""
 
 # In EXTRACTED: JAVA and these.
 EXTRACTED_TLS = "pem/tls-ca-bundle.pem"
@@ -55,7 +55,6 @@ EXTRACTED_HASHED = "pem/directory-hash"
 CERTS_BUNDLE and a file for each certificate."""
 
 EXTRACTED_TRUST = "openssl/ca-bundle.trust.crt"
-EXTRACTED_EDK2 = "edk2/cacerts.bin"
 
 
 def store(name: str = DEFAULT) -> str:

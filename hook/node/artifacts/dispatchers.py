@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hook.core import events
 from hook.core.policy import store
-from hook.node.artifacts.dispatcher import HEAD, MARK, dispatcher, warm_dispatcher
+from hook.entry.dispatcher import HEAD, MARK, dispatcher, warm_dispatcher
 from hook.node.change.files import State
 from hook.node.change.tree import is_installed
 from hook.node.errors import NodeError
@@ -23,7 +23,7 @@ def use_prefix(prefix: str) -> None:
 
 
 def hook_file() -> str:
-    """Returns what hook entries execute where there is an agent to ask (hook.node.artifacts.dispatcher.warm_hook)."""
+    """Returns what hook entries execute where there is an agent to ask (hook.entry.dispatcher.warm_hook)."""
     return f"{DIRECTORY}/reassert-hook"
 
 
@@ -47,7 +47,7 @@ def dispatcher_for(
 
     `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
     one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
-    `rootless`: for podman, which ordinary users call too (hook.node.artifacts.dispatcher): `reassert-podman-crun`.
+    `rootless`: for podman, which ordinary users call too (hook.entry.dispatcher): `reassert-podman-crun`.
     `front`: as in Choice.
     Raises NodeError where `real` is no program.
     """
@@ -85,7 +85,7 @@ def script(path: str) -> list[str]:
 def real_of(path: str) -> str | None:
     """Returns the real runtime that a dispatcher calls; None if the path is not a dispatcher. Raises OSError."""
     lines = script(path)
-    last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.node.artifacts.dispatcher
+    last = [line for line in lines if line.startswith("exec ")][-1:]  # `exec REAL "$@"`, hook.entry.dispatcher
     try:
         words = shlex.split(last[0]) if last else []
     except ValueError:  # the dispatcher was edited

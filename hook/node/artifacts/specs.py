@@ -1,4 +1,8 @@
-"""OCI hook entries and hooks.d files that make a runtime or an engine call `reassert hook`."""
+"""What engines read: OCI hook entries and hooks.d files, the base spec of containerd, and the CDI spec.
+
+CDI alone enforces nothing: a container that requests no device gets nothing, and env can be overridden after CDI. So
+every CDI device also adds the hook, which verifies the container.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,16 @@ from hook.node.errors import NodeError
 
 SECONDS = 30
 """Timeout of the hook. It includes a compilation of the policy (hook.core.policy.store)."""
+
+STAGE = "createRuntime"
+
+KIND = "reassert.internal/rule"
+"""vendor/class. ICANN reserved `.internal` for private use (July 2024). A device has the name of its rule."""
+
+VERSION = "0.5.0"
+"""The lowest CDI version with device names that begin with a digit (CDI's SPEC.md, "Released versions")."""
+
+CDI_FILE = "/etc/cdi/reassert.json"
 
 
 def oci_hook(program: str, stage: str, flags: tuple[str, ...] = (), file: str = "") -> dict[str, Any]:
@@ -39,9 +53,6 @@ def hooks_d(program: str, stage: str, flags: tuple[str, ...] = (), file: str = "
     """
     entry = oci_hook(program, stage, flags, file)
     return {"version": "1.0.0", "hook": entry, "when": {"always": True}, "stages": [stage]}
-
-
-STAGE = "createRuntime"
 
 
 def base_spec(default: dict[str, Any], program: str, env: list[str], hook_file: str = "") -> dict[str, Any]:
@@ -84,13 +95,6 @@ def _value(env: Env) -> str | None:
     return env.text
 
 
-KIND = "reassert.internal/rule"
-"""vendor/class. ICANN reserved `.internal` for private use (July 2024). A device has the name of its rule."""
-
-VERSION = "0.5.0"
-"""The lowest CDI version with device names that begin with a digit (CDI's SPEC.md, "Released versions")."""
-
-
 def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
     """A CDI spec with a device for each rule without `match`.
 
@@ -122,9 +126,6 @@ def _edits(rule: Rule) -> dict[str, Any]:
         if m.source
     ]
     return {key: value for key, value in (("env", env), ("mounts", mounts)) if value}
-
-
-CDI_FILE = "/etc/cdi/reassert.json"
 
 
 def cdi_file(policy: Policy, program: str) -> Change:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.core.base.system import make_directory
-from hook.node.artifacts.dispatcher import START
+from hook.entry.dispatcher import START
 from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, is_same, look, missing_directories, put, remove_temporary
 from hook.node.errors import NodeError

@@ -17,9 +17,9 @@ from hook.core.base.system import trusted
 from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Policy
+from hook.entry.dispatcher import FRONT, START, stable_path, start_text
 from hook.node import systemd
 from hook.node.artifacts import dispatchers
-from hook.node.artifacts.dispatcher import FRONT, START, stable_path, start_text
 from hook.node.change import journal, tree
 from hook.node.change.files import TREE, Change, State, link
 from hook.node.change.record import Record

@@ -1,6 +1,7 @@
 """A change of an engine's wiring: write files, let the engine check them, restart, test containers, then clean up.
 
-A first install, a later install and an uninstall are the same change; an uninstall changes to an empty Wiring.
+A first install, a later install and an uninstall are the same change; an uninstall changes to an empty Wiring. A change
+that failed or was interrupted is undone by `rollback`.
 """
 
 from __future__ import annotations

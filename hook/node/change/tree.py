@@ -1,8 +1,8 @@
 """The frozen program's files on a node: a directory for each version's content, and a link to the one in use.
 
 PLACE/CONTENT/ is a program, PLACE/reassert a link to its executable, PLACE/start what dispatchers read
-(hook.node.artifacts.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers
-(hook.node.artifacts.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in
+(hook.entry.dispatcher), PLACE/front a link to its front, the interpreter of warm dispatchers
+(hook.entry.dispatcher). A start sees the old program or the new one, never a mix. The .deb has the same in
 /usr/lib.
 """
 
@@ -20,7 +20,7 @@ from glob import glob
 from pathlib import Path
 
 from hook.entry.cmdline import EDITING_VERBS
-from hook.node.artifacts.dispatcher import FRONT, START, start_text
+from hook.entry.dispatcher import FRONT, START, start_text
 from hook.node.errors import NodeError
 from hook.node.systemd import wait_until
 

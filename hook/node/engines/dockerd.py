@@ -1,4 +1,7 @@
-"""A client of the Docker Engine API on dockerd's socket. The docker command need not be installed."""
+"""dockerd: a client of the Docker Engine API on its socket, and daemon.json.
+
+The docker command need not be installed. Errors of daemon.json have line and column, and an edit keeps its style.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ SECONDS = 20.0
 
 RELOAD_SECONDS = 10.0
 """The longest wait for a reload, in seconds. dockerd reports no failed reload, so this is the wait for one."""
+
+_CHECKED: dict[str, type] = {"runtimes": dict, "default-runtime": str}
+
+_SPELLED: dict[type, str] = {dict: "an object", str: "a string"}
 
 
 class NotThere(NodeError):
@@ -70,10 +77,6 @@ class _Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(SECONDS)
         self.sock.connect(self.address)
-
-
-_CHECKED: dict[str, type] = {"runtimes": dict, "default-runtime": str}
-_SPELLED: dict[type, str] = {dict: "an object", str: "a string"}
 
 
 def parse(content: bytes, path: str) -> dict[str, Any]:

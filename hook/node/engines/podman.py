@@ -1,7 +1,7 @@
 """podman: a containers.conf drop-in that maps the names of OCI runtimes to dispatchers.
 
 A container stores the name of its runtime (libpod), so containers keep working across an install and an uninstall. The
-podman of ordinary users reads the same files; for them the dispatcher changes nothing (hook.node.artifacts.dispatcher,
+podman of ordinary users reads the same files; for them the dispatcher changes nothing (hook.entry.dispatcher,
 `rootless`). A running podman command keeps the configuration that it read when it began.
 """
 
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from hook.entry.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.entry.hook import PRECREATE
 from hook.node import systemd
 from hook.node.artifacts import dispatchers
-from hook.node.artifacts.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.artifacts.specs import cdi_file, hooks_d
 from hook.node.change.files import Change, State

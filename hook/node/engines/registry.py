@@ -21,6 +21,24 @@ NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
 
+_RELEASE = "/etc/os-release"
+
+_OTHERS = {"/var/lib/k0s": "k0s", "/var/snap/microk8s": "MicroK8s"}
+"""Distributions with a containerd that reassert does not know."""
+
+_SIGNS = {
+    "/var/lib/rancher/k3s": "k3s",
+    "/var/lib/rancher/rke2": "RKE2",
+    **_OTHERS,
+    "/run/containerd/containerd.sock": "containerd's socket",
+    "/run/k3s/containerd/containerd.sock": "the socket of k3s' or RKE2's containerd",
+    "/run/k0s/containerd.sock": "the socket of k0s' containerd",
+    "/run/crio/crio.sock": "CRI-O's socket",
+    "/run/docker.sock": "docker's socket",
+    "/var/lib/kubelet": "kubelet's directory",
+    "/etc/kubernetes/kubelet": "kubelet's configuration",
+}
+
 
 def installed() -> list[str]:
     """Names of the engines on this node."""
@@ -121,23 +139,6 @@ def _class(name: str) -> type[AnyEngine]:
     from hook.node.engines.containerd import rancher
 
     return rancher.K3s if name == "k3s" else rancher.Rke2
-
-
-_RELEASE = "/etc/os-release"
-_OTHERS = {"/var/lib/k0s": "k0s", "/var/snap/microk8s": "MicroK8s"}
-"""Distributions with a containerd that reassert does not know."""
-_SIGNS = {
-    "/var/lib/rancher/k3s": "k3s",
-    "/var/lib/rancher/rke2": "RKE2",
-    **_OTHERS,
-    "/run/containerd/containerd.sock": "containerd's socket",
-    "/run/k3s/containerd/containerd.sock": "the socket of k3s' or RKE2's containerd",
-    "/run/k0s/containerd.sock": "the socket of k0s' containerd",
-    "/run/crio/crio.sock": "CRI-O's socket",
-    "/run/docker.sock": "docker's socket",
-    "/var/lib/kubelet": "kubelet's directory",
-    "/etc/kubernetes/kubelet": "kubelet's configuration",
-}
 
 
 def platform_traces() -> str:

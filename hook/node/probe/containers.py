@@ -1,4 +1,9 @@
-"""Test containers through the docker or podman command. No image is pulled: one is made of the node's sleep(1)."""
+"""Test containers through the docker or podman command.
+
+No image is pulled: one is made of this node's sleep(1) and its libraries, those that a running sleep(1) has mapped. So
+this works with every architecture, C library and directory layout. The command calls the loader by its path, with the
+path of the libraries.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,13 @@ from hook.node.systemd import command, stat_of, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
+
+_HOME, _LIBRARIES = "/reassert", "/reassert/lib"
+
+_LOAD_SECONDS = 10.0
+
+_LOADER = re.compile(r"ld(64)?[-.]")
+"""The program interpreter's file name: ld-linux-x86-64.so.2, ld-2.31.so, ld64.so.2, ld-musl-aarch64.so.1, …"""
 
 
 class ContainerStarter:
@@ -188,12 +200,6 @@ class OneContainer:
     def remove(self) -> None:
         """Stops and removes it. Raises NotRemoved, NodeError."""
         self._starter.remove(self._name)
-
-
-_HOME, _LIBRARIES = "/reassert", "/reassert/lib"
-_LOAD_SECONDS = 10.0
-_LOADER = re.compile(r"ld(64)?[-.]")
-"""The program interpreter's file name: ld-linux-x86-64.so.2, ld-2.31.so, ld64.so.2, ld-musl-aarch64.so.1, …"""
 
 
 def sleeper() -> tuple[bytes, list[str]]:

@@ -1,4 +1,4 @@
-"""The mounts of a running container as OCI mounts, so that `plan` can compare them with the policy.
+"""What a running container has: its mounts as OCI mounts, so that `plan` can compare them, and the devices it can use.
 
 A mount counts as the policy's if its path, resolved inside the container, leads to that mount and to the same file or
 directory that the policy names. The text of paths alone does not count. Mounts that other mounts hide are ignored.
@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 
 from hook.core.base.compare import is_below
+from hook.core.base.mountinfo import Row, mount_table_at
 from hook.core.container.nodes import words as device_name
 from hook.core.linux.lookdevices import devices_below
-from hook.core.linux.mountinfo import Row, mount_table_at
 from hook.core.linux.walk import open_walked
 from hook.core.policy.entries import Mount
 from hook.core.reserve.exclusive import Closed
@@ -24,6 +24,8 @@ from hook.node.running import Taken
 
 _FLAGS = ("ro", "nosuid", "nodev", "noexec")
 """The options of mount(8) that are compared. The others do not change what a container can do with the mount."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
@@ -98,9 +100,6 @@ def _part_of(root: int, path: str, mount: Mount) -> bool:
 
 def _has_options(row: Row, mount: Mount) -> bool:
     return all(flag in row.options for flag in _FLAGS if flag in mount.options)
-
-
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def reached(pid: int, closed: Closed) -> list[str]:

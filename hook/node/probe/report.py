@@ -1,4 +1,7 @@
-"""The output of `reassert node verify`: a finding per handler, the parts that were not tried, and the verdict."""
+"""The output of `reassert node verify`: a finding per handler, the parts that were not tried, and the verdict.
+
+The last result is kept for the metrics.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,9 @@ NOTHING = 3
 
 ABSENT = "not there"
 """The result of a way that this engine or this node does not have, so that no pod can take it."""
+
+LAST_VERIFY = "last-verify.json"
+"""In the directory of compiled policies."""
 
 
 @dataclass(frozen=True)
@@ -197,10 +203,6 @@ class Report:
             return "no handler calls an OCI runtime of this node"
         untried = ", ".join(self.untried())
         return "every handler is protected" + (f"; {UNTRIED}, and accepted: {untried}" if untried else "")
-
-
-LAST_VERIFY = "last-verify.json"
-"""In the directory of compiled policies."""
 
 
 def record_result(engine: str, status: int, store: str = STORE) -> None:

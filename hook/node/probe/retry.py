@@ -1,7 +1,7 @@
-"""Test containers are started again if they did not start, or if something else ended them before they were run_probe.
+"""Test containers are started again if they did not start, or if something else ended them before they were examined.
 
 kubelet ends pods that the API server does not know, and test pods are such pods. It looks for them every two seconds
-(housekeeping).
+(housekeeping). A refusal of reassert is no reason to try again.
 """
 
 from __future__ import annotations
@@ -31,6 +31,16 @@ _DYING_SECONDS = 0.3
 """How long a process may still be in /proc after an engine has answered that its container is ending."""
 
 _T = TypeVar("_T")
+
+_OURS = re.compile(
+    r"reassert: refused"
+    r"|executing hook `[^`]*/reassert(-hook)?` \(exit code: 1\)"
+    r"|executing \[reassert hook [^]]*\]: exit status 1"
+)
+"""Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
+
+_APPENDED = r"(: unknown)?( Error: failed to start containers: \S+)?( time=\"[^\"]*\" level=.*)?$"
+"""What containerd 1.x, docker and podman append."""
 
 
 def run_probe(start: Callable[[], Running], examine: Callable[[Running], _T]) -> _T:
@@ -84,17 +94,6 @@ def _is_alive(pid: int, seconds: float) -> bool:
             return True
 
     return not wait_until(has_ended, seconds, 0.02)
-
-
-_OURS = re.compile(
-    r"reassert: refused"
-    r"|executing hook `[^`]*/reassert(-hook)?` \(exit code: 1\)"
-    r"|executing \[reassert hook [^]]*\]: exit status 1"
-)
-"""Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
-
-_APPENDED = r"(: unknown)?( Error: failed to start containers: \S+)?( time=\"[^\"]*\" level=.*)?$"
-"""What containerd 1.x, docker and podman append."""
 
 
 def refusal(message: str) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from hook.core.base.compare import glob_match
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import read_file
 from hook.core.container import cdi
 from hook.core.container.identity import Identity
 from hook.core.decide import Case
+from hook.core.policy import store
+from hook.core.policy.compiler import read_source, stored_header
+from hook.core.policy.model import AUDIT, Policy
+from hook.core.policy.source import Source, parse
+from hook.entry.write_spec import Decision
 from hook.node import workers
+from hook.node.change.record import Record
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.judge import STALE, Difference, Judge, actual
-from hook.ops.audit.process import Gone, Process
-from hook.ops.audit.why import Round
+from hook.ops.audit.process import ContainerGone, Process
+from hook.ops.events.reader import seconds_of
 
 IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
 STATES = (DRIFTED, UNKNOWN, EXEMPT, IN_POLICY)
@@ -26,7 +35,93 @@ ALL_IN_POLICY, DRIFT, NOT_ALL_SEEN = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class Round:
+    """The policy in force and what is known of this node. Times are seconds since the epoch, 0 if unknown.
+
+    `compiled`: since when this policy is in force. `installed`: when the node was wired last. `adapters`: by engine.
+    """
+
+    policy: Policy
+    compiled: float = 0.0
+    installed: float = 0.0
+    adapters: dict[str, list[str]] = field(default_factory=dict)
+
+    def why(self, container: Running, created: Decision | None) -> str:
+        """Why a container differs. `created`: what reassert decided when the container was created."""
+        if self.policy.mode == AUDIT:
+            return "the policy's mode is Audit: no container is changed"
+        if created is not None:
+            if created.policy != self.policy.fingerprint:
+                return f"created at {_moment(container.created)} under an earlier policy"
+            return "a file or an allocation that the policy takes values from changed since it was created"
+        if self.installed and container.created < self.installed:
+            return f"created at {_moment(container.created)}, before the install at {_moment(self.installed)}"
+        if self.compiled and container.created < self.compiled:
+            return (
+                f"created at {_moment(container.created)}, before this policy, which came at {_moment(self.compiled)}"
+            )
+        wired = self.adapters.get(container.engine.replace("cri-o", "crio"), [])
+        if "runtime" in wired:
+            return "created without reassert: by a runtime or handler that is not wired (reassert node status)"
+        if "nri" in wired:
+            return "the NRI plugin was away when it was created"
+        if wired:
+            return f"the adapter {' and '.join(wired)} cannot correct this"
+        return f"created without reassert: {container.engine or 'its engine'} is not wired (reassert node status)"
+
+    def exemption(self, identity: Identity) -> tuple[str, str]:
+        """Why the policy excludes a container, and FILE:LINE of the entry; the line is "" if the file was changed."""
+        return _exemption(self.policy, identity.namespace if identity.kubernetes else None, identity.types)
+
+
+@lru_cache(4096)
+def _exemption(policy: Policy, namespace: str | None, types: tuple[str, ...]) -> tuple[str, str]:
+    for index, pattern in enumerate(policy.excluded_namespaces):
+        if namespace is not None and glob_match(pattern, namespace):
+            line = _line(policy, "namespaces", index)
+            return f"namespace {namespace} is excluded", line
+    for index, kind in enumerate(policy.excluded_types):
+        if len(types) == 1 and types[0] == kind:
+            line = _line(policy, "containerTypes", index)
+            return f"container type {kind} is excluded", line
+    return "", ""
+
+
+def _line(policy: Policy, name: str, index: int) -> str:
+    source = _source(policy.path)
+    if source is None or source.sha256 != policy.fingerprint:
+        return ""
+    return f"{policy.path}:{source.place(('spec', 'exclude', name, index))[0]}"
+
+
+@lru_cache(1)
+def _source(path: str) -> Source | None:
+    try:
+        return parse(path, read_source(path)[0])
+    except ReassertError:
+        return None
+
+
+def read_round(policy_file: str, store_directory: str) -> Round:
+    """The policy in force, and since when. Never raises for a node that is not wired."""
+    _source.cache_clear()
+    policy = store.load(policy_file, store_directory)
+    header, _ = stored_header(policy_file, store_directory)
+    try:
+        record = Record.read()
+        adapters = {name: record.parts[name].adapters for name in record.engines()}
+        installed = os.stat(record.path).st_mtime if adapters else 0.0
+    except (ReassertError, OSError):
+        adapters, installed = {}, 0.0
+    return Round(policy, seconds_of((header or {}).get("compiledAt")), installed, adapters)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@dataclass(frozen=True)
+class ContainerReport:
     """What was found of one container.
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
@@ -49,60 +144,12 @@ class Finding:
         return asdict(self)
 
 
-@dataclass
-class Auditor:
-    """Judges containers by one policy. `round`: what is known of the node."""
-
-    round: Round
-    judge: Judge = field(init=False)
-    read: Callable[[str, int], bytes] = field(default_factory=lambda: lru_cache(64)(read_file))
-
-    def __post_init__(self) -> None:
-        self.judge = Judge(self.round)
-
-    def finding(self, container: Running, taken: Process | Exception) -> Finding | None:
-        """The finding; None if the container has ended meanwhile. Never raises for what a container can cause."""
-        try:
-            who = container.identity
-            if who is None and not isinstance(taken, Gone):
-                return _found(container, UNKNOWN, because=container.problem)
-            if isinstance(taken, Exception):
-                raise taken
-            return self._judged(container, who, taken) if who else None
-        except Gone:
-            return None
-        except (ReassertError, OSError, ValueError, MemoryError) as error:
-            return _found(container, UNKNOWN, because=describe(error))
-
-    def _judged(self, container: Running, who: Identity, process: Process) -> Finding:
-        try:
-            spec = container.spec()
-        except OSError:  # the engine removes the bundle of a container that has ended
-            process.check()
-            raise
-        case = Case("audit", container.id, lambda: self.round.policy, self.read)
-        decided = case.decide(who, actual(spec, process.environ()))
-        if decided.excluded:
-            because, line = self.round.exemption(who)
-            return _found(container, EXEMPT, because=because or decided.excluded, line=line)
-        differences = self.judge.differences(container, spec, decided, process)
-        said = {(difference.rule, difference.message) for difference in differences}
-        denied = self.judge.denied(container, spec, decided)
-        differences += [difference for difference in denied if (difference.rule, difference.message) not in said]
-        rules = tuple(match.rule.name for match in decided.matches if match.applies)
-        if decided.errors and not differences:
-            because = "; ".join(str(reason) for reason in decided.errors)
-            return _found(container, UNKNOWN, because=because, rules=rules)
-        state = DRIFTED if differences else IN_POLICY
-        return _found(container, state, differences=tuple(differences), rules=rules)
-
-
 @dataclass(frozen=True)
 class Audit:
     """The findings of one round, drifted containers first."""
 
     round: Round
-    findings: list[Finding]
+    findings: list[ContainerReport]
 
     def counts(self) -> dict[str, int]:
         """The number of containers by state."""
@@ -113,7 +160,7 @@ class Audit:
         counts = self.counts()
         return DRIFT if counts[DRIFTED] else NOT_ALL_SEEN if counts[UNKNOWN] else ALL_IN_POLICY
 
-    def stale(self) -> list[Finding]:
+    def stale(self) -> list[ContainerReport]:
         """Containers with a mount of a file that the node has replaced since."""
         return [f for f in self.findings if any(difference.kind == STALE for difference in f.differences)]
 
@@ -127,21 +174,19 @@ class Audit:
         }
 
 
-def audit(known: Round, there: list[Running], progress: Callable[[int, int], None] = lambda done, count: None) -> Audit:
-    """Look at these containers. `progress`: called with the number of those that are done and of all."""
-    auditor = Auditor(known)
+def audit(known: Round, containers: list[Running]) -> Audit:
+    """Look at these containers, each in a process of its own without rights (hook.node.workers)."""
+    judge = Judge(known.why)
+    read = lru_cache(64)(read_file)
     if not known.policy.missing and any(rule.uses_allocations for rule in known.policy.candidates(None)):
         cdi.convert_all()
 
-    def look(number: int, taken: Process | Exception) -> dict[str, Any]:
-        finding = auditor.finding(there[number], taken)
-        return finding.as_dict() if finding else {}
+    def report(number: int, taken: Process | Exception) -> dict[str, Any]:
+        found = _report(known, judge, read, containers[number], taken)
+        return found.as_dict() if found else {}
 
-    findings = []
-    for done, (number, result) in enumerate(workers.each(len(there), lambda number: take(there[number]), look), 1):
-        progress(done, len(there))
-        if result != {}:
-            findings.append(_finding(there[number], result))
+    results = workers.each(len(containers), lambda number: take(containers[number]), report)
+    findings = [_checked(containers[number], result) for number, result in results if result != {}]
     findings.sort(key=lambda f: (STATES.index(f.state), f.namespace, f.pod, f.title, f.id))
     return Audit(known, findings)
 
@@ -158,7 +203,52 @@ def take(container: Running) -> Process | Exception:
         return error
 
 
-def _finding(container: Running, data: Any) -> Finding:
+def _report(
+    known: Round, judge: Judge, read: Callable[[str, int], bytes], container: Running, taken: Process | Exception
+) -> ContainerReport | None:
+    """What is found of a container; None if it has ended. Never raises for what a container can cause."""
+    identity = container.identity
+    try:
+        if identity is None and not isinstance(taken, ContainerGone):
+            return _found(container, UNKNOWN, because=container.problem)
+        if isinstance(taken, Exception):
+            raise taken
+        return _judged(known, judge, read, container, identity, taken) if identity else None
+    except ContainerGone:
+        return None
+    except (ReassertError, OSError, ValueError, MemoryError) as error:
+        return _found(container, UNKNOWN, because=describe(error))
+
+
+def _judged(
+    known: Round,
+    judge: Judge,
+    read: Callable[[str, int], bytes],
+    container: Running,
+    identity: Identity,
+    process: Process,
+) -> ContainerReport:
+    try:
+        spec = container.spec()
+    except OSError:  # the engine removes the bundle of a container that has ended
+        process.check()
+        raise
+    decided = Case("audit", container.id, lambda: known.policy, read).decide(identity, actual(spec, process.environ()))
+    if decided.excluded:
+        because, line = known.exemption(identity)
+        return _found(container, EXEMPT, because=because or decided.excluded, line=line)
+    differences = judge.differences(container, spec, decided, process)
+    said = {(difference.rule, difference.message) for difference in differences}
+    denied = judge.denied(container, spec, decided)
+    differences += [difference for difference in denied if (difference.rule, difference.message) not in said]
+    rules = tuple(match.rule.name for match in decided.matches if match.applies)
+    if decided.errors and not differences:
+        because = "; ".join(str(reason) for reason in decided.errors)
+        return _found(container, UNKNOWN, because=because, rules=rules)
+    return _found(container, DRIFTED if differences else IN_POLICY, differences=tuple(differences), rules=rules)
+
+
+def _checked(container: Running, data: Any) -> ContainerReport:
     """What the process that looked at a container says. A container that took it over can only speak of itself."""
     try:
         texts = {name: str(data[name]) for name in ("because", "line")}
@@ -173,6 +263,6 @@ def _finding(container: Running, data: Any) -> Finding:
         return _found(container, UNKNOWN, because=because)
 
 
-def _found(container: Running, state: str, **more: Any) -> Finding:
+def _found(container: Running, state: str, **more: Any) -> ContainerReport:
     about = (container.id, container.title, container.namespace, container.pod, container.engine, container.pid)
-    return Finding(*about, state, **more)
+    return ContainerReport(*about, state, **more)

@@ -7,17 +7,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.text import printable
+from hook.entry.parser import add_policy_options
 from hook.node.terminal import table
-from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, Finding, audit
+from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, ContainerReport, audit, read_round
 from hook.ops.audit.inventory import chosen, running
-from hook.ops.audit.why import look
-from hook.ops.policy.command import add_policy_options
 
-_WIDTH = 30
 _SECONDS = 10.0
 _SHOWN = 3
 """Differences of a container that the table shows where no container was named: with `trust`, one can have 30."""
@@ -53,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         except ReassertError as error:
             print(printable(f"reassert: {error}"), file=sys.stderr)
             return NOT_ALL_SEEN  # 1 would mean that a container differs
-        found = audit(look(os.path.abspath(options.policy), options.store), there, progress())
+        found = audit(read_round(os.path.abspath(options.policy), options.store), there)
         if options.output == "json":
             print(json.dumps(found.as_dict(), indent=None if options.watch is not None else 2), flush=True)
         else:
@@ -63,25 +60,6 @@ def run(options: argparse.Namespace) -> int:
         if options.watch is None:
             return found.exit_status()
         time.sleep(options.watch)
-
-
-def progress() -> Callable[[int, int], None]:
-    """A function that draws a progress bar on standard error; on a terminal only, from half a second on."""
-    if not sys.stderr.isatty():
-        return lambda done, count: None
-    started, drawn = time.monotonic(), 0.0
-
-    def draw(done: int, count: int) -> None:
-        nonlocal drawn
-        now = time.monotonic()
-        if done == count and drawn:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        elif now - started > 0.5 and now - drawn > 0.05:
-            drawn = now
-            bar = "#" * (_WIDTH * done // count)
-            print(f"\r[{bar:.<{_WIDTH}}] {done} of {count} containers", end="", file=sys.stderr, flush=True)
-
-    return draw
 
 
 def as_table(found: Audit, limit: int | None = None) -> str:
@@ -100,7 +78,7 @@ def as_table(found: Audit, limit: int | None = None) -> str:
     return "\n".join([*lines, *map(printable, remarks)])
 
 
-def _rows(finding: Finding) -> list[list[str]]:
+def _rows(finding: ContainerReport) -> list[list[str]]:
     about = [finding.state, finding.title, finding.id[:12], finding.engine or "-"]
     if finding.state in (EXEMPT, UNKNOWN):
         return [[*about, finding.because, finding.line]]
@@ -109,7 +87,7 @@ def _rows(finding: Finding) -> list[list[str]]:
     return [[*about, f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why] for d in finding.differences]
 
 
-def _some(rows: list[list[str]], finding: Finding, limit: int | None) -> list[list[str]]:
+def _some(rows: list[list[str]], finding: ContainerReport, limit: int | None) -> list[list[str]]:
     if limit is None or len(rows) <= limit + 1:
         return rows
     more = f"and {len(rows) - limit} more: reassert audit {finding.id[:12]}"

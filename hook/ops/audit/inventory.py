@@ -12,13 +12,14 @@ containers of users are not looked for: a user owns their records.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from glob import glob
+from pathlib import Path
 from typing import Any
 
 from hook.core.base.errors import ReassertError, describe
@@ -26,8 +27,8 @@ from hook.core.base.system import read_file
 from hook.core.container.identity import Identity, identify
 from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
-from hook.ops.audit.names import names_of
-from hook.ops.audit.process import Gone, Process, when
+from hook.ops.audit.process import ContainerGone, Process, when
+from hook.ops.events.reader import seconds_of
 
 STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
 """Directories with a directory for each container of a runtime."""
@@ -38,6 +39,10 @@ BUNDLES = (
     "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*",
 )
 """Bundles of containerd's shims. `init.pid` in one has the number of the container's first process."""
+
+_DOCKER = "/var/lib/docker/containers/*/config.v2.json"
+_PODMAN = ("/var/lib/containers/storage/overlay-containers/containers.json",)
+_NAMES_LIMIT = 16 << 20
 
 _CREATING = 30.0
 """Seconds after which a bundle without a process is that of a container that runs elsewhere, and not a new one."""
@@ -89,9 +94,9 @@ class Running:
     @property
     def title(self) -> str:
         """Its name in Kubernetes' form, else the engine's name for it, else its id."""
-        who = self.identity
-        if who and who.kubernetes and (who.namespace or who.pod or who.container):
-            return str(who)
+        identity = self.identity
+        if identity and identity.kubernetes and (identity.namespace or identity.pod or identity.container):
+            return str(identity)
         return self.name or self.id
 
 
@@ -104,7 +109,7 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
         raise ReassertError("only root can look into containers: run this with sudo")
     wanted = None if ids is None else set(ids)
     found: dict[tuple[str, int], Running] = {}
-    names = names_of() if wanted is None else {}
+    names = _names_of() if wanted is None else {}
     recorded: set[str] = set()
     for directory in _states(wanted):
         recorded.add(directory.rpartition("/")[2])
@@ -141,9 +146,9 @@ def from_state(directory: str, names: dict[str, str] | None = None) -> Running |
         if pid <= 0 or os.path.lexists(f"{directory}/exec.fifo"):  # stopped, or created and not started
             return None
         with Process(pid, started) as process:
-            created = _time(record.get("created")) or when(process.started)
+            created = seconds_of(record.get("created")) or when(process.started)
             return _described(container_id, process, bundle, directory, created, names or {})
-    except Gone:
+    except ContainerGone:
         return None
     except (ReassertError, OSError) as error:
         return Running(container_id, 0, 0, "", directory, 0.0, problem=f"{directory}: {describe(error)}")
@@ -168,13 +173,6 @@ def _process(record: dict[str, Any]) -> tuple[int, int]:
     pid = record.get("init_process_pid", record.get("pid"))
     started = record.get("init_process_start", record.get("process-start-time"))
     return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
-
-
-def _time(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
@@ -230,7 +228,7 @@ def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) ->
                     names.get(container_id, ""),
                     problem=where,
                 )
-        except (Gone, OSError, ValueError):
+        except (ContainerGone, OSError, ValueError):
             continue
 
 
@@ -239,7 +237,7 @@ def _is_first(process: Process, namespace: str, container_id: str) -> bool:
     try:
         with Process(process.parent()) as parent:
             return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
-    except (Gone, OSError):
+    except (ContainerGone, OSError):
         return True
 
 
@@ -251,7 +249,7 @@ def _of_known(pids: set[int]) -> tuple[set[str], set[str]]:
             with Process(pid) as process:
                 namespaces.add(process.mount_namespace())
                 ids.add(_id_in(process.cgroups()))
-        except (Gone, OSError):
+        except (ContainerGone, OSError):
             continue
     return namespaces, ids
 
@@ -289,9 +287,36 @@ def _only(word: str, found: list[Running]) -> Running:
 
 
 def _names(container: Running) -> set[str]:
-    who = container.identity
+    identity = container.identity
     names = {container.name, container.title}
-    if who and who.pod:
-        names |= {who.pod, f"{who.namespace}/{who.pod}"}
-        names |= {who.container, f"{who.pod}/{who.container}"} if who.container else set()
+    if identity and identity.pod:
+        names |= {identity.pod, f"{identity.namespace}/{identity.pod}"}
+        names |= {identity.container, f"{identity.pod}/{identity.container}"} if identity.container else set()
     return names - {"", None}
+
+
+def _names_of() -> dict[str, str]:
+    """Docker's and podman's names for their containers, by id: they are shown, never trusted.
+
+    A record that cannot be read is left out.
+    """
+    names: dict[str, str] = {}
+    for path in glob(_DOCKER):
+        record = _json(path)
+        if isinstance(record, dict):
+            names[str(record.get("ID"))] = str(record.get("Name", "")).lstrip("/")
+    for path in _PODMAN:
+        listed = _json(path)
+        for record in listed if isinstance(listed, list) else []:
+            given = record.get("names") if isinstance(record, dict) else None
+            if isinstance(given, list) and given:
+                names[str(record.get("id"))] = str(given[0])
+    return names
+
+
+def _json(path: str) -> Any:
+    try:
+        with Path(path).open("rb") as file:
+            return json.loads(file.read(_NAMES_LIMIT))
+    except (OSError, ValueError):
+        return None

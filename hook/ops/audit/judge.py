@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from hook.core.base.errors import Undecided, named
+from hook.core.base.errors import ReassertError, Undecided, named
 from hook.core.container.spec import Spec
 from hook.core.container.start import Start
+from hook.core.linux.mountns import own_directories
 from hook.core.linux.walk import MountMismatch
 from hook.core.plan import Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import KIND as DEVICE
 from hook.entry import write_spec as decision
 from hook.node import running as real
-from hook.ops.audit.inventory import Running
+from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.process import Process
+
+SECONDS = 5.0
+"""How long one container may take. A container can make a look at it wait for ever; then its record counts."""
 
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""
@@ -37,13 +42,6 @@ class Difference:
     why: str
 
 
-class Knowledge(Protocol):
-    """What is known of the node, for the reasons of a difference (hook.ops.audit.why)."""
-
-    def why(self, container: Running, created: decision.Decision | None) -> str:
-        """Why a container differs."""
-
-
 def actual(spec: Spec, env: list[str]) -> Start:
     """What a running container has: the env of its process, and all else of its config.json."""
     start = copy(spec)
@@ -53,13 +51,16 @@ def actual(spec: Spec, env: list[str]) -> Start:
 
 @dataclass
 class Judge:
-    """Compares containers with a plan. `node`: its mounts."""
+    """Compares containers with a plan. `why`: says why a container differs, by what reassert decided at its create.
 
-    known: Knowledge
+    `node`: its mounts.
+    """
+
+    why: Callable[[Running, decision.Decision | None], str]
     node: real.Node = field(default_factory=real.Node)
 
     def differences(self, container: Running, spec: Spec, decided: Plan, process: Process) -> list[Difference]:
-        """How a container differs from a plan made of its process's env. Raises Gone, ReassertError, OSError."""
+        """How a container differs from a plan made of its process's env. Raises ReassertError, OSError."""
         created = _created(spec)
         wrong_in_config = {edit.name for edit in decided.env.differences(spec.env) if not edit.takes_effect()}
         found: list[Difference] = []
@@ -81,7 +82,7 @@ class Judge:
         mounts, devices = real.look(process.mounts(), decided, spec, self.node, rootfs)
         process.check()
         found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
-        why = self.known.why(container, created)
+        why = self.why(container, created)
         if not any(edit.kind == DEVICE for edit in decided.edits):
             why = INSIDE
         found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
@@ -109,13 +110,13 @@ class Judge:
         created = _created(spec)
         said = {edit.conflict() for edit in decided.edits}
         reasons: list[Reason] = [reason for reason in decided.denials if reason.message not in said]
-        return [Difference(r.rule, r.kind, "", r.message, self.known.why(container, created)) for r in reasons]
+        return [Difference(r.rule, r.kind, "", r.message, self.why(container, created)) for r in reasons]
 
     def _difference(
         self, edit: Edit, message: str, container: Running, created: decision.Decision | None, right: bool
     ) -> Difference:
         """`right`: config.json has what the policy wants."""
-        why = self.known.why(container, created)
+        why = self.why(container, created)
         return Difference(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
 
 
@@ -138,3 +139,50 @@ def _created(spec: Spec) -> decision.Decision | None:
         return decision.read(spec.annotations)
     except Undecided:
         return None
+
+
+def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> set[tuple[str, str]] | None:
+    """For the NRI plugin: kind and name of each difference of a running container; None if it cannot be looked at.
+
+    The plugin knows only what its runtime recorded, and the wrapper corrects config.json after that.
+
+    That is so in a pod without the node's /proc and /run. `decide`: the plan for what the container really has.
+    """
+    found: list[list[Difference]] = []
+
+    def work() -> None:
+        try:
+            containers = [c for c in running([container_id]) if c.config]
+            if len(containers) == 1:
+                found.append(_wrong(containers[0], decide))
+        except (ReassertError, OSError, ValueError):
+            pass
+
+    try:
+        thread = threading.Thread(target=work, name="look", daemon=True)
+        thread.start()
+    except RuntimeError:  # no more threads
+        return None
+    thread.join(SECONDS)
+    if not found:
+        return None
+    return {("mount" if different.kind == STALE else different.kind, different.name) for different in found[0]}
+
+
+def _wrong(container: Running, decide: Callable[[Start], Plan]) -> list[Difference]:
+    """By its process and its mounts; where this process may not look at these, by its config.json.
+
+    The service's unit allows no look (packaging/systemd). config.json has what the wrapper corrected.
+    """
+    spec = container.spec()
+    with Process(container.pid, container.started) as process:
+        if not any(container.id in path for path in process.cgroups()):
+            raise ReassertError("this process sees another /proc than the runtime")
+        try:
+            own_directories()
+            decided = decide(actual(spec, process.environ()))
+            return Judge(lambda container, created: "").differences(container, spec, decided, process)
+        except OSError:
+            decided = decide(actual(spec, list(spec.env)))
+            edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]
+            return [Difference(edit.rule, edit.kind, edit.name, "", "") for edit in edits]

@@ -19,14 +19,14 @@ limits of what /proc shows (prctl(2), PR_SET_MM)."""
 _SMALL = 1 << 16
 
 
-class Gone(ReassertError):
+class ContainerGone(ReassertError):
     """The process ended, or its number is another process's now."""
 
 
 class Process:
     """A process. `started`: when it started, in clock ticks since the boot; 0: as it is now.
 
-    Raises Gone if there is no such process, or if it is a zombie.
+    Raises ContainerGone if there is no such process, or if it is a zombie.
     """
 
     def __init__(self, pid: int, started: int = 0) -> None:
@@ -36,7 +36,7 @@ class Process:
         try:
             self._directory = posix.open(f"/proc/{pid}", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError:
-            raise Gone(f"process {pid} is gone") from None
+            raise ContainerGone(f"process {pid} is gone") from None
         try:
             self.started = started or self._stat()[1]
             self.check()
@@ -59,7 +59,7 @@ class Process:
             self._mounts.close()
 
     def hold(self) -> None:
-        """Open what needs rights to be opened, so that it can be read later without them. Raises Gone, OSError."""
+        """Open what takes rights, so that it can be read later without them. Raises ContainerGone, OSError."""
         for name in ("stat", "environ"):
             self._opened[name] = self._open(name)
         if not posix.pread(self._opened["environ"], 1, 0):  # empty during execve(2): that of the program before
@@ -67,14 +67,14 @@ class Process:
             self._opened["environ"] = self._open("environ")
         try:
             self._mounts = Taken(self.pid, self.check)
-        except Gone:
+        except ContainerGone:
             raise
         except (ReassertError, OSError) as error:
             self._mounts = error
         self.check()
 
     def mounts(self) -> Taken:
-        """Its mount namespace's root and mounts. Raises Gone, Undecided, OSError."""
+        """Its mount namespace's root and mounts. Raises ContainerGone, Undecided, OSError."""
         if self._mounts is None:
             self._mounts = Taken(self.pid, self.check)
         if isinstance(self._mounts, Exception):
@@ -82,15 +82,15 @@ class Process:
         return self._mounts
 
     def check(self) -> None:
-        """Raises Gone unless the process is still there: it is no zombie, and it is the one that was meant."""
+        """Raises ContainerGone unless the process is still there: it is no zombie, and it is the one that was meant."""
         state, started = self._stat()
         if state in "ZXx" or started != self.started:
-            raise Gone(f"process {self.pid} is gone")
+            raise ContainerGone(f"process {self.pid} is gone")
 
     def environ(self) -> list[str]:
         """The env that its last execve(2) was given, as the kernel finds it in the process's memory.
 
-        The process can overwrite that memory. Raises Gone, TooLarge, OSError.
+        The process can overwrite that memory. Raises ContainerGone, TooLarge, OSError.
         """
         try:
             data = self._read("environ", ENVIRON_LIMIT) or self._read(
@@ -101,16 +101,16 @@ class Process:
         return data.decode("utf-8", "surrogateescape").rstrip("\0").split("\0") if data else []
 
     def cgroups(self) -> list[str]:
-        """The paths of its cgroups, as this process sees them. Raises Gone, OSError."""
+        """The paths of its cgroups, as this process sees them. Raises ContainerGone, OSError."""
         lines = self._read("cgroup", _SMALL).decode("utf-8", "surrogateescape").split("\n")
         return [line.split(":", 2)[2] for line in lines if line.count(":") >= 2]
 
     def mount_namespace(self) -> str:
-        """Its mount namespace, as the kernel names it. Raises Gone, OSError."""
+        """Its mount namespace, as the kernel names it. Raises ContainerGone, OSError."""
         return self._link("ns/mnt")
 
     def parent(self) -> int:
-        """The number of its parent process. Raises Gone."""
+        """The number of its parent process. Raises ContainerGone."""
         return int(self._fields()[1])
 
     def _stat(self) -> tuple[str, int]:
@@ -125,13 +125,13 @@ class Process:
         try:
             return posix.readlink(name, dir_fd=self._directory)
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone(f"process {self.pid} is gone") from None
+            raise ContainerGone(f"process {self.pid} is gone") from None
 
     def _open(self, name: str) -> int:
         try:
             return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self._directory)
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone(f"process {self.pid} is gone") from None
+            raise ContainerGone(f"process {self.pid} is gone") from None
 
     def _read(self, name: str, limit: int) -> bytes:
         held = self._opened.get(name, -1)
@@ -140,7 +140,7 @@ class Process:
             posix.lseek(fd, 0, os.SEEK_SET)
             return read_fd(fd, limit, f"/proc/{self.pid}/{name}")
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone(f"process {self.pid} is gone") from None
+            raise ContainerGone(f"process {self.pid} is gone") from None
         finally:
             if fd != held:
                 posix.close(fd)

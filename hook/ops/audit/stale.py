@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from hook.core.base.errors import ReassertError
-from hook.core.linux.mountinfo import Row, mount_table
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.policy.model import Policy
 from hook.node.running import Node
 from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.judge import has_mount
-from hook.ops.audit.process import Gone, Process
+from hook.ops.audit.process import ContainerGone, Process
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _rows(container: Running, points: set[str]) -> list[Row]:
             rows = [row for row in mount_table(container.pid).values() if row.point in points]
             process.check()
             return rows
-    except (Gone, OSError):
+    except (ContainerGone, OSError):
         return []
 
 

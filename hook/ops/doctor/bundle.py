@@ -1,7 +1,7 @@
-"""The file for a bug report: what doctor, status and audit say, the policy, events and reassert's own journal.
+"""The file for a bug report: what doctor, status and audit say, the policy, and events.
 
-It holds no config.json, no configuration of an engine, and no env value that the policy file does not have
-(hook.ops.doctor.hide). What doctor, status and audit say has no env values at all.
+Everything in it is known to be harmless. Of an event these are the fields below: none of them holds an env value or a
+text that a pod chooses, but names. Of the journal it is the same, what systemd says, and the places of a traceback.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
 import time
 from pathlib import Path
@@ -16,31 +17,33 @@ from typing import Any
 
 from hook import __version__
 from hook.core.base.errors import ReassertError, describe
-from hook.node import status, systemd, workers
+from hook.node import status, systemd
 from hook.node.services import UNITS
-from hook.ops.audit.audit import take
-from hook.ops.audit.inventory import Running
-from hook.ops.audit.process import Process
-from hook.ops.doctor.checks import Seen
-from hook.ops.doctor.hide import SHORTEST, Hider
+from hook.ops.doctor.checks import NodeState
+from hook.ops.events import select
 
 _UNITS = (*UNITS, "reassert-nri.service")
-_LINES = "2000"
-_SYSTEM = ("/etc/os-release", "/proc/version", "/proc/self/mountinfo")
+_SYSTEM = ("/etc/os-release", "/proc/version")
+_JOURNAL = ("journalctl", "--quiet", "--lines", "2000", "--output", "json", "--no-pager", "--unit")
+_FIELDS = (
+    *("timestamp", "event", "level", "adapter", "id", "container", "mode", "policy", "durationMs", "probe", "start"),
+    *("cold", "applied", "verified", "asked", "omitted", "tried"),
+)
+_ENTRY = ("rule", "kind", "name", "applied", "mode")
+_FRAME = re.compile(r' *File "[^"]*", line \d+, in \S+')
 
 
-def write(path: str, page: str, data: dict[str, Any], seen: Seen, containers: list[Running]) -> list[str]:
+def write(path: str, page: str, data: dict[str, Any], seen: NodeState) -> list[str]:
     """Write the bundle to a new file that only root can read. Returns the names of its files. Raises ReassertError."""
-    hider = Hider(seen.known.policy, values_of(containers))
     files = {
         "doctor.txt": page,
         "doctor.json": _json(data),
         "status.json": status.as_json(seen.status),
         "audit.json": _json(seen.audit.as_dict() if seen.audit else None),
-        "events.jsonl": "".join(json.dumps(hider.event(event)) + "\n" for event in seen.events),
+        "events.jsonl": "".join(json.dumps(harmless(event)) + "\n" for event in seen.events),
         "version.txt": f"reassert {__version__}\n",
-        **{name: hider.known(text) for name, text in _system().items()},
-        **{f"journal/{unit}.txt": _journal(unit, hider) for unit in _UNITS if systemd.available()},
+        **{f"system/{os.path.basename(name)}": _read(name) for name in _SYSTEM},
+        **{f"journal/{unit}.txt": _journal(unit) for unit in _UNITS if systemd.available()},
         "policy.yaml": _read(seen.known.policy.path),
     }
     try:
@@ -60,39 +63,32 @@ def write(path: str, page: str, data: dict[str, Any], seen: Seen, containers: li
     return list(files)
 
 
-def values_of(containers: list[Running]) -> set[str]:
-    """Every env value of these containers, of their config.json and of their first process; not their own names."""
-    values: set[str] = set()
-    names: set[str] = set()
-
-    def look(number: int, taken: Process | Exception) -> list[str]:
-        entries: list[str] = []
-        try:
-            entries += containers[number].spec().env if containers[number].config else []
-            entries += taken.environ() if isinstance(taken, Process) else []
-        except (ReassertError, OSError):
-            pass
-        return entries
-
-    for number, entries in workers.each(len(containers), lambda number: take(containers[number]), look):
-        values.update(str(entry).partition("=")[2] for entry in (entries if isinstance(entries, list) else ()))
-        container = containers[number]
-        who = container.identity
-        names.update(str(name) for name in (container.id, container.name, *(who.as_dict().values() if who else ())))
-    return {value for value in values if len(value) >= SHORTEST} - names
+def harmless(event: dict[str, Any]) -> dict[str, Any]:
+    """An event without env values, mounts and messages."""
+    kept = {key: event[key] for key in _FIELDS if key in event}
+    for key in ("edits", "denials", "errors"):
+        kept[key] = [{name: entry[name] for name in _ENTRY if name in entry} for entry in select.entries(event, key)]
+    return kept
 
 
-def _system() -> dict[str, str]:
-    return {f"system/{os.path.basename(path)}": _read(path) for path in _SYSTEM}
-
-
-def _journal(unit: str, hider: Hider) -> str:
+def _journal(unit: str) -> str:
     try:
-        command = ["journalctl", "--unit", unit, "--lines", _LINES, "--output", "cat", "--no-pager"]
-        lines = systemd.command(command, 20).stdout.splitlines()
+        lines = systemd.command([*_JOURNAL, unit], 20).stdout.splitlines()
     except ReassertError as error:
         return describe(error)
-    return "".join(hider.line(line) + "\n" for line in lines)
+    return "".join(_line(json.loads(line)) + "\n" for line in lines)
+
+
+def _line(record: dict[str, Any]) -> str:
+    """One line of the journal. `_PID` is a field that only journald can set (systemd.journal-fields(7))."""
+    text = str(record.get("MESSAGE"))
+    if record.get("_PID") == "1" or _FRAME.fullmatch(text):
+        return text
+    try:
+        event = json.loads(text)
+    except ValueError:
+        event = None
+    return json.dumps(harmless(event)) if isinstance(event, dict) else f"(a line of {len(text)} characters)"
 
 
 def _read(path: str) -> str:

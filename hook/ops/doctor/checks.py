@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,12 @@ from hook.core.policy import store
 from hook.core.policy.model import AUDIT
 from hook.node import systemd
 from hook.node.status import NOT_WIRED, Status
-from hook.ops.audit.audit import DRIFTED, UNKNOWN, Audit
-from hook.ops.audit.why import Round
+from hook.ops.audit.audit import DRIFTED, UNKNOWN, Audit, Round
 from hook.ops.events import select
+from hook.ops.events.reader import seconds_of
 
 OK, WARNING, BAD = "ok", "warning", "bad"
+ERRORS = "last errors"
 
 _LOW, _BYTES = 0.05, 64 << 20
 """A file system with a smaller part, or fewer bytes, to spare is a warning."""
@@ -50,7 +50,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Seen:
+class NodeState:
     """What is looked at once. `status`: of `node status`. `audit`: None if running containers could not be listed."""
 
     status: Status
@@ -59,17 +59,17 @@ class Seen:
     events: list[dict[str, Any]]
 
 
-def checks(seen: Seen) -> list[Check]:
+def checks(seen: NodeState) -> list[Check]:
     """Every line of the page, in its order. Never raises: a part that cannot be looked at is a line too."""
-    parts: list[tuple[str, Callable[[Seen], Iterator[Check]]]] = [
+    parts: list[tuple[str, Callable[[NodeState], Iterator[Check]]]] = [
         *(("engines", _engines), ("adapters", _adapters), ("warm path", _warm), ("policy", _policy)),
         *(("permissions", _permissions), ("containers", _containers), ("checkpoint", _checkpoint)),
-        *(("clock", _clock), ("disk", _disk), ("last errors", _errors)),
+        *(("clock", _clock), ("disk", _disk), (ERRORS, _errors)),
     ]
     found: list[Check] = []
-    for part, look in parts:
+    for part, check in parts:
         try:
-            found += look(seen)
+            found += check(seen)
         except (ReassertError, OSError, ValueError) as error:
             found.append(Check(part, WARNING, f"cannot be looked at: {describe(error)}"))
     return found
@@ -81,7 +81,7 @@ def remedy(text: str, default: str = "reassert node status") -> str:
     return (match[1] or match[2]).rstrip(",;.:") if match else default
 
 
-def _engines(seen: Seen) -> Iterator[Check]:
+def _engines(seen: NodeState) -> Iterator[Check]:
     by_engine = {engine.name: engine for engine, _ in seen.status.rows}
     for engine in by_engine.values():
         running = engine.running()
@@ -99,7 +99,7 @@ def _engines(seen: Seen) -> Iterator[Check]:
         yield Check("engines", WARNING, hint, remedy(hint, ""))
 
 
-def _adapters(seen: Seen) -> Iterator[Check]:
+def _adapters(seen: NodeState) -> Iterator[Check]:
     if seen.status.exit_status == NOT_WIRED:
         yield Check("adapters", BAD, "reassert is not wired into any engine", "reassert node install")
         return
@@ -115,7 +115,7 @@ def _adapters(seen: Seen) -> Iterator[Check]:
             yield Check("adapters", WARNING, f"{name} bypasses reassert{note}", "reassert node install --default")
 
 
-def _warm(seen: Seen) -> Iterator[Check]:
+def _warm(seen: NodeState) -> Iterator[Check]:
     agent = seen.status.agent
     if agent is None:
         yield Check("warm path", OK, "no adapter is wired that uses the agent")
@@ -133,7 +133,7 @@ def _warm(seen: Seen) -> Iterator[Check]:
             yield Check("warm path", WARNING, text, "reassert agent --status")
 
 
-def _policy(seen: Seen) -> Iterator[Check]:
+def _policy(seen: NodeState) -> Iterator[Check]:
     policy = seen.known.policy
     if policy.missing:
         wired = seen.status.exit_status != NOT_WIRED
@@ -151,7 +151,7 @@ def _policy(seen: Seen) -> Iterator[Check]:
         yield Check("policy", OK, text)
 
 
-def _permissions(seen: Seen) -> Iterator[Check]:
+def _permissions(seen: NodeState) -> Iterator[Check]:
     for path in (store.SOURCE, store.STORE, "/usr/local/lib/reassert", "/usr/lib/reassert"):
         try:
             trusted(path)
@@ -163,7 +163,7 @@ def _permissions(seen: Seen) -> Iterator[Check]:
             yield Check("permissions", OK, f"only root can write to {path}")
 
 
-def _containers(seen: Seen) -> Iterator[Check]:
+def _containers(seen: NodeState) -> Iterator[Check]:
     if seen.audit is None:
         yield Check("containers", WARNING, "running containers cannot be listed", "sudo reassert audit")
         return
@@ -173,7 +173,7 @@ def _containers(seen: Seen) -> Iterator[Check]:
     yield Check("containers", state, numbers, "reassert audit" if state == WARNING else "")
 
 
-def _checkpoint(seen: Seen) -> Iterator[Check]:
+def _checkpoint(seen: NodeState) -> Iterator[Check]:
     policy = seen.known.policy
     if policy.missing or not any(rule.uses_allocations for rule in policy.candidates(None)):
         yield Check("checkpoint", OK, "no rule needs kubelet's device checkpoint")
@@ -191,8 +191,8 @@ def _checkpoint(seen: Seen) -> Iterator[Check]:
         yield Check("checkpoint", BAD, text, "systemctl restart kubelet")
 
 
-def _clock(seen: Seen) -> Iterator[Check]:
-    last = max((_seconds(event.get("timestamp")) for event in seen.events), default=0.0)
+def _clock(seen: NodeState) -> Iterator[Check]:
+    last = max((seconds_of(event.get("timestamp")) for event in seen.events), default=0.0)
     if last > time.time() + 60:
         text = f"the event log has events that are {last - time.time():.0f} s in the future: the clock was set back"
         yield Check("clock", WARNING, text, "timedatectl status")
@@ -206,7 +206,7 @@ def _clock(seen: Seen) -> Iterator[Check]:
         yield Check("clock", OK, "it is synchronized" if shown == "yes" else "whether it is synchronized is unknown")
 
 
-def _disk(seen: Seen) -> Iterator[Check]:
+def _disk(seen: NodeState) -> Iterator[Check]:
     seen_devices: set[int] = set()
     for wanted in (os.path.dirname(events.EVENTS), store.STORE, "/etc/reassert", "/run"):
         path = wanted
@@ -225,9 +225,9 @@ def _disk(seen: Seen) -> Iterator[Check]:
         yield Check("disk", state, text, "" if state == OK else f"du -xh --max-depth=2 {path} | sort -h | tail")
 
 
-def _errors(seen: Seen) -> Iterator[Check]:
+def _errors(seen: NodeState) -> Iterator[Check]:
     since = time.time() - _DAY
-    recent = [event for event in seen.events if _seconds(event.get("timestamp")) > since]
+    recent = [event for event in seen.events if seconds_of(event.get("timestamp")) > since]
     for kind, state in ((events.ERROR, BAD), (events.DENIED, WARNING)):
         found = [event for event in recent if event.get("event") == kind and not event.get("probe")]
         if found:
@@ -235,13 +235,6 @@ def _errors(seen: Seen) -> Iterator[Check]:
             reasons = [reason for key in ("errors", "denials") for reason in select.entries(last, key)]
             messages = [str(reason.get("message", "")) for reason in reasons if not select.is_tried(reason)]
             text = f"{len(found)} {kind} in 24 h, the last at {last.get('timestamp')}: {(messages or ['?'])[0]}"
-            yield Check("last errors", state, text, f"reassert events --event {kind} --since 24h")
+            yield Check(ERRORS, state, text, f"reassert events --event {kind} --since 24h")
     if not any(event.get("event") in (events.ERROR, events.DENIED) for event in recent):
-        yield Check("last errors", OK, "no container was refused in the last 24 h")
-
-
-def _seconds(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
+        yield Check(ERRORS, OK, "no container was refused in the last 24 h")

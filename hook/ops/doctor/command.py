@@ -11,17 +11,15 @@ from dataclasses import asdict
 from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable
+from hook.entry.parser import add_policy_options
 from hook.node import status
 from hook.node.change.record import Record
 from hook.node.tail import tail
 from hook.node.terminal import table
 from hook.ops.audit import stale
-from hook.ops.audit.audit import Audit, audit
-from hook.ops.audit.command import progress
-from hook.ops.audit.inventory import Running, running
-from hook.ops.audit.why import look
-from hook.ops.doctor.checks import BAD, TAIL, Check, Seen, checks
-from hook.ops.policy.command import add_policy_options
+from hook.ops.audit.audit import Audit, audit, read_round
+from hook.ops.audit.inventory import running
+from hook.ops.doctor.checks import BAD, ERRORS, TAIL, Check, NodeState, checks
 
 _MARK = {"ok": "ok", "warning": "WARNING", "bad": "BAD"}
 
@@ -42,23 +40,22 @@ def run(options: argparse.Namespace) -> int:
     """Print the page, and write the bundle. Returns 1 if a line is bad. Needs root: raises ReassertError without."""
     if os.geteuid() != 0:
         raise ReassertError("this needs root: sudo reassert doctor")
-    known = look(os.path.abspath(options.policy), options.store)
-    containers: list[Running] = []
+    known = read_round(os.path.abspath(options.policy), options.store)
     found: Audit | None = None
     try:
-        containers = running()
-        found = audit(known, containers, progress())
+        found = audit(known, running())
     except (ReassertError, OSError):  # `checks` says so
         pass
-    seen = Seen(status.node_status(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
+    seen = NodeState(status.node_status(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
-    page = as_table(lines)
-    data = {"checks": [asdict(line) for line in lines]}
-    print(json.dumps(data, indent=2) if options.output == "json" else page)
+    found_json = {"checks": [asdict(line) for line in lines]}
+    print(json.dumps(found_json, indent=2) if options.output == "json" else as_table(lines))
     if options.bundle:
         from hook.ops.doctor import bundle
 
-        names = bundle.write(options.bundle, page + "\n", data, seen, containers)
+        harmless = [line for line in lines if line.part != ERRORS]  # these have messages of events
+        data = {"checks": [asdict(line) for line in harmless]}
+        names = bundle.write(options.bundle, as_table(harmless) + "\n", data, seen)
         print(
             printable(f"{options.bundle}: {len(names)} files; look through it before you pass it on"), file=sys.stderr
         )

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 from hook.core.base.system import is_file
@@ -171,7 +172,7 @@ def _open_all(path: str, since: str, known: frozenset[Any] | set[Any] = frozense
     They are opened newest first: if the log is rotated meanwhile, a file is met twice, and none is missed. `known`:
     keys of files that are open; they and what is older are left out. Raises OSError for the log itself.
     """
-    earliest = _seconds(since)
+    earliest = seconds_of(since) - 1  # the clock of file times is a little behind the one of events
     found: list[_File] = []
     missing: OSError | None = None
     exists = bool(known)
@@ -227,8 +228,9 @@ def parse(line: bytes) -> Event:
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else {}
 
 
-def _seconds(since: str) -> float:
-    from datetime import datetime
-
-    # A second earlier: the clock of file times is a little behind the one of events.
-    return datetime.fromisoformat(since).timestamp() - 1 if since else 0.0
+def seconds_of(timestamp: object) -> float:
+    """Seconds since the epoch of a time in ISO 8601; 0 for what is none."""
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except ValueError:
+        return 0.0

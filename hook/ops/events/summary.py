@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hook.core import events
 from hook.ops.events import select
 from hook.ops.events.reader import Event
-from hook.ops.events.workload import workload_of
 
 CHANGED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, FAILED = "changed", "refused", "wouldChange", "wouldRefuse", "failed"
 OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_CHANGE, CHANGED, FAILED)
@@ -20,11 +20,21 @@ _ITEMS = 50
 """Different entries that are kept of a workload. Pod authors choose names and paths; further ones are only counted."""
 
 _WORKLOADS = 5000
-"""Workloads that are kept; a pod author who invents names fills no memory. Events of further ones are counted."""
+"""Limit of workloads, so that invented names cannot exhaust memory. Events of further ones are counted."""
 
 _IDS = 200_000
 """Container ids that are kept of all workloads, to count a container with several events once."""
 
+
+# Kubernetes makes names of these characters only (apimachinery, util/rand): few words consist of them.
+_HASH = "[bcdfghjklmnpqrstvwxz2456789]"
+
+_SUFFIXES = (
+    re.compile(rf"-{_HASH}{{6,10}}-{_HASH}{{5}}$"),  # Deployment: the ReplicaSet's hash, then the pod's
+    re.compile(rf"-\d{{8,10}}-{_HASH}{{5}}$"),  # CronJob: the Job's time, then the pod's hash
+    re.compile(rf"-{_HASH}{{5}}$"),  # ReplicaSet, DaemonSet, Job
+    re.compile(r"-\d{1,4}$"),  # StatefulSet: the pod's number
+)
 
 OUTSIDE = "containers outside Kubernetes"
 _SHOWN_IDS = 3
@@ -39,16 +49,6 @@ class Item:
     request: str
     refuses: bool
     starts: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "rule": self.rule,
-            "what": self.what,
-            "refuses": self.refuses,
-            "starts": self.starts,
-            "request": self.request,
-        }
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Workload:
             "outcomes": self.outcomes,
             "firstSeen": self.first,
             "lastSeen": self.last,
-            "rules": [item.as_json() for item in self.items.values()],
+            "rules": [asdict(item) for item in self.items.values()],
             "omitted": self.omitted,
             "requests": self.requests(),
         }
@@ -242,9 +242,9 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
 
 
 def _items(event: Event, outcome: str) -> list[Item]:
-    who = select.container_of(event).get("container", "")
+    name = select.container_of(event).get("container", "")
     subject = "pod" if select.container_of(event).get("pod") else "container"
-    where = f" of container {who}" if who and subject == "pod" else ""
+    where = f" of container {name}" if name and subject == "pod" else ""
     edits = select.entries(event, "edits")
     refused_names: set[tuple[str, str]] = set()
     found = []
@@ -285,3 +285,15 @@ def _thing(edit: Event, kind: str, name: str) -> str:
 
 def _place(kind: str, subject: str) -> str:
     return f" from the {subject} and its image" if kind == "env" else ""
+
+
+def workload_of(pod: str) -> str:
+    """The pod's name without what controllers append to their own names.
+
+    A pod that a user named in one of these forms counts to the workload of the shorter name.
+    """
+    for suffix in _SUFFIXES:
+        found = suffix.search(pod)
+        if found and found.start():
+            return pod[: found.start()]
+    return pod

@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections import Counter
-from datetime import datetime
 from typing import NamedTuple
 
 from hook.agent.filecache import FileCache
@@ -21,6 +20,7 @@ from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.node.probe import report
 from hook.ops.audit.stale import stale
+from hook.ops.events.reader import seconds_of
 from hook.ops.metrics.prometheus import Metrics
 from hook.ops.trust.der import parts, value
 
@@ -91,18 +91,20 @@ class NodeState:
             missing = NoPolicy(self._source, problem or "it was never compiled")
             policy = known.stored.policy(self._source, key, problem) if known.stored else missing
             self._metrics.policy(policy, known.compiled)
-        self._metrics.compiled(known.compiled)
-        self._metrics.verified(report.last_results(self._directory))
+        self._metrics.set("policy_compiled_timestamp_seconds", known.compiled)
+        last = report.last_results(self._directory).items()
+        self._metrics.set_all("verify_exit_status", {engine: status for engine, (_, status) in last})
+        self._metrics.set_all("verify_timestamp_seconds", {engine: when for engine, (when, _) in last})
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY
-            self._metrics.stale(_old_files(known.policy))
+            self._metrics.set_all("stale_containers", _old_files(known.policy))
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
         header = stored_header(self._source, self._directory)[0] or {}
         policy = stored.policy(self._source, [], "") if stored else None
-        return _Stored(stored, _seconds(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
+        return _Stored(stored, seconds_of(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
 
     def _expiries(self, path: str) -> list[float]:
         try:
@@ -128,10 +130,3 @@ def _old_files(policy: Policy) -> Counter[str]:
         return Counter(found.source for found in stale(policy))
     except (OSError, ReassertError):
         return Counter()
-
-
-def _seconds(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0

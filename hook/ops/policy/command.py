@@ -1,17 +1,14 @@
-"""`reassert policy`: check, show, compile."""
+"""The commands `reassert policy`. Imports are late: a container start may wait for hook.entry.compile."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 
 from hook.core.policy import store
-from hook.core.policy.compiler import refresh
-
-FILE = "reassert-test.yaml"
-"""The name of a file of cases for `policy test`."""
+from hook.entry.compile import add_compile
+from hook.entry.parser import add_policy_options
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +41,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     show.set_defaults(run=_show)
     testing = policy.add_parser(
-        "test", help=f"run the cases beside a policy ({FILE} in the directory, or in one below)"
+        "test", help="run the cases beside a policy (reassert-test.yaml in the directory, or in one below)"
     )
     testing.add_argument(
         "places", nargs="*", metavar="DIR", default=["."], help="directory, or a file of cases (default: .)"
@@ -66,42 +63,23 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     comparing.set_defaults(run=_diff)
     schema = policy.add_parser("schema", help="print the JSON Schema of a policy file, for editors")
     schema.set_defaults(run=_schema)
-    compiling = policy.add_parser(
-        "compile", help="compile the policy file now; otherwise the next container start does it"
-    )
-    add_policy_options(compiling)
-    compiling.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json", "store"),
-        default="text",
-        help="store: the compiled policy itself, as container starts read it",
-    )
-    compiling.set_defaults(run=_compile)
-
-
-def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --policy and --store to the parser."""
-    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"policy file (default: {store.SOURCE})")
-    parser.add_argument(
-        "--store", metavar="DIR", default=store.STORE, help=f"compiled policies (default: {store.STORE})"
-    )
+    add_compile(policy)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from hook.ops.policy.checking import check
+    from hook.ops.policy.check_command import check
 
     return check(options.files, options.node, options.strict, options.output)
 
 
 def _test(options: argparse.Namespace) -> int:
-    from hook.ops.cases.cases import test
+    from hook.ops.policy.cases import test
 
     return test(options.places, options.policy, options.output)
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from hook.ops.cases.diff import diff
+    from hook.ops.policy.diff import diff
 
     return diff(options.old, options.new, options.output, options.running)
 
@@ -117,16 +95,3 @@ def _show(options: argparse.Namespace) -> int:
     from hook.ops.policy.show import show
 
     return show(os.path.abspath(options.policy), options.store, options.output)
-
-
-def _compile(options: argparse.Namespace) -> int:
-    """Compile, and say what is in force now. A container start reads the store's new text from standard output."""
-    gc.disable()  # this process ends soon: collecting would take as long again
-    source = os.path.abspath(options.policy)
-    text = refresh(source, options.store)
-    if options.output == "store":
-        sys.stdout.write(text)
-        return 0
-    from hook.ops.policy.show import compiled
-
-    return compiled(source, text, options.output)

@@ -18,7 +18,6 @@ from hook.core.policy.compiler import stored_header
 from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, Env, Mount
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.reserve.allocated import VOLUMES_ABOVE
-from hook.node.terminal import counted
 
 
 class NotPermitted(ReassertError):
@@ -58,22 +57,6 @@ def show(source: str, store_directory: str, output: str) -> int:
         else:
             sys.stdout.write(_yaml(document))
     return 1 if policy.warning or policy.missing else 0
-
-
-def compiled(source: str, text: str, output: str) -> int:
-    """Print what is in force after a compilation. Returns 1 if it is not the policy file. `text`: the store's."""
-    problem, key = store.source_key(source)
-    policy = store.Stored(text).policy(source, key, problem)
-    count = len(text.splitlines()) - 1
-    wrong = policy.warning or (f"no policy is in force: {policy.missing}" if policy.missing else "")
-    if output == "json":
-        found = {"source": source, "sha256": policy.fingerprint or None, "mode": policy.mode, "rules": count}
-        print(json.dumps({**found, "heldBack": policy.warning or None, "missing": policy.missing or None}, indent=2))
-    elif wrong:
-        print(printable(f"reassert: {wrong}"), file=sys.stderr)
-    else:
-        print(printable(f"{source}: in force, {counted(count, 'rule')}, {policy.mode}, sha256 {policy.fingerprint}"))
-    return 1 if wrong else 0
 
 
 def _yaml(document: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ file for writing and start no process. What the child answers is checked like in
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -15,7 +14,8 @@ from typing import Any, NoReturn
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import write_all
-from hook.ops.trust.errors import TrustError
+from hook.node.rights import keep
+from hook.ops.trust.certificate import TrustError
 
 OVERFLOW_UID = 65534
 """What the kernel shows for a uid that a user namespace does not map (proc(5)). No file of a node belongs to it."""
@@ -31,7 +31,6 @@ _LIMITS = {
 }
 """What the child may use (getrlimit(2)): no file, no process, and so many seconds of CPU time."""
 
-_PR_SET_NO_NEW_PRIVS, _CAPABILITY_VERSION = 38, 0x20080522
 _ALL_UIDS = (1 << 32) - 1
 
 
@@ -76,7 +75,6 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> NoReturn:
 
 def _drop() -> None:
     """Give up every right, for ever. Raises OSError if that fails, but for ids that a user namespace does not have."""
-    libc = ctypes.CDLL(None, use_errno=True)
     for kind, limit in _LIMITS.items():
         resource.setrlimit(kind, (limit, limit))
     if os.geteuid() == 0:
@@ -93,6 +91,4 @@ def _drop() -> None:
             except OSError:
                 if is_nodes:
                     raise
-    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.capset(header, none):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    keep(())

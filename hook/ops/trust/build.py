@@ -22,8 +22,7 @@ from hook.core.base.text import printable, printable_lines
 from hook.core.policy import trust_layout as layout
 from hook.ops.trust import formats
 from hook.ops.trust.apart import apart
-from hook.ops.trust.certificate import Certificate
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import Certificate, TrustError
 from hook.ops.trust.generation import Store, digests, read_tree
 from hook.ops.trust.judge import LEFT_OUT, Judged, judge
 from hook.ops.trust.source import Files, added_cas, parsed, system_roots

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -19,16 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import pkcs7
 from cryptography.utils import CryptographyDeprecationWarning
 
+from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable
 from hook.ops.trust import der
-from hook.ops.trust.errors import TrustError
 
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
 warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # of a name: a country of three letters, say
 
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
-_CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
-_LINE = 64
+_CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE")
 _PKCS12 = b"\x02\x01\x03\x30"
 """Its version and the begin of its first part; a certificate begins with a part."""
 
@@ -38,10 +36,25 @@ _UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtensi
 _INSTEAD = {
     "CERTIFICATE REQUEST": "a certificate request; add the certificate that the CA issued for itself",
     "NEW CERTIFICATE REQUEST": "a certificate request; add the certificate that the CA issued for itself",
+    "TRUSTED CERTIFICATE": "OpenSSL's own form of a certificate; write it with openssl x509 -in FILE -out ca.pem",
     "X509 CRL": "a list of revoked certificates; add the CA's certificate",
     "PUBLIC KEY": "a public key; add the CA's certificate",
 }
+_TEXT = tuple(
+    getattr(x509.name._ASN1Type, f"{kind}String")
+    for kind in ("UTF8", "Printable", "T61", "IA5", "Visible", "Universal", "BMP")
+)
+"""Types of strings that OpenSSL compares as text."""
+
 _KEY = "a private key, not a certificate; remove it from the file, and keep it where only its owner can read it"
+
+
+class TrustError(ReassertError):
+    """No trust store can be made of this. The message names file, entry and remedy; `details` are more lines."""
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = list(details)
 
 
 @dataclass(frozen=True)
@@ -75,20 +88,18 @@ class Certificate:
         """The fingerprint."""
         return hashlib.sha256(self.content).hexdigest()
 
-    @cached_property
-    def names(self) -> tuple[bytes, bytes]:
-        """Issuer and subject in DER."""
-        return der.names(self.content)
-
     @property
     def self_issued(self) -> bool:
         """Whether issuer and subject are the same: a root."""
-        return self.names[0] == self.names[1]
+        return self.parsed.issuer == self.parsed.subject
 
     @cached_property
     def hash(self) -> str:
-        """The name in a hashed directory."""
-        return der.subject_hash(self.names[1])
+        """The name in a hashed directory, without its number; as `openssl x509 -subject_hash`."""
+        rdns = [x509.RelativeDistinguishedName(map(_canonical, rdn)) for rdn in self.parsed.subject.rdns]
+        content = b"".join(der.parts(x509.Name(rdns).public_bytes()))
+        digest = hashlib.sha1(content, usedforsecurity=False).digest()
+        return f"{int.from_bytes(digest[:4], 'little'):08x}"
 
     @cached_property
     def subject(self) -> str:
@@ -119,7 +130,7 @@ class Certificate:
     @cached_property
     def pem(self) -> bytes:
         """In PEM."""
-        return armored("CERTIFICATE", self.content)
+        return self.parsed.public_bytes(serialization.Encoding.PEM)
 
     def not_a_ca(self) -> str:
         """Why it cannot sign other certificates, or nothing."""
@@ -164,11 +175,12 @@ def _readable(name: x509.Name) -> str:
     return printable(name.rfc4514_string()) or "(no subject)"
 
 
-def armored(label: str, content: bytes) -> bytes:
-    """Bytes in PEM."""
-    text = base64.b64encode(content)
-    lines = [text[at : at + _LINE] for at in range(0, len(text), _LINE)]
-    return b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (label.encode(), b"\n".join(lines), label.encode())
+def _canonical(attribute: x509.NameAttribute[str | bytes]) -> x509.NameAttribute[str | bytes]:
+    """One attribute of a name, as OpenSSL compares it: UTF-8, lower case, single spaces. ASCII only, both of these."""
+    if attribute._type not in _TEXT:
+        return attribute
+    folded = b" ".join(str(attribute.value).encode().split()).lower().decode()
+    return x509.NameAttribute(attribute.oid, folded, x509.name._ASN1Type.UTF8String, _validate=False)
 
 
 def certificates(data: bytes, file: str, added: bool, limit: int) -> list[Certificate]:
@@ -186,8 +198,7 @@ def certificates(data: bytes, file: str, added: bool, limit: int) -> list[Certif
         if label == "PKCS7":
             found += _of_pkcs7(_decoded(body, place), place, added)
         elif label in _CERTIFICATE:
-            content = _decoded(body, place)
-            found.append(_checked(_first(content, place) if label == _CERTIFICATE[2] else content, place, added))
+            found.append(_checked(_decoded(body, place), place, added))
         else:
             instead = _KEY if "PRIVATE KEY" in label else _INSTEAD.get(label, f"{label}, not a certificate; remove it")
             raise TrustError(f"{place}: this is {printable(instead)}")
@@ -224,13 +235,6 @@ def _decoded(body: bytes, place: Place) -> bytes:
         return binascii.a2b_base64(b"".join(body.split()), strict_mode=True)
     except binascii.Error as error:
         raise TrustError(f"{place}: broken base64 ({error}); copy the whole entry again, or remove it") from None
-
-
-def _first(content: bytes, place: Place) -> bytes:
-    try:
-        return der.first(content)
-    except ValueError as error:
-        raise _broken(place, error) from None
 
 
 def _checked(content: bytes, place: Place, added: bool) -> Certificate:

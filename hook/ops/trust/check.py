@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,10 +19,11 @@ from hook.core.policy import trust_layout as layout
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.entries import VALUE
 from hook.core.policy.model import Policy
-from hook.node.terminal import table
+from hook.core.policy.trust import table as trust_table
+from hook.node.terminal import counted, table
 from hook.ops.trust.certificate import Certificate, Place, certificates
 from hook.ops.trust.generation import Store, digests, read_tree
-from hook.ops.trust.images import IMAGES, REPLACES, Image, Mounts, source_of
+from hook.ops.trust.images import IMAGES, Image, Mounts, source_of
 from hook.ops.trust.source import COUNT_LIMIT
 
 SOON = timedelta(days=30)
@@ -37,6 +37,8 @@ _LOOKS, _BETWEEN = 3, 0.2
 
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _ANY = Image("any image", ())
+_NPM = ("NPM_CONFIG_CAFILE", "npm_config_cafile")
+"""They replace the roots too. The others are those for which `trust` in a rule names the bundle."""
 
 
 @dataclass
@@ -83,11 +85,8 @@ def check(directory: str, policy_path: str | None) -> int:
 
 def assumed_mounts(live: str) -> Mounts:
     """The mounts of a rule that trusts the store."""
-    return [
-        ("/etc/ssl/certs", f"{live}/{layout.CERTS}"),
-        ("/etc/pki/tls/certs", f"{live}/{layout.CERTS}"),
-        ("/etc/pki/ca-trust/extracted", f"{live}/{layout.EXTRACTED}"),
-    ]
+    layouts = trust_table()[0].values()
+    return [(path, f"{live}/{part}") for each in layouts for path, part in each.directories.items()]
 
 
 def _mounts(policy: Policy) -> Mounts:
@@ -124,9 +123,13 @@ def _ending(manifest: dict[str, Any]) -> list[str]:
 def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
     """Variables that replace the roots of a program by a file that has no public roots."""
     found = []
+    replaces = {
+        *_NPM,
+        *(n for one in trust_table()[1].values() for n, v in one.env.items() if v.endswith(layout.BUNDLE)),
+    }
     for rule in policy.candidates(None):
         for env in rule.env:
-            if env.name not in REPLACES or env.source != VALUE or not (env.text or "").startswith("/"):
+            if env.name not in replaces or env.source != VALUE or not (env.text or "").startswith("/"):
                 continue
             source = source_of(str(env.text), _ANY, mounts)
             if source is None:
@@ -136,17 +139,14 @@ def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
             except (ReassertError, OSError) as error:
                 found.append(f"rule {rule.name}: {env.name}={env.text}: {describe(error)}")
                 continue
+            held = counted(len(there), "certificate")
             if len(there) < FEW and not there & known.system:
                 found.append(
-                    f"rule {rule.name}: {env.name}={env.text} is {source}, which holds {_count(len(there))} and no "
+                    f"rule {rule.name}: {env.name}={env.text} is {source}, which holds {held} and no "
                     f"system roots. This variable replaces the roots of a program: it would accept no public server. "
                     f"Use a file with the system's roots, such as {layout.BUNDLE} of the trust store"
                 )
     return found
-
-
-def _count(number: int) -> str:
-    return "1 certificate" if number == 1 else f"{number} certificates"
 
 
 def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
@@ -159,7 +159,7 @@ def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
         return describe(error), True
     added, system = len(there & known.added), len(there & known.system)
     if not added and known.added:
-        return f"{_count(len(there))} of {source}, none of the added CAs", True
+        return f"{counted(len(there), 'certificate')} of {source}, none of the added CAs", True
     others = len(there) - added - system
     return f"{system} system roots, {added} added" + (f", {others} others" if others else ""), False
 
@@ -167,10 +167,8 @@ def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
 def fingerprints(source: str) -> set[str]:
     """The sha256 of every certificate in a file, or in a hashed directory. Raises ReassertError, OSError."""
     path = Path(source)
-    if path.is_dir():
-        files = [file for file in path.iterdir() if _HASHED.fullmatch(file.name)]
-        return _fingerprints(one for file in files for one in _read(file))
-    return _fingerprints(_read(path))
+    files = [file for file in path.iterdir() if _HASHED.fullmatch(file.name)] if path.is_dir() else [path]
+    return {certificate.sha256 for file in files for certificate in _read(file)}
 
 
 def _read(path: Path) -> list[Certificate]:
@@ -184,7 +182,3 @@ def _read(path: Path) -> list[Certificate]:
             Certificate(one.certificate.public_bytes(serialization.Encoding.DER), Place(str(path))) for one in stored
         ]
     return certificates(data, str(path), added=False, limit=COUNT_LIMIT)
-
-
-def _fingerprints(found: Iterable[Certificate]) -> set[str]:
-    return {certificate.sha256 for certificate in found}

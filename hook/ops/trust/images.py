@@ -79,14 +79,6 @@ IMAGES = (
     ),
 )
 
-REPLACES = (
-    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NPM_CONFIG_CAFILE", "npm_config_cafile",
-    "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", "NIX_SSL_CERT_FILE",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "HEX_CACERTS_PATH", "BUNDLE_SSL_CA_CERT", "COMPOSER_CAFILE",
-    "PERL_LWP_SSL_CA_FILE", "HTTPLIB2_CA_CERTS",
-)  # fmt: skip
-"""Env names whose file replaces the roots of a program. NODE_EXTRA_CA_CERTS and DENO_CERT add to them."""
-
 Mounts = Sequence[tuple[str, str]]
 """Paths in the container with the node's path that is mounted there, in the order of mounting."""
 

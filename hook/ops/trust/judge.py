@@ -27,7 +27,7 @@ _WEAK_HASHES = ("md5", "sha1")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """What an operator should know about one certificate. `severity`: LEFT_OUT or WARNING."""
 
     severity: str
@@ -44,7 +44,7 @@ class Judged:
     """The certificates of a store, those of the system first, and what was found."""
 
     kept: list[Certificate]
-    findings: list[Finding]
+    findings: list[Remark]
     outdated: int
     """Number of certificates that are expired or not yet valid."""
 
@@ -60,20 +60,20 @@ class Judged:
 def judge(added: Iterable[Certificate], system: Iterable[Certificate], now: datetime) -> Judged:
     """Decides about each certificate. One that is in both is the operator's."""
     kept: dict[str, Certificate] = {}
-    findings: list[Finding] = []
+    findings: list[Remark] = []
     seen: dict[str, Certificate] = {}
     outdated = 0
     for certificate in (*added, *system):
         if (before := seen.setdefault(certificate.sha256, certificate)) is not certificate:
             if certificate.added:
-                findings.append(Finding(LEFT_OUT, certificate, f"the same certificate as {before.place}"))
+                findings.append(Remark(LEFT_OUT, certificate, f"the same certificate as {before.place}"))
             continue
         outdated += not certificate.begins <= now <= certificate.ends
         if reason := _unusable(certificate, now):
-            findings.append(Finding(LEFT_OUT, certificate, reason))
+            findings.append(Remark(LEFT_OUT, certificate, reason))
         else:
             kept[certificate.sha256] = certificate
-            findings += [Finding(WARNING, certificate, reason) for reason in _doubtful(certificate, now)]
+            findings += [Remark(WARNING, certificate, reason) for reason in _doubtful(certificate, now)]
     findings += _without_issuer(kept.values())
     order = sorted(kept.values(), key=lambda one: (one.added, one.subject.lower(), one.sha256))
     return Judged(order, findings, outdated, len(seen))
@@ -83,8 +83,8 @@ def _unusable(certificate: Certificate, now: datetime) -> str:
     if certificate.ends < now:
         return f"expired on {certificate.ends:%Y-%m-%d}"
     if reason := certificate.not_a_ca():
-        who = "a self-signed server certificate" if certificate.self_issued else "a server's or user's certificate"
-        return f"not a CA: {reason}. It looks like {who}; add the certificate of the CA that signs"
+        kind = "a self-signed server certificate" if certificate.self_issued else "a server's or user's certificate"
+        return f"not a CA: {reason}. It looks like {kind}; add the certificate of the CA that signs"
     kind, bits = certificate.key()
     if kind == "RSA" and bits < _BROKEN_RSA:
         return f"its RSA key has only {bits} bits and can be broken"
@@ -103,15 +103,15 @@ def _doubtful(certificate: Certificate, now: datetime) -> list[str]:
     return found
 
 
-def _without_issuer(kept: Iterable[Certificate]) -> list[Finding]:
-    subjects = {certificate.names[1] for certificate in kept}
+def _without_issuer(kept: Iterable[Certificate]) -> list[Remark]:
+    subjects = {certificate.parsed.subject for certificate in kept}
     return [
-        Finding(
+        Remark(
             WARNING,
             certificate,
             f"not a root, and its issuer {certificate.issuer} is not in the store; curl, Python and other programs "
             f"with OpenSSL need the root too",
         )
         for certificate in kept
-        if certificate.added and certificate.names[0] not in subjects
+        if certificate.added and certificate.parsed.issuer not in subjects
     ]

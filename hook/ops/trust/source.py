@@ -11,8 +11,7 @@ import stat
 from hook.core.base.errors import TooLarge, Undecided, describe
 from hook.core.base.system import read_file, trusted
 from hook.core.policy.trust_layout import SOURCES
-from hook.ops.trust.certificate import Certificate, certificates
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import Certificate, TrustError, certificates
 
 FILE_LIMIT = 16 << 20
 """Maximum size of one file in bytes."""
@@ -72,12 +71,9 @@ def parsed(files: Files, paths: list[str] | None = None, added: bool = False) ->
     for file, data in files:
         found += certificates(data, file, added, COUNT_LIMIT - len(found))
     if paths and not found:
-        raise TrustError(f"no certificate in {', '.join(paths)}; files in a directory must end in {_endings()}")
+        endings = ", ".join(ENDINGS[:-1]) + f" or {ENDINGS[-1]}"
+        raise TrustError(f"no certificate in {', '.join(paths)}; files in a directory must end in {endings}")
     return found
-
-
-def _endings() -> str:
-    return ", ".join(ENDINGS[:-1]) + f" or {ENDINGS[-1]}"
 
 
 def _files(path: str) -> list[str]:
@@ -88,21 +84,13 @@ def _files(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-def _present(path: str) -> list[str]:
-    try:
-        return _files(path)
-    except OSError as error:
-        raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
-
-
-def _content(file: str) -> bytes:
-    try:
-        return read_file(file, FILE_LIMIT)
-    except TooLarge as error:
-        raise TrustError(f"{error}; give files that hold CA certificates only") from None
-    except (OSError, Undecided) as error:
-        raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
-
-
 def _read(paths: list[str]) -> Files:
-    return [(file, _content(file)) for path in map(os.path.abspath, paths) for file in _present(path)]
+    found: Files = []
+    for path in map(os.path.abspath, paths):
+        try:
+            found += [(file, read_file(file, FILE_LIMIT)) for file in _files(path)]
+        except TooLarge as error:
+            raise TrustError(f"{error}; give files that hold CA certificates only") from None
+        except (OSError, Undecided) as error:
+            raise TrustError(f"{describe(error)}; correct that, or name other files with --add or --system") from None
+    return found

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from e2e.support import REASSERT, Node, suspend
 from hook import __version__
+from hook.entry.dispatcher import warm_dispatcher, warm_hook
 from hook.entry.protocol import STATUS, Request
-from hook.node.artifacts.dispatcher import warm_dispatcher, warm_hook
 
 FRONT = REASSERT.parent / "front"
 WENT_COLD = 99

@@ -119,18 +119,6 @@ def test_cold_with_another_root(start: Cold) -> None:
         assert start.reason(before=before) == "caller"
 
 
-def test_cold_for_paths_that_mean_something_else_to_the_agent(start: Cold) -> None:
-    for arguments in (
-        ("create", "--bundle", "/proc/self/cwd", "0a"),
-        ("create", "--bundle", "/proc/thread-self/root" + str(start.bundle), "0a"),
-        ("create", "--bundle", "/proc/self/cwd", "--config", str(start.bundle / "config.json"), "0a"),
-        ("exec", "--process", "/dev/stdin", "0a"),
-    ):
-        assert start.reason(*arguments) == "path", arguments
-    (start.bundle / "link").symlink_to("/proc/self/cwd")
-    assert start.reason("create", "--bundle", "link", "0a") == "path"
-
-
 def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:
     """crun takes --config apart from the bundle, in which a relative root.path is."""
     hook = start.agent.only_warm(start.agent.hook_file())
@@ -168,11 +156,6 @@ def test_cold_while_a_changed_policy_is_not_compiled(start: Cold) -> None:
 def test_cold_for_a_larger_frame_and_more_arguments_than_front_has_room_for(start: Cold) -> None:
     assert start.reason("create", "0a", "x" * 70000) == "request"
     assert start.reason("create", "0a", *["x"] * 40000) == "request"
-
-
-def test_cold_for_a_large_config(start: Cold) -> None:
-    (start.bundle / "config.json").write_text(json.dumps({"x": "y" * (5 << 20)}))
-    assert start.reason() == "size"
 
 
 @pytest.mark.parametrize(
@@ -238,9 +221,3 @@ def test_cold_for_what_takes_the_other_threads_time(start: Cold) -> None:
     assert "steps to follow the container's paths and their links" in said.stderr
     event = start.agent.node.logged()[-1]
     assert (event["event"], event["cold"]) == ("container.denied", "long")
-
-
-def test_cold_for_many_entries(start: Cold) -> None:
-    env = [f"A{number}=1" for number in range(20_000)]
-    (start.bundle / "config.json").write_text(json.dumps({"process": {"env": env}}))
-    assert start.is_cold()

@@ -24,6 +24,7 @@ from e2e.node.wired import (
     assert_put_back,
     package,
     usual_config,
+    without_package,
 )
 from hook.node.artifacts.specs import KIND
 
@@ -58,13 +59,15 @@ with_one_file = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
 """For what an administrator does to the file that has our lines too; on 2.1 they are in a file of their own."""
 
 
-def unpackaged(node: Wirable) -> Wirable:
+@pytest.fixture
+def copied(node: Wirable) -> Iterator[Wirable]:
     """With a program that install puts in place, and that goes."""
-    return Wirable(node.booted, node.before)
+    with without_package(node) as wirable:
+        yield wirable
 
 
-def test_every_handler_is_wired_and_proved(node: Wirable) -> None:
-    node = unpackaged(node)
+def test_every_handler_is_wired_and_proved(copied: Wirable) -> None:
+    node = copied
     assert node.status()[:2] == (3, {key: [] for key in WIRED})
     written = node.booted.path(CONFIG).stat().st_mtime_ns
     node.install()
@@ -112,8 +115,8 @@ def test_a_host_path_that_the_node_lacks_is_green_nowhere(node: Wirable) -> None
 
 
 @with_one_containerd
-def test_a_plan_changes_nothing(node: Wirable) -> None:
-    node = unpackaged(node)
+def test_a_plan_changes_nothing(copied: Wirable) -> None:
+    node = copied
     pid = node.pid()
     for planned in (node.node("plan", "--engine", "containerd"), node.install("--dry-run")):
         assert 'BinaryName = "/usr/local/sbin/reassert-runc"' in planned.stdout

@@ -93,19 +93,6 @@ def test_containerd_does_not_come_up_again(node: Wirable) -> None:
     node.pod_gets("runc", overridden=True)
 
 
-@with_one_containerd
-def test_no_container_starts_any_more(node: Wirable) -> None:
-    write(node, POLICY_FILE, POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/missing"))
-    pid = node.pid()
-    said = node.refuses()
-    assert "handler crun: a container that overrides nothing does not start: " in said
-    assert "/etc/missing" in said
-    assert node.pid() != pid
-    node.is_untouched()
-    assert node.booted.ctr("container", "list", "--quiet") == ""
-    node.pod_gets("runc", overridden=True)
-
-
 def broken(node: Wirable, *names: str) -> str:
     """A config.toml in which these handlers start nothing."""
     handlers = [

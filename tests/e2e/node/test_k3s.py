@@ -14,7 +14,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import SANDBOX_IMAGE
 from e2e.node.files import TOPS, differences
-from e2e.node.wired import FILES, PACKAGED, POLICY, POLICY_FILE, Wirable, package
+from e2e.node.wired import FILES, PACKAGED, Wirable, package
 
 K3S = "/var/lib/rancher/k3s"
 ETC = f"{K3S}/agent/etc/containerd"
@@ -189,14 +189,3 @@ def test_an_upgrade_of_k3s_to_a_base_with_imports_heals_itself(node: Wirable) ->
     node.node("install")
     assert not booted.path(TEMPLATE).exists()
     assert node.node("status").returncode == 0
-
-
-@only_old
-def test_nothing_is_left_after_a_failed_install(node: Wirable) -> None:
-    """The policy names a file that the node lacks: no container starts, and everything is put back."""
-    booted = node.booted
-    booted.path(POLICY_FILE).write_text(POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca"))
-    assert node.node("install", check=False).returncode == 1
-    booted.path(POLICY_FILE).write_text(POLICY)
-    assert changes(node) == []
-    node.pod_gets("runc", overridden=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,3 +187,16 @@ def audited(node: BootedNode, program: str = PACKAGED) -> dict[str, tuple[str, s
     """Engine and state of every running container by its name, as `audit` says it."""
     done = node.run(program, "audit", "-o", "json", check=False)
     return {each["title"]: (each["engine"], each["state"]) for each in json.loads(done.stdout)["containers"]}
+
+
+@contextmanager
+def without_package(node: Wirable) -> Iterator[Wirable]:
+    """The node without `package`: install copies the program. A node has one of the two."""
+    there = os.path.dirname(PACKAGED)
+    node.booted.run("mv", there, f"{there}.away")
+    wirable = Wirable(node.booted, node.before)
+    try:
+        yield wirable
+        wirable.take_out()
+    finally:
+        node.booted.run("mv", f"{there}.away", there)

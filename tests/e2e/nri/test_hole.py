@@ -54,22 +54,6 @@ def test_it_is_closed_with_ours_even_without_base_runtime_spec(
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
 
 
-def test_the_same_values_twice_are_no_hole(start_pod: StartPod, start_plugin: StartPlugin) -> None:
-    start_plugin()
-    env = [(VISIBLE, "void"), (VISIBLE, "void")]
-    container = start_pod("bare").run(image=PLAIN, env=env)
-    assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
-
-
-def test_audit_mode_lets_it_through_and_says_so(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
-    node.write_policy(NRI_POLICY.replace("spec:\n", "spec:\n  mode: Audit\n"))
-    start_plugin()
-    container = start_pod("bare").run(image=HOSTILE, env=ENV)
-    assert reserved_in(container.environ())[VISIBLE] == "all"
-    [event] = logged(node, "container.would-deny")
-    assert (event["id"], event["mode"], event["applied"]) == (container.id, "Audit", False)
-
-
 def test_what_has_to_be_absent_is_refused_since_nri_cannot_remove_env(
     start_pod: StartPod, start_plugin: StartPlugin, node: Node
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from unit.kubelet import entry, write_checkpoint
 
-from e2e.cri.client import CriError, wait_for
+from e2e.cri.client import wait_for
 from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
@@ -110,15 +109,6 @@ def test_a_change_is_picked_up_and_a_broken_one_held_back(
     wait_for(held_back, "the broken policy")
 
 
-def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
-    start_pod: StartPod, start_plugin: StartPlugin, node: Node
-) -> None:
-    node.write_policy(NRI_POLICY.replace("{name: gpu,", "{name: gpu, onConflict: Deny,"))
-    start_plugin()
-    with pytest.raises(CriError, match=f"reassert: refused default/p/c: rule gpu: env {VISIBLE} is reserved and was"):
-        start_pod().create(image=PLAIN, env=[(VISIBLE, "all")])
-
-
 def test_an_allocated_value_comes_from_kubelets_record(
     start_pod: StartPod, start_plugin: StartPlugin, node: Node
 ) -> None:
@@ -132,21 +122,3 @@ def test_an_allocated_value_comes_from_kubelets_record(
         container = pod.run(name=name, image=HOSTILE, env=[(VISIBLE, "GPU-4"), (VISIBLE, "all")])
         for environ in (container.environ(), container.exec_environ()):
             assert reserved_in(environ)[VISIBLE] == value
-
-
-def test_metrics_tell_what_happened(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
-    path = node.directory / "metrics.sock"
-    start_plugin("--metrics", f"unix:{path}")
-    start_pod().run(image=PLAIN, env=[(VISIBLE, "all")])
-
-    def scraped() -> str:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            return client.makefile().read()
-
-    wait_for(lambda: "reassert_containers_total{" in scraped(), "the container's number", scraped)
-    text = scraped()
-    assert 'reassert_containers_total{adapter="nri",cold="",outcome="adjusted",start=""} 1.0' in text
-    assert 'reassert_edits_total{adapter="nri",kind="env",result="asked",rule="gpu"} 1.0' in text
-    assert "reassert_nri_connected 1.0" in text

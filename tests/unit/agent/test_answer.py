@@ -440,9 +440,11 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
     assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
     for arguments, reason in (
         (["create", "--bundle", "/proc/self/cwd", "0a"], "path"),
+        (["create", "--bundle", f"/proc/thread-self/root{agent.bundle}", "0a"], "path"),
         (["create", "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", f"{agent.directory}/cwd", "exec", "--process", "/p", "0a"], "path"),
         (["exec", "--process", "/proc/self/fd/0", "0a"], "path"),
+        (["exec", "--process", "/dev/stdin", "0a"], "path"),
         (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
     ):

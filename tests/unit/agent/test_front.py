@@ -22,7 +22,7 @@ from e2e.support import need
 from hook import __version__
 from hook.core.container.spec import LIMIT
 from hook.entry import protocol
-from hook.node.artifacts.dispatcher import HEADER
+from hook.entry.dispatcher import HEADER
 from unit.support import ROOT
 
 SOURCE = ROOT / "packaging" / "front" / "front.c"
@@ -30,7 +30,7 @@ WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror
 
 
 WORDS = "# decided: create\n# passed: state\n# values: --root\n# flags: --debug\n"
-"""Lines of a dispatcher's file (hook.node.artifacts.dispatcher)."""
+"""Lines of a dispatcher's file (hook.entry.dispatcher)."""
 
 
 @pytest.fixture(autouse=True)

@@ -56,9 +56,9 @@ def served(pool: Workers[int], count: int) -> None:
     for number in range(count):
         assert pool.submit(number)
         pool.look_after()
-    while pool.look_after() is not None:
+    while pool.count():
+        pool.look_after()
         time.sleep(0.001)
-    pool.wait(20)
 
 
 def test_no_more_threads_than_work_at_once() -> None:

@@ -16,7 +16,7 @@ from hook.core.base.errors import ReassertError
 from hook.core.container.identity import Identity
 from hook.ops.audit import inventory
 from hook.ops.audit.inventory import Running, chosen, from_state
-from hook.ops.audit.process import Gone, Process, when
+from hook.ops.audit.process import ContainerGone, Process, when
 
 A, B = "a" * 64, "b" * 64
 
@@ -41,14 +41,14 @@ def test_a_process_is_the_one_that_was_meant(sleeping: int) -> None:
     with Process(sleeping) as process:
         assert time.time() - when(process.started) < 60
         started = process.started
-    with pytest.raises(Gone):
+    with pytest.raises(ContainerGone):
         Process(sleeping, started + 1)
     with Process(sleeping, started) as process:
         os.kill(sleeping, 9)
         os.waitid(os.P_PID, sleeping, os.WEXITED | os.WNOWAIT)  # it is a zombie: nobody has waited for it
-        with pytest.raises(Gone):
+        with pytest.raises(ContainerGone):
             process.check()
-        with pytest.raises(Gone):
+        with pytest.raises(ContainerGone):
             process.environ()
 
 

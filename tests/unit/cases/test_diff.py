@@ -12,7 +12,7 @@ import pytest
 from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
 from hook.ops.audit.inventory import Running
-from hook.ops.cases.diff import Change, affected, changes, diff, touched
+from hook.ops.policy.diff import Change, affected, changes, diff, touched
 from unit.support import CONTAINERD, called, document, policy, reassert, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "B", "absent": True}]}

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from hook.core.container.identity import Identity
 from hook.core.container.start import Start
-from hook.ops.cases.pods import UID, Given, Pod, PodProblem
+from hook.ops.policy.pods import UID, Given, Pod, PodProblem
 
 HEAD = "kind: Pod\nmetadata: {name: web, namespace: team-a, labels: {app: web}, annotations: {x: y}}\nspec:\n"
 

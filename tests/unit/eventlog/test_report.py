@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from hook.ops.events.report import as_text, page
-from hook.ops.events.summary import _ITEMS, Summary, summarise
-from hook.ops.events.workload import workload_of
+from hook.ops.events.summary import _ITEMS, Summary, summarise, workload_of
 from unit.eventlog.support import CA, DENIED, MOUNT, NVIDIA, event, write
 from unit.support import called, reassert
 from unit.test_terminal import EVIL, assert_harmless

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.container.spec import Spec
 from hook.core.linux.idmap import protect
 from hook.core.linux.look import View, look
-from hook.core.linux.mountinfo import Row, mount_table
 from hook.core.linux.mountns import own_directories
 from hook.core.reserve import PlaceMount
 from unit.support import spec

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hook.core.linux.mountinfo import Row, mount_table
+from hook.core.base.mountinfo import Row, mount_table
 from hook.core.linux.mountns import clone_source, own_directories
 from hook.core.linux.place import placed
 from hook.core.reserve import PlaceMount

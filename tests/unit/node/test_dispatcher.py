@@ -13,7 +13,7 @@ from e2e.support import need
 
 from hook.core.base.errors import ReassertError
 from hook.entry.cmdline import VERBS
-from hook.node.artifacts.dispatcher import dispatcher, stable_path, start_text
+from hook.entry.dispatcher import dispatcher, stable_path, start_text
 from unit.support import reassert
 
 SHELLS = ("sh", "dash", "bash", "busybox")

@@ -15,7 +15,7 @@ import pytest
 
 from hook.ops.trust.apart import OVERFLOW_UID, apart
 from hook.ops.trust.build import _understood
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import TrustError
 from unit.support import ROOT
 from unit.trust.authority import bundle, ca, key
 

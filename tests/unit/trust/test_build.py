@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from hook.core.policy import trust_layout as layout
-from hook.ops.trust import generation, source
+from hook.ops.trust import source
 from hook.ops.trust.build import Sources, build
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import TrustError
 from hook.ops.trust.generation import Store, read_tree
 from unit.support import ROOT, reassert
 from unit.trust.authority import DAY, NOW, Made, bundle, ca, key, roots
@@ -29,7 +29,7 @@ FILES = (
         layout.BUNDLE, layout.ADDED, layout.JAVA, layout.CERTS_BUNDLE, layout.CERTS_TRUST)),
     *(f"{layout.EXTRACTED}/{name}" for name in (
         layout.JAVA, layout.EXTRACTED_TLS, layout.EXTRACTED_EMAIL, layout.EXTRACTED_CODE, layout.EXTRACTED_TRUST,
-        layout.EXTRACTED_EDK2, f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
+        f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
 )  # fmt: skip
 
 
@@ -187,26 +187,6 @@ def test_a_disk_that_is_full_at_the_first_renames_leaves_the_old_generation(
     assert built.build().number == 2
 
 
-def test_a_disk_that_fails_to_keep_the_files_leaves_the_old_generation(
-    built: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some file systems report a full or broken disk only when the files are synced."""
-
-    def fail(directory: Path) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
-
-    before = built.files()
-    built.add("another.pem", OTHER)
-    with monkeypatch.context() as patch:
-        patch.setattr(generation, "_sync", fail)
-        with pytest.raises(TrustError, match="Input/output error"):
-            built.build()
-    assert built.files() == before
-    assert {path.name for path in built.store.iterdir()} == {"generations", "live", "lock"}
-    assert [path.name for path in (built.store / "generations").iterdir()] == ["000001"]
-    assert built.build().number == 2
-
-
 def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:
     """20 processes, half of which add one CA and half another; each generation is whole."""
     context = multiprocessing.get_context("fork")
@@ -223,15 +203,6 @@ def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:
     assert [child.exitcode for child in children] == [0] * 8
     store = Store(str(built.store))
     assert built.files() == read_tree(store.path(store.numbers()[-1]))
-
-
-def test_a_build_that_never_ends_does_not_block_the_next_for_ever(built: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "LOCK_SECONDS", 0.2)
-    with (
-        Store(str(built.store)).locked(),
-        pytest.raises(TrustError, match=r"another build has been running for 0\.2 s"),
-    ):
-        built.build()
 
 
 def rotate(node: Node, times: int) -> None:

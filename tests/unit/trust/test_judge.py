@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.ops.trust.certificate import Certificate, Place
-from hook.ops.trust.errors import TrustError
+from hook.ops.trust.certificate import Certificate, Place, TrustError
 from hook.ops.trust.judge import LEFT_OUT, WARNING, Judged, judge
 from unit.trust.authority import DAY, NOW, Made, ca, key, roots, rsa_key
 from unit.trust.conftest import Node
@@ -81,10 +80,7 @@ def test_a_ca_that_the_system_has_too_is_the_operators() -> None:
     result = judged(ROOT, system=(*roots(), ROOT))
     assert [one.subject for one in result.added] == ["Root"]
     assert (len(result.kept), result.findings) == (4, [])
-
-
-def test_what_the_systems_bundle_has_twice_is_not_named() -> None:
-    assert judged(system=(*roots(), *roots())).findings == []
+    assert judged(system=(*roots(), *roots())).findings == [], "what the system has twice is not named"
 
 
 def test_system_roots_come_first_and_the_order_is_by_name() -> None:
@@ -92,53 +88,20 @@ def test_system_roots_come_first_and_the_order_is_by_name() -> None:
     assert names == ["System Root 0", "System Root 1", "System Root 2", "Intermediate", "Root"]
 
 
-def openssl(directory: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+def openssl(directory: Path, command: str) -> None:
+    subprocess.run(["openssl", *command.split()], cwd=directory, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(("digest", "named"), [("sha1", "SHA1"), ("sha256", "")])
 def test_a_weak_signature_counts_only_where_another_ca_made_it(tmp_path: Path, digest: str, named: str) -> None:
     """Made by openssl: cryptography signs with no SHA-1."""
     (tmp_path / "ext").write_text("basicConstraints=critical,CA:TRUE\n")
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl(
-        tmp_path,
-        "req",
-        "-x509",
-        *curve,
-        f"-{digest}",
-        "-keyout",
-        "k",
-        "-out",
-        "root.der",
-        "-outform",
-        "DER",
-        "-subj",
-        "/CN=Old",
-    )
-    openssl(tmp_path, "x509", "-inform", "DER", "-in", "root.der", "-out", "root.pem")
-    openssl(tmp_path, "req", "-new", *curve, "-keyout", "k2", "-out", "csr", "-subj", "/CN=Below")
-    openssl(
-        tmp_path,
-        "x509",
-        "-req",
-        "-in",
-        "csr",
-        "-CA",
-        "root.pem",
-        "-CAkey",
-        "k",
-        f"-{digest}",
-        "-extfile",
-        "ext",
-        "-outform",
-        "DER",
-        "-out",
-        "below.der",
-        "-days",
-        "9",
-        "-CAcreateserial",
-    )
+    curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    openssl(tmp_path, f"req -x509 {curve} -{digest} -keyout k -out root.der -outform DER -subj /CN=Old")
+    openssl(tmp_path, "x509 -inform DER -in root.der -out root.pem")
+    openssl(tmp_path, f"req -new {curve} -keyout k2 -out csr -subj /CN=Below")
+    signed = "x509 -req -in csr -CA root.pem -CAkey k -extfile ext -outform DER -out below.der -days 9 -CAcreateserial"
+    openssl(tmp_path, f"{signed} -{digest}")
     given = [Certificate((tmp_path / name).read_bytes(), Place(name)) for name in ("root.der", "below.der")]
     result = judge(given, [], datetime.now(NOW.tzinfo))
     expected = [f"below.der: entry 1: warning: Below: weak: signed with {named} by Old"] if named else []
@@ -147,29 +110,14 @@ def test_a_weak_signature_counts_only_where_another_ca_made_it(tmp_path: Path, d
 
 def test_a_breakable_key_is_left_out(tmp_path: Path) -> None:
     """Made by openssl: cryptography makes no key of 512 bits."""
-    openssl(
-        tmp_path,
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:512",
-        "-nodes",
-        "-keyout",
-        "k",
-        "-out",
-        "c",
-        "-outform",
-        "DER",
-        "-subj",
-        "/CN=Tiny",
-    )
+    openssl(tmp_path, "req -x509 -newkey rsa:512 -nodes -keyout k -out c -outform DER -subj /CN=Tiny")
     result = judge([Certificate((tmp_path / "c").read_bytes(), Place("c"))], [], datetime.now(NOW.tzinfo))
     assert [finding.reason for finding in result.findings] == ["its RSA key has only 512 bits and can be broken"]
 
 
 def test_a_root_of_version_1_is_a_ca(tmp_path: Path) -> None:
-    openssl(tmp_path, "req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", "k", "-out", "csr", "-subj", "/CN=One")
-    openssl(tmp_path, "x509", "-req", "-in", "csr", "-signkey", "k", "-outform", "DER", "-out", "c", "-days", "9")
+    openssl(tmp_path, "req -new -newkey rsa:2048 -nodes -keyout k -out csr -subj /CN=One")
+    openssl(tmp_path, "x509 -req -in csr -signkey k -outform DER -out c -days 9")
     given = Certificate((tmp_path / "c").read_bytes(), Place("c"))
     assert given.parsed.version.name == "v1"
     assert judge([given], [], datetime.now(NOW.tzinfo)).findings == []

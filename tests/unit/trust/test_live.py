@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.ops.trust.live import Moves, moves
+from hook.ops.trust.generation import Moves, moves
 from unit.support import examples
 
 HASHES = ("00000000", "certs/abcdef01", "extracted/pem/directory-hash/abcdef01")

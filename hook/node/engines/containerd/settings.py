@@ -17,6 +17,14 @@ from hook.node.engines.nri_validator import Validator
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 
+SPECS = "/etc/reassert/base-runtime-spec"
+"""The directory of each handler's generated base_runtime_spec."""
+
+VALIDATOR = Validator((*NRI, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation")
+
+Dump = dict[str, Any]
+"""The values that `containerd config dump` prints."""
+
 
 def path_of_shim(table: dict[str, Any]) -> str:
     """Returns the path by which a handler's table names runc's shim; "" if it names no path."""
@@ -75,15 +83,6 @@ def differences(expected: dict[Key, Any], now: dict[Key, Any]) -> list[str]:
         for key in sorted({*expected, *now})
         if expected.get(key) != now.get(key)
     ]
-
-
-SPECS = "/etc/reassert/base-runtime-spec"
-"""The directory of each handler's generated base_runtime_spec."""
-
-VALIDATOR = Validator((*NRI, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation")
-
-Dump = dict[str, Any]
-"""The values that `containerd config dump` prints."""
 
 
 def default_spec(configured: str, ctr: str) -> dict[str, Any]:

@@ -51,10 +51,10 @@ def test_subscription_is_given_up_where_the_runtime_refuses_it_twice(root_dir: P
         first.thread.join(20)
     for events in (SUBSCRIBED, 8):
         with running(root_dir, POLICY, take_in=False) as plugin:
-            plugin.plugin._decider.unwanted = decider.unwanted
+            plugin.decider.unwanted = decider.unwanted
             assert plugin.peer.take_in(KNOWN, ends=True) == events
     with running(root_dir, POLICY, take_in=False) as plugin:
-        plugin.plugin._decider.unwanted = decider.unwanted
+        plugin.decider.unwanted = decider.unwanted
         assert plugin.peer.take_in("2.2.1") == SUBSCRIBED
         plugin.create(["GPU=void"])
         plugin.peer.socket.close()

@@ -135,13 +135,10 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def _sarif(checked: list[Checked], node: bool) -> None:
-    results = [_result(each.path, problem) for each in checked for problem in each.problems]
     driver = {"name": "reassert", "version": __version__, "rules": [{"id": "policy"}]}
-    print(json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [_run(driver, results)]}, indent=2))
-
-
-def _run(driver: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    results = [_result(each.path, problem) for each in checked for problem in each.problems]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    print(json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2))
 
 
 def _result(path: str, problem: Problem) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from hook.core.plan import Plan
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import ENFORCE, Match, Policy
 from hook.node.terminal import table
-from hook.ops.cases.pods import Given, Pod, documents
-from hook.ops.policy.command import FILE
+from hook.ops.policy.pods import Given, Pod, documents
+
+FILE = "reassert-test.yaml"
+"""The name of a file of cases."""
 
 KIND = "PolicyTest"
 
@@ -61,13 +63,13 @@ class Result:
 
 
 @dataclass
-class Outcome:
-    """All results of one file of cases. `untried`: rules of the policy that no case's container matched."""
+class TestedFile:
+    """All results of one file of cases. `rules_without_case`: rules of the policy that no case's container matched."""
 
     file: str
     policy: str
     results: list[Result] = field(default_factory=list)
-    untried: list[str] = field(default_factory=list)
+    rules_without_case: list[str] = field(default_factory=list)
 
 
 def files(places: list[str]) -> list[Path]:
@@ -81,7 +83,7 @@ def files(places: list[str]) -> list[Path]:
     return found
 
 
-def run(path: Path, policy_file: str | None) -> Outcome:
+def run(path: Path, policy_file: str | None) -> TestedFile:
     """Run the cases of a file. Raises CaseProblem, PolicyInvalid, ReassertError, OSError."""
     found = documents(path)
     if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("kind") != KIND:
@@ -89,14 +91,14 @@ def run(path: Path, policy_file: str | None) -> Outcome:
     test = _known(found[0], _TEST, str(path))
     source = policy_file or str(path.parent / str(test.get("policy") or "policy.yaml"))
     policy = enforced(source)
-    outcome = Outcome(str(path), source)
+    outcome = TestedFile(str(path), source)
     for number, case in enumerate(_list(test.get("cases"), f"{path}: cases")):
-        where = (
+        error_path = (
             f"{path}: case {case.get('name', number + 1)}" if isinstance(case, dict) else f"{path}: case {number + 1}"
         )
-        outcome.results += _run(path, _known(case, _CASE, where), where, policy)
+        outcome.results += _run(path, _known(case, _CASE, error_path), error_path, policy)
     tried = {rule for result in outcome.results for rule in result.rules}
-    outcome.untried = [rule.name for rule in policy.candidates(None) if rule.name not in tried]
+    outcome.rules_without_case = [rule.name for rule in policy.candidates(None) if rule.name not in tried]
     return outcome
 
 
@@ -113,10 +115,10 @@ def enforced(path: str) -> Policy:
 class Tested(Case):
     """One container of a case. Nothing of this machine is read: the case says what the node has."""
 
-    def __init__(self, policy: Policy, node: dict[str, Any], where: str) -> None:
+    def __init__(self, policy: Policy, node: dict[str, Any], error_path: str) -> None:
         super().__init__("test", "", lambda: policy)
         self._node = node
-        self._where = where
+        self._where = error_path
 
     def contain(self, policy: Policy, who: Identity, start: Start, matches: list[Match]) -> Container:
         """See Case. hostPaths exist, but for those that the case calls missing; files have what the case gives them."""
@@ -132,18 +134,18 @@ class Tested(Case):
         return Container(who, start, facts)
 
 
-def _run(path: Path, case: dict[str, Any], where: str, policy: Policy) -> Iterator[Result]:
+def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> Iterator[Result]:
     if ("pod" in case) == ("config" in case):
-        raise CaseProblem(f"{where}: it takes a pod or a config")
+        raise CaseProblem(f"{error_path}: it takes a pod or a config")
     if "expect" not in case:
-        raise CaseProblem(f"{where}: expect is missing")
-    expected = _known(case["expect"], _EXPECT, f"{where}: expect")
-    node = _known(case.get("node") or {}, _NODE, f"{where}: node")
-    for name, who, target in _containers(path, case, where, node):
-        result = Result(str(path), str(case.get("name") or where), name)
-        tested = Tested(policy, node, where)
+        raise CaseProblem(f"{error_path}: expect is missing")
+    expected = _known(case["expect"], _EXPECT, f"{error_path}: expect")
+    node = _known(case.get("node") or {}, _NODE, f"{error_path}: node")
+    for name, identity, target in _containers(path, case, error_path, node):
+        result = Result(str(path), str(case.get("name") or error_path), name)
+        tested = Tested(policy, node, error_path)
         try:
-            decided: Plan | None = tested.decide(who, target)
+            decided: Plan | None = tested.decide(identity, target)
             refusal = decided.refusal() if decided else ""
         except ReassertError as error:
             refusal, decided = describe(error), None
@@ -160,7 +162,7 @@ def _run(path: Path, case: dict[str, Any], where: str, policy: Policy) -> Iterat
 
 
 def _containers(
-    path: Path, case: dict[str, Any], where: str, node: dict[str, Any]
+    path: Path, case: dict[str, Any], error_path: str, node: dict[str, Any]
 ) -> Iterator[tuple[str, Identity, Start]]:
     if "config" in case:
         config = str(path.parent / str(case["config"]))
@@ -175,7 +177,7 @@ def _containers(
         pod.metadata["labels"] = {**(pod.metadata.get("labels") or {}), **case["labels"]}
     adapter = case.get("adapter", "nri")
     if adapter not in _ADAPTERS:
-        raise CaseProblem(f"{where}: adapter: {adapter!r} is not one of {', '.join(_ADAPTERS)}")
+        raise CaseProblem(f"{error_path}: adapter: {adapter!r} is not one of {', '.join(_ADAPTERS)}")
     given = Given(
         [str(entry) for entry in (case.get("image") or {}).get("env") or []],
         {name: str(value) for a in node.get("allocations") or [] for name, value in (a.get("env") or {}).items()},
@@ -185,7 +187,7 @@ def _containers(
     wanted = case.get("container")
     found = [each for each in pod.containers() if wanted in (None, each[1].get("name"))]
     if not found:
-        raise CaseProblem(f"{where}: the pod has no container {wanted}")
+        raise CaseProblem(f"{error_path}: the pod has no container {wanted}")
     for kind, container in found:
         yield str(container.get("name")), *pod.start(kind, container, given, sees_labels=adapter == "nri")
 
@@ -224,8 +226,8 @@ def _shown(value: object) -> str:
     return "absent" if value is None else repr(str(value))
 
 
-def _allocation(given: Any, where: str) -> Allocation:
-    known = _known(given, _ALLOCATION, f"{where}: allocations")
+def _allocation(given: Any, error_path: str) -> Allocation:
+    known = _known(given, _ALLOCATION, f"{error_path}: allocations")
     made = Allocation(str(known.get("resource", "")), [str(each) for each in known.get("deviceIDs") or []], b"")
     made.env = {name: str(value) for name, value in (known.get("env") or {}).items()}
     made.annotations = {name: str(value) for name, value in (known.get("annotations") or {}).items()}
@@ -241,21 +243,21 @@ def _allocation(given: Any, where: str) -> Allocation:
     return made
 
 
-def _known(value: Any, fields: tuple[str, ...], where: str) -> dict[str, Any]:
+def _known(value: Any, fields: tuple[str, ...], error_path: str) -> dict[str, Any]:
     """A mapping with these fields and no other. Raises CaseProblem."""
     if not isinstance(value, dict):
-        raise CaseProblem(f"{where}: not a mapping")
+        raise CaseProblem(f"{error_path}: not a mapping")
     for name in value:
         if name not in fields:
             near = difflib.get_close_matches(str(name), fields, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(fields)}"
-            raise CaseProblem(f"{where}: unknown field {name!r}; {hint}")
+            raise CaseProblem(f"{error_path}: unknown field {name!r}; {hint}")
     return value
 
 
-def _list(value: Any, where: str) -> list[Any]:
+def _list(value: Any, error_path: str) -> list[Any]:
     if value is not None and not isinstance(value, list):
-        raise CaseProblem(f"{where}: not a list")
+        raise CaseProblem(f"{error_path}: not a list")
     return value or []
 
 
@@ -266,7 +268,7 @@ def test(places: list[str], policy_file: str | None, output: str) -> int:
     return 1 if any(result.failures for outcome in outcomes for result in outcome.results) else 0
 
 
-def _table(outcomes: list[Outcome]) -> None:
+def _table(outcomes: list[TestedFile]) -> None:
     results = [result for outcome in outcomes for result in outcome.results]
     for outcome in outcomes:
         print(printable(f"{outcome.file} ({outcome.policy})"))
@@ -275,14 +277,14 @@ def _table(outcomes: list[Outcome]) -> None:
             for result in outcome.results
         ]
         print(table(rows, ["CASE", "CONTAINER", "RESULT", "WHY"]))
-        if outcome.untried:
-            print(printable(f"no case for: {', '.join(outcome.untried)}"))
+        if outcome.rules_without_case:
+            print(printable(f"no case for: {', '.join(outcome.rules_without_case)}"))
         print()
     failed = sum(bool(result.failures) for result in results)
     print(f"{len(results) - failed} passed, {failed} failed")
 
 
-def _json(outcomes: list[Outcome]) -> None:
+def _json(outcomes: list[TestedFile]) -> None:
     found = [
         {
             "file": outcome.file,
@@ -297,14 +299,14 @@ def _json(outcomes: list[Outcome]) -> None:
                 }
                 for result in outcome.results
             ],
-            "rulesWithoutCase": outcome.untried,
+            "rulesWithoutCase": outcome.rules_without_case,
         }
         for outcome in outcomes
     ]
     print(json.dumps({"tests": found}, indent=2))
 
 
-def _junit(outcomes: list[Outcome]) -> None:
+def _junit(outcomes: list[TestedFile]) -> None:
     suites = ElementTree.Element("testsuites")
     for outcome in outcomes:
         failed = sum(bool(result.failures) for result in outcome.results)

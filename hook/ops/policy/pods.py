@@ -66,9 +66,9 @@ def documents(path: str | Path) -> list[Any]:
 class Pod:
     """A pod, or the template of one. The ConfigMaps and Secrets beside it in its file are `given` too."""
 
-    def __init__(self, found: list[Any], where: str) -> None:
+    def __init__(self, found: list[Any], error_path: str) -> None:
         """`found`: documents of one file. Raises PodProblem."""
-        self.where = where
+        self.error_path = error_path
         self._config_maps: dict[str, Mapping[str, str]] = {}
         self._secrets: dict[str, Mapping[str, str]] = {}
         pods: list[dict[str, Any]] = []
@@ -78,16 +78,21 @@ class Pod:
             if kind == "ConfigMap":
                 self._config_maps[name] = _strings(document.get("data"))
             elif kind == "Secret":
-                self._secrets[name] = {**_decoded(document.get("data"), where), **_strings(document.get("stringData"))}
+                self._secrets[name] = {
+                    **_decoded(document.get("data"), error_path),
+                    **_strings(document.get("stringData")),
+                }
             elif (template := _template(document)) is not None:
                 pods.append(template)
         if len(pods) != 1:
-            raise PodProblem(f"{where}: {len(pods)} pods in this file; it takes one Pod, or one object with a template")
+            raise PodProblem(
+                f"{error_path}: {len(pods)} pods in this file; it takes one Pod, or one object with a template"
+            )
         self._pod = pods[0]
         self.metadata: dict[str, Any] = self._pod.get("metadata") or {}
         spec = self._pod.get("spec")
         if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
-            raise PodProblem(f"{where}: the pod has no spec.containers")
+            raise PodProblem(f"{error_path}: the pod has no spec.containers")
         self.spec: dict[str, Any] = spec
 
     def containers(self) -> list[tuple[str, dict[str, Any]]]:
@@ -132,7 +137,7 @@ class Pod:
         joins = self.spec.get("shareProcessNamespace") or container.get("targetContainerName")
         return f"{JOINED} of others" if joins else ""
 
-    def _env(self, container: dict[str, Any], given: Given, who: Identity) -> list[str]:
+    def _env(self, container: dict[str, Any], given: Given, identity: Identity) -> list[str]:
         """The pod's env as kubelet makes it: envFrom, then env, in which $(NAME) of earlier names is replaced."""
         values: dict[str, str] = {}
         maps, secrets = {**given.config_maps, **self._config_maps}, {**given.secrets, **self._secrets}
@@ -145,13 +150,13 @@ class Pod:
         for entry in container.get("env") or []:
             name = str(entry.get("name", ""))
             if "valueFrom" in entry:
-                found = self._value_from(name, entry["valueFrom"] or {}, maps, secrets, who)
+                found = self._value_from(name, entry["valueFrom"] or {}, maps, secrets, identity)
                 if found is not None:
                     values[name] = found
                 continue
             value = entry.get("value")
             if value is not None and not isinstance(value, str):
-                raise PodProblem(f"{self.where}: env {name}: the value is not a string; quote it")
+                raise PodProblem(f"{self.error_path}: env {name}: the value is not a string; quote it")
             values[name] = _expanded(value or "", values)
         return [f"{name}={value}" for name, value in values.items()]
 
@@ -161,7 +166,7 @@ class Pod:
             return known[name]
         if (reference or {}).get("optional"):
             return {}
-        raise PodProblem(f"{self.where}: {what} {name} is not given: put it into the same file, or into the case")
+        raise PodProblem(f"{self.error_path}: {what} {name} is not given: put it into the same file, or into the case")
 
     def _value_from(
         self,
@@ -169,7 +174,7 @@ class Pod:
         origin: dict[str, Any],
         maps: dict[str, Mapping[str, str]],
         secrets: dict[str, Mapping[str, str]],
-        who: Identity,
+        identity: Identity,
     ) -> str | None:
         for field_, known, what in (("configMapKeyRef", maps, "ConfigMap"), ("secretKeyRef", secrets, "Secret")):
             if field_ in origin:
@@ -178,20 +183,20 @@ class Pod:
                 key = str(reference.get("key", ""))
                 if key in data or reference.get("optional"):
                     return data.get(key)
-                raise PodProblem(f"{self.where}: env {name}: {what} {reference.get('name')} has no key {key}")
+                raise PodProblem(f"{self.error_path}: env {name}: {what} {reference.get('name')} has no key {key}")
         if "fieldRef" in origin:
-            return self._field(str((origin["fieldRef"] or {}).get("fieldPath", "")), who)
+            return self._field(str((origin["fieldRef"] or {}).get("fieldPath", "")), identity)
         return "0"  # resourceFieldRef: a number that only the node knows
 
-    def _field(self, path: str, who: Identity) -> str:
+    def _field(self, path: str, identity: Identity) -> str:
         """A field of the pod, for the downward API. What only a node knows is a text that says so."""
         keyed = re.fullmatch(r"metadata\.(labels|annotations)\['(.*)'\]", path)
         if keyed:
             return _strings(self.metadata.get(keyed[1])).get(keyed[2], "")
         known = {
-            "metadata.name": who.pod,
-            "metadata.namespace": who.namespace,
-            "metadata.uid": who.uid,
+            "metadata.name": identity.pod,
+            "metadata.namespace": identity.namespace,
+            "metadata.uid": identity.uid,
             "spec.serviceAccountName": str(self.spec.get("serviceAccountName") or "default"),
         }
         return known.get(path) or f"<{path}>"
@@ -202,7 +207,7 @@ class Pod:
         for mount in container.get("volumeMounts") or []:
             name, path = str(mount.get("name")), str(mount.get("mountPath", ""))
             if name not in volumes and name not in claims:
-                raise PodProblem(f"{self.where}: volumeMount {name}: the pod has no such volume")
+                raise PodProblem(f"{self.error_path}: volumeMount {name}: the pod has no such volume")
             source = self._source(name, volumes.get(name, {}))
             below = str(mount.get("subPath") or mount.get("subPathExpr") or "").strip("/")
             propagation = _PROPAGATION.get(str(mount.get("mountPropagation")), "rprivate")
@@ -249,13 +254,13 @@ def _strings(data: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in data.items()} if isinstance(data, dict) else {}
 
 
-def _decoded(data: Any, where: str) -> dict[str, str]:
+def _decoded(data: Any, error_path: str) -> dict[str, str]:
     import base64
 
     try:
         return {key: base64.b64decode(value).decode() for key, value in _strings(data).items()}
     except ValueError:
-        raise PodProblem(f"{where}: a Secret's data is not base64 of UTF-8 text") from None
+        raise PodProblem(f"{error_path}: a Secret's data is not base64 of UTF-8 text") from None
 
 
 def _expanded(text: str, values: Mapping[str, str]) -> str:

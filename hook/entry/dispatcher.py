@@ -1,6 +1,9 @@
 """The dispatcher: the sh script `reassert-runc`, which an engine runs as its OCI runtime.
 
-It runs the real runtime for the verbs that change nothing, and `reassert runtime` for all other command lines.
+It runs the real runtime for the verbs that change nothing, and `reassert runtime` for all other command lines. Where
+there is an agent, the script and the hook entry have front as interpreter (packaging/front/front.c). Front reads the
+lines at the top, which are comments for sh, and asks the agent. The rest is the sh script of a cold start. Its first
+argument, before the engine's, is the reason: in the environment the real runtime would see it.
 """
 
 from __future__ import annotations
@@ -60,6 +63,15 @@ file switches dispatchers to another version (hook.node.change.tree)."""
 NOT_ROOTS = 'read -r _ outside _ < /proc/self/uid_map; [ "${outside:-0}" != 0 ]'
 """Condition in sh: whether uid 0 is another user of the node (user_namespaces(7)), as with rootless podman."""
 
+FRONT = "front"
+"""The file name of front, in the directory of the frozen program."""
+
+HEADER = 4096
+"""The most bytes that front reads of the file: front's limit."""
+
+_INTERPRETER = 255
+"""The most bytes that Linux reads of the first line (execve(2))."""
+
 
 def dispatcher(
     real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False, front: bool = False
@@ -67,7 +79,7 @@ def dispatcher(
     """The dispatcher script, in POSIX sh, for a real runtime. `extra`: more options for `reassert runtime`.
 
     `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
-    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.node.artifacts.dispatcher.
+    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.entry.dispatcher.
 
     A command line that the script does not know costs time, no more: `reassert runtime` parses it. Raises ReassertError
     if `real` is not an executable file or is a dispatcher.
@@ -138,16 +150,6 @@ def stable_path(program: str) -> str:
     directory, name = os.path.split(program)
     link = os.path.join(os.path.dirname(directory), name)
     return link if os.path.islink(link) and os.path.realpath(link) == program else program
-
-
-FRONT = "front"
-"""The file name of front, in the directory of the frozen program."""
-
-HEADER = 4096
-"""The most bytes that front reads of the file: front's limit."""
-
-_INTERPRETER = 255
-"""The most bytes that Linux reads of the first line (execve(2))."""
 
 
 def warm_dispatcher(

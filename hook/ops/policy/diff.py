@@ -139,12 +139,12 @@ def touched(
     nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
     """
     tried = old.mode == new.mode == AUDIT
-    for who, target in containers:
-        decisions = [Case("diff", "", lambda policy=policy: policy).decide(who, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
+    for identity, target in containers:
+        decisions = [Case("diff", "", lambda policy=policy: policy).decide(identity, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
         one, other = (_wanted(decided) if tried or not decided.audit_only() else {} for decided in decisions)
         wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
         if wrong:
-            yield who, wrong
+            yield identity, wrong
 
 
 def _wanted(decided: Plan) -> dict[str, object]:

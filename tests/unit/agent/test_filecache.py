@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from hook.agent import filecache
 from hook.agent.filecache import FileCache
-from hook.core.base import filecache as kept
 
 
 def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:
@@ -25,7 +25,7 @@ def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     path, cache, calls = tmp_path / "f", FileCache[str](2), []  # type: ignore[var-annotated]  # a list of anything
     path.write_text("one")
-    time.sleep(kept.SETTLED_NS / 1e9 + 0.05)
+    time.sleep(filecache.SETTLED_NS / 1e9 + 0.05)
     assert [read(path, cache, calls) for _ in range(3)] == ["one"] * 3
     assert len(calls) == 1
     new = tmp_path / "new"
@@ -53,13 +53,13 @@ def test_a_file_with_times_in_whole_seconds_is_not_kept_within_its_second(
     status = SimpleNamespace(
         st_mode=stat.S_IFREG, st_dev=1, st_ino=1, st_size=3, st_mtime_ns=second, st_ctime_ns=second
     )
-    monkeypatch.setattr(kept, "os", SimpleNamespace(stat=lambda _: status))
+    monkeypatch.setattr(filecache, "os", SimpleNamespace(stat=lambda _: status))
     path, cache, calls = tmp_path / "f", FileCache[str](2), []  # type: ignore[var-annotated]  # a list of anything
     for tenth, text in ((2, "one"), (5, "two"), (9, "new")):
-        monkeypatch.setattr(kept, "time", SimpleNamespace(time_ns=lambda at=second + tenth * 10**8: at))
+        monkeypatch.setattr(filecache, "time", SimpleNamespace(time_ns=lambda at=second + tenth * 10**8: at))
         path.write_text(text)
         assert read(path, cache, calls) == text
-    monkeypatch.setattr(kept, "time", SimpleNamespace(time_ns=lambda: second + 3 * 10**9))
+    monkeypatch.setattr(filecache, "time", SimpleNamespace(time_ns=lambda: second + 3 * 10**9))
     assert [read(path, cache, calls) for _ in range(3)] == ["new"] * 3
     assert len(calls) == 4
 
@@ -76,7 +76,7 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
     cache = FileCache[str](2)
     for name in "abc":
         (tmp_path / name).write_text(name)
-    time.sleep(kept.SETTLED_NS / 1e9 + 0.05)
+    time.sleep(filecache.SETTLED_NS / 1e9 + 0.05)
     for name in "abc":
         cache.get(str(tmp_path / name), lambda: "x")
-    assert len(cache._values) == 2
+    assert [cache.get(str(tmp_path / name), lambda: "y") for name in "cba"] == ["x", "x", "y"]

@@ -1,4 +1,4 @@
-"""argparse's parser with "did you mean" for commands, options and values."""
+"""The parser of every command but those of a container start, with "did you mean" for commands, options and values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from hook.core.policy import store
 
 
 class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # generic for mypy alone
@@ -54,3 +56,11 @@ def meant(given: str, known: Iterable[str]) -> str:
     """`; did you mean NAME?`, if there is a name like the given one."""
     near = difflib.get_close_matches(given.partition("=")[0], list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --policy and --store to the parser."""
+    parser.add_argument("--policy", metavar="FILE", default=store.SOURCE, help=f"policy file (default: {store.SOURCE})")
+    parser.add_argument(
+        "--store", metavar="DIR", default=store.STORE, help=f"compiled policies (default: {store.STORE})"
+    )

@@ -1,1 +1,0 @@
-"""What is made of the parsers of the commands: completion of shells, manual pages, and better messages."""
