@@ -12,8 +12,8 @@ _CHUNK = 64 * 1024
 _BYTES, _ROWS, _MEMORY = 64 << 20, 50_000, 32 << 20
 """How much of a mountinfo is read, and how much of that is kept, in mounts and in bytes of memory.
 
-A pod's author multiplies mounts: each volume brings what the node has mounted below it, and a path has 4 KiB. A node with
-500 pods has some 10,000 mounts, and most bytes of their lines are options of overlay file systems, which are not kept.
+A pod's author multiplies mounts: each volume brings what the node has mounted below it, and a path has 4 KiB. A node
+with 500 pods has some 10,000 mounts. Most bytes of their lines are options of overlay file systems: these are not kept.
 """
 
 
@@ -74,7 +74,9 @@ def mount_table_at(fd: int, still_waits: "Callable[[], None]" = lambda: None) ->
         else:
             rest += chunk
         if size > _BYTES or len(found) > _ROWS or kept > _MEMORY:
-            raise TooLarge(f"the container's mount namespace has too many mounts, or too long ones: {len(found)} and more")
+            raise TooLarge(
+                f"the container's mount namespace has too many mounts, or too long ones: {len(found)} and more"
+            )
         if size - asked_at > _CHUNK:
             asked_at = size
             still_waits()
