@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from e2e.hostile_mounts import DIRECTORY
 from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED, config
 from e2e.runtimes import hook_entry
 from e2e.support import EXHAUSTIVE, REASSERT, RUNTIMES, Bundle, Node, Running, scratch
@@ -151,7 +152,7 @@ def test_result_that_no_adapter_would_read_is_refused_and_not_written(node: Node
 def test_mount_table_that_volumes_multiply() -> None:
     """A hostPath with mounts below it, many times at long paths: 23,000 mounts with paths of 3 KB."""
     made = Node(scratch())
-    made.compile()
+    made.compile(DIRECTORY)
     many = made.directory / "many"
     many.mkdir()
     mounted("mount", "-t", "tmpfs", "tmpfs", str(many))
