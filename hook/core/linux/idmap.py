@@ -260,7 +260,7 @@ def _below(
 ) -> "Iterator[tuple[Row, int]]":
     """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`.
 
-    A mount that another one hides stays behind: nobody would see it. Raises _Stays, PathEscapes, OSError.
+    A mount that another one hides stays behind: no process would see it. Raises _Stays, PathEscapes, OSError.
     """
     along: set[int] = set()  # mounts on one that is moved go with it
     for row in view.below(mount.id, mount.point, view.inside):
