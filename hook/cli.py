@@ -276,7 +276,7 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
 
 
 def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
-    """See Decider.compare: None if nobody can tell."""
+    """See Decider.compare: None where it cannot be told."""
     if IS_CORE:
         return None
     from hook.ops.audit.judge import really_wrong

@@ -9,7 +9,7 @@ import time
 from hook.core.base.errors import TooLarge, Unacceptable, describe
 from hook.core.base.system import is_shortage, read_file, timestamp
 from hook.core.container.identity import Identity
-from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, SETTINGS, WOULD_DENY, is_probe
+from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, REMOUNTABLE, SETTINGS, WOULD_DENY, is_probe
 from hook.core.facts import Container
 from hook.core.facts.gather import gather
 from hook.core.plan import ALL, Plan, plan
@@ -163,7 +163,7 @@ class Case:
     def event(self, decided: Plan, done: Done, is_draft: bool = False) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
-        other = done.draft or done.denials or self.trial or decided.policy.warning
+        other = done.draft or done.denials or done.remountable or self.trial or decided.policy.warning
         if not (made or decided.denials or decided.errors or other):
             return None
         event = draft_event(self) if is_draft else container_event(self)
@@ -219,7 +219,7 @@ def plan_event(
     acts = not reasons and not plan.audit_only()
     if done.draft is not None:
         edits = _complete(done.draft, event, edits)
-    kind = ERROR if plan.errors else EDITED if edits else HELD
+    kind = ERROR if plan.errors else EDITED if edits else REMOUNTABLE if done.remountable else HELD
     if reasons:
         kind = WOULD_DENY if plan.audit_only() else DENIED
     event["event"] = kind

@@ -42,6 +42,8 @@ SETTINGS: "list[Any]" = []
 EDITED, DENIED, ERROR = "container.edited", "container.denied", "container.error"
 WOULD_DENY = "container.would-deny"
 """The container started because the mode is Audit; Enforce mode would have refused it."""
+REMOUNTABLE = "container.remountable"
+"""No edit was needed; the container can make reserved mounts writable."""
 HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 

@@ -262,7 +262,7 @@ def _look(
     if not denials and spec.can_remount():
         from hook.core.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
 
-        done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting)
+        done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
     return done
 
 

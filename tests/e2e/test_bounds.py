@@ -17,8 +17,11 @@ from typing import NamedTuple
 
 import pytest
 
+from e2e.hostile_mounts import DIRECTORY
 from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED, config
-from e2e.support import EXHAUSTIVE, REASSERT, Node, scratch
+from e2e.runtimes import hook_entry
+from e2e.support import EXHAUSTIVE, REASSERT, RUNTIMES, Bundle, Node, Running, scratch
+from e2e.support import run as mounted
 from hook.core.container.spec import LIMIT
 
 MEGABYTES = 128
@@ -144,3 +147,35 @@ def test_result_that_no_adapter_would_read_is_refused_and_not_written(node: Node
     assert taken.status == 1
     assert f"as corrected {'is larger than' if what == 'bytes' else 'has lists and objects of more than'}" in taken.said
     assert (node.directory / "k8s.io/0a1b/config.json").read_text() == text
+
+
+def test_mount_table_that_volumes_multiply() -> None:
+    """A hostPath with mounts below it, many times at long paths: 23,000 mounts with paths of 3 KB."""
+    made = Node(scratch())
+    made.compile(DIRECTORY)
+    many = made.directory / "many"
+    many.mkdir()
+    mounted("mount", "-t", "tmpfs", "tmpfs", str(many))
+    try:
+        for number in range(230):
+            (many / str(number)).mkdir()
+            mounted("mount", "-t", "tmpfs", "tmpfs", str(many / str(number)))
+        bundle = Bundle(made.directory / "k8s.io" / "0a1b")
+        for number in range(100):
+            bundle.bind(many, f"/v{('/' + 'a' * 250) * 11}/{number}")
+        timed = made.directory / "timed"
+        timed.write_text(f'#!/bin/sh\nexec time --quiet -f "%U %S %M" -o {made.directory}/cost {REASSERT} "$@"\n')
+        timed.chmod(0o755)
+        before = loop()
+        bundle.spec["hooks"] = {"createRuntime": [{**hook_entry(made, "createRuntime"), "path": str(timed)}]}
+        bundle.save()
+        container = Running(RUNTIMES["runc"], bundle)
+        assert container.create() != 0
+        mounted(RUNTIMES["runc"], "delete", "--force", container.id, check=False)
+        assert "mounts, or too long ones" in container.output()
+        user, system, kilobytes = (made.directory / "cost").read_text().split()[-3:]
+        assert int(kilobytes) / 1024 < MEGABYTES
+        assert float(user) + float(system) < SECONDS * max(1.0, before / LOOP, loop() / LOOP)
+    finally:
+        mounted("umount", "--recursive", "--lazy", str(many))
+        shutil.rmtree(made.directory)

@@ -6,7 +6,8 @@ What counts is what the container's own process reads, never what reassert says 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,54 @@ def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, member: s
         return
     what = {"maskedPaths": "masked path", "readonlyPaths": "read-only path"}[member]
     holds(way, node, bundle, f"company-ca: {what} {path} of the container leads to the reserved mount")
+
+
+@pytest.fixture
+def part_of_dev() -> Iterator[Path]:
+    """A directory of the node's /dev, such as /dev/mapper."""
+    path = Path("/dev") / f"reassert-{uuid.uuid4().hex[:8]}"
+    (path / "firmware").mkdir(parents=True)
+    yield path
+    shutil.rmtree(path)
+
+
+def mask_in_a_volume(bundle: Bundle, source: Path) -> None:
+    """Another container that shares the volume can make the masked path a link after the look."""
+    bundle.spec["mounts"] = [mount for mount in bundle.spec["mounts"] if not mount["destination"].startswith("/sys")]
+    bundle.bind(source, "/sys")
+    bundle.spec["linux"].update(maskedPaths=["/sys/firmware"], readonlyPaths=[])
+
+
+FIRMWARE = "company-ca: masked path /sys/firmware of the container is in the volume /sys"
+
+
+def test_masked_path_in_a_part_of_the_node_s_dev(
+    way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path
+) -> None:
+    node.compile(DIRECTORY)
+    mask_in_a_volume(bundle, part_of_dev)
+    holds(way, node, bundle, FIRMWARE)
+
+
+def test_console_in_a_part_of_the_node_s_dev(
+    way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path
+) -> None:
+    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    for name in ("pts", "shm", "mqueue"):
+        (part_of_dev / name).mkdir()
+    dev = next(mount for mount in bundle.spec["mounts"] if mount["destination"] == "/dev")
+    dev.update(type="bind", source=str(part_of_dev), options=["rbind", "nosuid"])
+    terminal(bundle)
+    holds(way, node, bundle, f"{CONSOLE} is in the volume /dev")
+
+
+def test_masked_path_in_a_volume_that_is_not_above(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """`volumesAbove: Allow` is about volumes above the reserved mount."""
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, volumesAbove: Allow"))
+    source = volume(bundle, "sys")
+    (source / "firmware").mkdir()
+    mask_in_a_volume(bundle, source)
+    holds(way, node, bundle, FIRMWARE)
 
 
 # Volumes

@@ -6,13 +6,17 @@ The mounts are read-only, and `remount,bind,rw` takes that off. All containers o
 from __future__ import annotations
 
 import os
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
-from e2e.support import Bundle, Node, run
+from e2e.support import RUNTIMES, Bundle, Node, Running, run
 from e2e.test_audit import seen
 from e2e.test_finds import mounts_on_the_node
 from hook.core.linux.idmap import remountable
@@ -107,6 +111,116 @@ def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node
             assert read == ["volume\nmore\n", "fixed\n", "below\n"]
     finally:
         run("umount", "--lazy", str(node.ca / "below"))
+
+
+@pytest.mark.parametrize("second", ["/etc/ssl/./volume", "/etc/ssl/below"])
+def test_volume_over_another_mount_on_the_reserved_one(
+    pair: tuple[str, str], node: Node, bundle: Bundle, second: str
+) -> None:
+    """kubelet compares the text of two paths. The hidden mount does not keep the reserved one writable."""
+    ca(node)
+    for name in ("below", "volume"):
+        (node.ca / name).mkdir()
+        (bundle.directory.parent / name).mkdir(parents=True)
+    (bundle.directory.parent / "volume/file").write_text("volume\n")
+    run("mount", "-t", "tmpfs", "tmpfs", str(node.ca / "below"))
+    try:
+        before = files(node.ca)
+        node.compile(DIRECTORY.replace("true}", "true, allowBelow: [/etc/ssl/volume, /etc/ssl/below]}"))
+        bundle.bind(node.ca, "/etc/ssl", "ro", "rprivate")
+        bundle.bind(bundle.directory.parent / "below", "/etc/ssl/volume", "rprivate")
+        bundle.bind(bundle.directory.parent / "volume", second, "rprivate")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            said = container.exec("/bin/sh", "-c", ATTACK.format(at="/etc/ssl"))
+            assert said.startswith("remounted\n") and said.endswith("company\n"), said
+            assert files(node.ca) == before
+            assert container.exec("/bin/cat", f"{second}/file") == "volume\n"
+            assert not any("remountable" in event for event in node.logged())
+    finally:
+        run("umount", "--lazy", str(node.ca / "below"))
+
+
+def test_event_says_what_a_container_without_edits_can_remount(node: Node, bundle: Bundle, real: str) -> None:
+    secret(node.ca)
+    node.compile(DIRECTORY)
+    bundle.bind(node.ca, "/etc/ssl", "ro")
+    with guarded("createRuntime", real, node, administrator(bundle)):
+        [event] = node.logged()
+        assert (event["event"], event["level"], event["edits"]) == ("container.remountable", "warning", [])
+        assert event["remountable"] == ["/etc/ssl: " + f"{node.ca}/certs/key.pem can be read by its owner alone"]
+
+
+@pytest.fixture
+def users(node: Node) -> Iterator[str]:
+    """A pid in a user namespace, with another one in it: a limit of namespaces there disturbs nobody else."""
+    setup = "mount -t proc proc /proc; mount -t tmpfs tmpfs /run; echo ready; exec sleep 600"
+    words = ["unshare", "--user", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    with subprocess.Popen([*words, "sh", "-c", f"read _; {setup}"], stdin=PIPE, stdout=PIPE, text=True) as outer:
+        try:
+            pid = child_of(outer.pid)
+            for which in ("uid_map", "gid_map"):
+                Path(f"/proc/{pid}/{which}").write_text("0 0 1000000\n4294967294 4294967294 1\n")
+            assert outer.stdin and outer.stdout
+            print(file=outer.stdin, flush=True)
+            assert outer.stdout.readline() == "ready\n"
+            yield pid
+        finally:
+            outer.kill()
+
+
+def child_of(pid: int) -> str:
+    """The first child of a process."""
+    for _ in range(500):
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if found:
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError(f"{pid} has no child")
+
+
+USERS = {
+    0: (True, "no user namespace can be made: No space left on device"),
+    1: (False, "no space left on device"),
+    9: (True, ""),
+}
+"""The limit of user namespaces where another process has one: whether a container starts then, and what is said."""
+
+
+@pytest.mark.parametrize("limit", USERS)
+def test_container_starts_where_another_one_has_used_up_all_user_namespaces(
+    node: Node, bundle: Bundle, users: str, limit: int
+) -> None:
+    """It would start with a mount that it can write through. A node that allows no such namespace is another matter."""
+    starts, said = USERS[limit]
+    node.compile(DIRECTORY.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
+    spec = administrator(bundle).spec
+    spec["linux"]["namespaces"] = [n for n in spec["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
+    spec["mounts"] = [m for m in spec["mounts"] if m["type"] not in ("cgroup", "sysfs", "mqueue", "devpts")]
+    for name in ("resources", "cgroupsPath"):
+        spec["linux"].pop(name, None)
+    bundle.save()
+    inside = ["nsenter", "--target", users, "--user", "--mount", "--pid"]
+    own = f"mount -t tmpfs -o mode=755 tmpfs {node.ca}; echo company > {node.ca}/ca.crt"
+    run(*inside, "sh", "-c", own)  # a user namespace can idmap its own file systems only
+    script = node.directory / "inside"
+    script.write_text(f'#!/bin/sh\nexec {" ".join(inside)} {node.dispatcher(RUNTIMES["runc"])} "$@"\n')
+    script.chmod(0o755)
+    with subprocess.Popen([*inside, "unshare", "--user", "sh", "-c", "echo; sleep 600"], stdout=PIPE) as holder:
+        try:
+            assert holder.stdout and holder.stdout.readline()
+            run(*inside, "sh", "-c", f"echo {limit} > /proc/sys/user/max_user_namespaces")
+            container = Running(str(script), bundle)
+            if starts:
+                with container:
+                    assert container.exec("/bin/cat", "/etc/ssl/ca.crt") == "company\n"
+                    assert any("idmapped" in options for _, _, options in container.mounts()) is not bool(said)
+            else:
+                assert container.create() != 0, "it started"
+            [event] = node.logged()
+            assert said.lower() in str(event).lower()
+            assert event["applied"] is starts and ("remountable" in event) is (limit == 0)
+        finally:
+            run("kill", "-9", users)  # and with it all that is in its pid namespace
 
 
 def fifo(directory: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from hook.core.base.errors import ReassertError, Unacceptable, Undecided
+from hook.core.base.mountinfo import mount_table_at
 from hook.core.base.system import Untrusted
 from hook.core.container.identity import Identity
 from hook.core.container.start import Start
-from hook.core.facts import Container
+from hook.core.facts import Container, network_filesystems
 from hook.core.facts.files import VALUE_LIMIT, first_line
 from hook.core.facts.gather import gather
 from hook.core.plan import plan
@@ -145,7 +146,10 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     table += (
         f"4 1 0:4 /a\rb {root_dir}/volume rw - ext4 /dev/x rw\n"  # the kernel does not escape what a subPath may hold
     )
-    monkeypatch.setattr("hook.core.base.mountinfo.read_file", lambda *_: table.encode())
+    (root_dir / "mountinfo").write_bytes(table.encode())
+    with (root_dir / "mountinfo").open("rb", buffering=0) as file:
+        rows = mount_table_at(file.fileno())
+    monkeypatch.setattr(network_filesystems, "mount_table", lambda _: rows)
     touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
     left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]
     for fields, policy_mode in (({"mode": "Audit"}, "Enforce"), ({}, "Audit")):

@@ -115,7 +115,15 @@ EVENTS = (ROOT / "docs/events.md").read_text()
 
 
 def test_every_event_is_described() -> None:
-    kinds = {events.EDITED, events.DENIED, events.WOULD_DENY, events.ERROR, events.HELD, report.DRIFTED}
+    kinds = {
+        events.EDITED,
+        events.DENIED,
+        events.WOULD_DENY,
+        events.ERROR,
+        events.HELD,
+        events.REMOUNTABLE,
+        report.DRIFTED,
+    }
     kinds |= {report.CONNECTED, report.DISCONNECTED, report.VIOLATION, report.RELIEVED, report.UNREAD, report.POLICY}
     assert kinds == set(re.findall(r"^\| `((?:container|policy|nri)\.[\w-]+)` \|", EVENTS, re.MULTILINE))
 

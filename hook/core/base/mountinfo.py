@@ -3,10 +3,20 @@
 import errno
 import posix
 
-from hook.core.base.system import SYMLINK_LIMIT, read_fd, read_file
+from hook.core.base.errors import TooLarge
+from hook.core.base.system import SYMLINK_LIMIT, read_file
 
-_TABLE_LIMIT = 1 << 28
-"""Bytes of a mountinfo: 100,000 mounts (fs.mount-max) with paths of 4 KiB do not get there."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CHUNK = 64 * 1024
+_BYTES, _ROWS, _MEMORY = 64 << 20, 50_000, 32 << 20
+"""How much of a mountinfo is read, and how much of that is kept, in mounts and in bytes of memory.
+
+A pod's author multiplies mounts: each volume brings what the node has mounted below it, and a path has 4 KiB. A node
+with 500 pods has some 10,000 mounts. Most bytes of their lines are options of overlay file systems: these are not kept.
+"""
 
 
 _NAMES = """
@@ -53,23 +63,52 @@ class Row:
         return fields[fields.index("-") + 1]
 
 
-def mount_table(pid: "int | str") -> dict[int, Row]:
+def mount_table(pid: "int | str", still_waits: "Callable[[], None]" = lambda: None) -> dict[int, Row]:
     """The mounts of a process's mount namespace by id; 0: of this process, "thread-self": of this thread.
 
-    Raises OSError.
+    `still_waits`: called now and then, and may raise. Raises TooLarge, OSError.
     """
-    return _table(read_file(f"/proc/{pid or 'self'}/mountinfo", _TABLE_LIMIT))
+    fd = posix.open(f"/proc/{pid or 'self'}/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return mount_table_at(fd, still_waits)
+    finally:
+        posix.close(fd)
 
 
-def mount_table_at(fd: int) -> dict[int, Row]:
-    """The mounts in an opened mountinfo. Raises OSError."""
-    return _table(read_fd(fd, _TABLE_LIMIT, "mountinfo"))
+def mount_table_at(fd: int, still_waits: "Callable[[], None]" = lambda: None) -> dict[int, Row]:
+    """The mounts in an opened mountinfo. Raises TooLarge, OSError."""
+    found: dict[int, Row] = {}
+    rest, size, kept, asked_at = b"", 0, 0, 0
+    while chunk := posix.read(fd, _CHUNK):
+        size += len(chunk)
+        lines, newline, after = chunk.rpartition(b"\n")
+        if newline:
+            kept += _add((rest + lines).decode("utf-8", "surrogateescape"), found)
+            rest = after
+        else:
+            rest += chunk
+        if size > _BYTES or len(found) > _ROWS or kept > _MEMORY:
+            raise TooLarge(
+                f"the container's mount namespace has too many mounts, or too long ones: {len(found)} and more"
+            )
+        if size - asked_at > _CHUNK:
+            asked_at = size
+            still_waits()
+    return found
 
 
-def _table(data: bytes) -> dict[int, Row]:
-    """Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines."""
-    rows = [Row(line) for line in data.decode("utf-8", "surrogateescape").split("\n") if line]
-    return {row.id: row for row in rows}
+def _add(lines: str, found: dict[int, Row]) -> int:
+    """Add rows without source and options of the file system; returns how much memory their text takes.
+
+    Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines.
+    """
+    kept = 0
+    for line in lines.split("\n"):
+        text = line[: line.find(" ", line.find(" - ") + 3)]
+        row = Row(text)
+        found[row.id] = row
+        kept += text.__sizeof__()
+    return kept
 
 
 def _plain(field: str) -> str:

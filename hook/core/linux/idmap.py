@@ -14,11 +14,11 @@ import posix
 from hook.core.base.compare import is_below
 from hook.core.base.errors import Unacceptable, Undecided, named
 from hook.core.base.mountinfo import Row, mount_table
-from hook.core.base.system import is_shortage
+from hook.core.base.system import is_shortage, read_file
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
-from hook.core.linux.walk import MountMismatch, PathEscapes
+from hook.core.linux.walk import PathEscapes
 from hook.core.reserve import PlaceMount
 
 TYPE_CHECKING = False
@@ -34,13 +34,27 @@ _UNUSED = 0xFFFF_FFFE
 _S_IFMT, _S_IFDIR, _S_IFREG, _S_IFLNK = 0o170000, 0o040000, 0o100000, 0o120000
 
 
+_NO_USERS = (errno.EPERM, errno.EINVAL, errno.ENOSYS)
+"""Errors of unshare(2) on a node that makes no user namespaces. Others can be caused by another container."""
+
+
+class _Stays(Exception):
+    """Why the node's kernel or file system makes no idmapped mount."""
+
+
 def protect(
-    pid: int, rootfs: str, reserved: "Sequence[PlaceMount]", spec: Spec, before_mounting: "Callable[[], None]"
+    pid: int,
+    rootfs: str,
+    reserved: "Sequence[PlaceMount]",
+    spec: Spec,
+    before_mounting: "Callable[[], None]",
+    still_waits: "Callable[[], None]" = lambda: None,
 ) -> list[str]:
     """Replace the read-only mounts of the policy by idmapped ones; returns why others stay as they are.
 
     After hook.core.linux.look found them in order, with its arguments. Mounts of a device plugin, of a container with
-    its own users, and those that `_unlike` names stay. Raises Unacceptable, Undecided, OSError.
+    its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system cannot idmap.
+    Nothing that a pod or another container causes lets one stay. Raises Unacceptable, Undecided, OSError.
     """
     wanted = [edit for edit in reserved if edit.mount and not edit.origin and "ro" in edit.options()]
     if not wanted or not _has_the_nodes_users(pid):
@@ -50,16 +64,25 @@ def protect(
     try:
         users = _one_unused_id() if "" in stay.values() else -1
     except OSError as error:
+        if error.errno not in _NO_USERS and not (error.errno == errno.ENOSPC and _none_allowed()):
+            raise
         return [f"{named(edit.name)}: no user namespace can be made: {error.strerror}" for edit in wanted]
     try:
         sources = {edit.name: posix.stat(edit.source()) for edit in wanted}
         with Namespace(pid) as there:
             root = there.directory(rootfs)
             try:
+                table = mount_table(pid, still_waits)
                 for edit in wanted:
-                    if not stay[edit.name]:
-                        view = View(there, root, mount_table(pid), spec, sources)
-                        stay[edit.name] = _replace(there, view, edit, users)
+                    if stay[edit.name]:
+                        continue
+                    try:
+                        stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
+                    except PathEscapes:  # a mount is not in the table: one of the new ones, where reserved paths nest
+                        table = mount_table(pid, still_waits)
+                        stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
+            except PathEscapes as error:
+                raise Unacceptable(f"a reserved mount cannot be replaced by an idmapped mount: it {error}") from None
             finally:
                 posix.close(root)
     finally:
@@ -133,6 +156,11 @@ def _unlike(source: str) -> str:
     return "" if files else f"{named(source)} has no file yet"
 
 
+def _none_allowed() -> bool:
+    """Whether the node's root allows no user namespaces at all. Raises OSError."""
+    return read_file("/proc/sys/user/max_user_namespaces", 32).strip() == b"0"
+
+
 def _one_unused_id() -> int:
     """A descriptor of a user namespace that maps one id. Raises OSError.
 
@@ -155,7 +183,7 @@ def _one_unused_id() -> int:
     posix.close(to_parent)
     posix.close(from_parent)
     try:
-        said = int(posix.read(from_child, 32) or f"-{errno.ECHILD}")
+        said = int(posix.read(from_child, 32) or f"-{errno.ENOMEM}")  # it was killed
         if said < 0:
             raise OSError(-said, posix.strerror(-said))
         for which in ("uid_map", "gid_map"):
@@ -172,7 +200,7 @@ def _one_unused_id() -> int:
 
 
 def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
-    """Replace one mount, in its namespace; why it stays, or "". Raises Unacceptable once it has been moved; OSError.
+    """Replace one mount, in its namespace; why it stays, or "". Raises PathEscapes, Unacceptable, OSError.
 
     It cannot be unmounted: crun sets options of the mounts that it made after its hooks. So it is moved to where its
     source is in the node's tree, which pivot_root(2) takes away from the container. With it goes what came with the
@@ -192,20 +220,20 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
                 return "its mount would appear on the node (mountPropagation: Bidirectional)"
-            fds.append(clone_idmapped(mounted, users, edit.name, there))
+            fds.append(_idmapped(mounted, users, edit.name, there))
             trees = [(row, fds[-1]), *_below(there, view, edit, row, users, fds)]
-        except (PathEscapes, MountMismatch, OSError, Undecided) as error:
+        except _Stays as why:
+            return str(why)
+        except OSError as error:  # a path, which another process can change in a volume
             if is_shortage(error):
                 raise
-            return f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}"
+            raise _not_replaced(edit, error) from None
         try:
             there.move_mount(mounted, parked, edit.name)
             for old, tree in trees:
                 _attach(there, view, old, tree)
         except OSError as error:  # with failurePolicy: Ignore the container would start without the mount
-            raise Unacceptable(
-                f"{named(edit.name)} cannot be replaced by an idmapped mount: {error.strerror}"
-            ) from None
+            raise _not_replaced(edit, error) from None
     finally:
         view.walks.close()
         for fd in fds:
@@ -213,23 +241,41 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
     return ""
 
 
+def _not_replaced(edit: PlaceMount, error: OSError) -> Unacceptable:
+    return Unacceptable(f"{named(edit.name)} cannot be replaced by an idmapped mount: {error.strerror}")
+
+
+def _idmapped(fd: int, users: int, path: str, there: Namespace) -> int:
+    """As clone_idmapped. Raises _Stays; OSError for a shortage."""
+    try:
+        return clone_idmapped(fd, users, path, there)
+    except (OSError, Undecided) as error:
+        if is_shortage(error):
+            raise
+        raise _Stays(f"it cannot be idmapped: {getattr(error, 'strerror', '') or error}") from None
+
+
 def _below(
     there: Namespace, view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]
 ) -> "Iterator[tuple[Row, int]]":
     """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`.
 
-    Raises MountMismatch, OSError.
+    A mount that another one hides stays behind: no process would see it. Raises _Stays, PathEscapes, OSError.
     """
     along: set[int] = set()  # mounts on one that is moved go with it
     for row in view.below(mount.id, mount.point, view.inside):
         if row.parent in along:
             along.add(row.id)
             continue
-        fds.append(open_in_root(view.root, view.at(row)))
-        if mount_id(fds[-1]) != row.id:
-            raise MountMismatch(f"another mount hides {named(view.at(row))}")
+        try:
+            fd = open_in_root(view.root, view.at(row))
+        except (FileNotFoundError, NotADirectoryError):  # another one hides a directory above it
+            continue
+        fds.append(fd)
+        if view.row(mount_id(fd)) is not row:
+            continue
         if view.came_with(edit, row.point[len(mount.point) :], row):
-            fds.append(clone_idmapped(fds[-1], users, view.at(row), there))
+            fds.append(_idmapped(fd, users, view.at(row), there))
         else:
             along.add(row.id)
         yield row, fds[-1]

@@ -27,7 +27,7 @@ _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 _NOBODYS = ("proc", "sysfs")
 """File systems in which nothing is reserved, wherever they are mounted: their links lead to processes and the node."""
 
-_THE_KERNELS = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
+_THE_KERNELS = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
 """File systems that may be mounted often, and in which no container makes a link."""
 
 _DEVICE, _DEVICES = "device", "a device's directory"
@@ -108,7 +108,7 @@ def _looked(
     with Namespace(pid) as there:
         root = there.directory(rootfs)
         try:
-            return View(there, root, mount_table(pid), spec, sources, still_waits).problems(reserved)
+            return View(there, root, mount_table(pid, still_waits), spec, sources, still_waits).problems(reserved)
         finally:
             posix.close(root)
 
@@ -338,15 +338,21 @@ class View:
         """
         found: list[tuple[PlaceMount, MountMismatch]] = []
         places = [(edit, self.places[edit.name]) for edit in reserved if edit.mount]
-        known: dict[Node, str] = {}
+        above = {
+            edit.name: frozenset(node.number for node in place.crossed) for edit, place in places if edit.volumes_above
+        }
+        known: dict[tuple[Node, bool], tuple[str, frozenset[str]]] = {}
         for what, path in [*_made_late(self.spec), *_with_devices(self.spec)]:
             at: Node | None = None
+            allowed: frozenset[str] = frozenset()
             try:
                 place = self.walks.to(path, everywhere=True)
                 at, last = place.node, next(reversed(place.crossed), self.walks.root)
-                if last not in known or place.links:
-                    known[at if place.links else last] = self._changeable(place)
-                changeable = known[at if place.links else last]
+                key = at if place.links else last, what in (_DEVICE, _DEVICES)
+                if key not in known or place.links:
+                    changeable, volumes = self._changeable(place, key[1])
+                    known[key] = changeable, frozenset(name for name in above if volumes and volumes <= above[name])
+                changeable, allowed = known[key]
             except (PathEscapes, OSError) as error:
                 changeable = _cannot(error)
             upwards = at.upwards() if at else []
@@ -355,7 +361,7 @@ class View:
                     continue  # a runtime makes no device in a read-only mount
                 if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
                     problem = f"leads to the reserved mount {named(edit.name)}"
-                elif changeable and not (at and edit.volumes_above):
+                elif changeable and edit.name not in allowed:
                     problem = changeable
                 else:
                     continue
@@ -370,21 +376,32 @@ class View:
             self._nodes = {row.device for row in rows}, dev
         return self._nodes
 
-    def _changeable(self, place: Place) -> str:
-        """Why a path could still lead elsewhere when the runtime goes there, or "".
+    def _changeable(self, place: Place, is_device: bool) -> tuple[str, set[int]]:
+        """Why a path could still lead elsewhere when the runtime goes there, or "", and the volumes that let it.
 
         A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
         """
         if any(self.row(link.number).filesystem == "proc" for link in place.links):
-            return "leads through a process's link in a proc file system"
+            return "leads through a process's link in a proc file system", set()
         rows = {node.number: self.row(node.number) for node in place.crossed if node.number != self.own}
         volumes = [row for row in rows.values() if row.filesystem not in _THE_KERNELS]
         if volumes:
             nodes, dev = self._of_the_node()
-            for row in volumes:
-                if row.device in nodes and (row.device, row.root) not in dev:
-                    return f"is in the volume {named(self.at(row))}, in which others can lead it to a reserved mount"
-        return ""
+            volumes = [row for row in volumes if row.device in nodes and not self._is_dev(row, dev, is_device)]
+        if not volumes:
+            return "", set()
+        at = named(self.at(volumes[0]))
+        return f"is in the volume {at}, in which others can lead it to a reserved mount", {row.id for row in volumes}
+
+    def _is_dev(self, row: Row, dev: set[tuple[str, str]], is_device: bool) -> bool:
+        """Whether a volume is the node's /dev in the container's, or a part of it in which a device was made.
+
+        Containers have these: privileged ones, and those with a hostPath such as /dev/dri.
+        """
+        at = self.at(row)
+        if at == "/dev" and (row.device, row.root) in dev:
+            return True
+        return is_device and row.filesystem == "devtmpfs" and f"{at}/".startswith("/dev/")
 
 
 def tree_of(source: str, root: int = -1) -> tuple[int, str]:

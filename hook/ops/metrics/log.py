@@ -27,6 +27,7 @@ _OUTCOMES = {
     events.DENIED: "refused",
     events.WOULD_DENY: "audited",
     events.ERROR: "failed",
+    events.REMOUNTABLE: "unchanged",
     events.HELD: "unchanged",
 }
 

@@ -337,7 +337,8 @@ def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
     [
         ("tmpfs", "/vol/x", ""),
         ("share", "/vol/x", f"masked path /vol/x {IN_VOLUME}"),
-        ("the node's /dev", "/vol/x", ""),
+        ("the node's /dev", "/vol/x", f"masked path /vol/x {IN_VOLUME}"),
+        ("the node's /dev", "/dev/x", ""),
         ("/proc", "/vol/sys", ""),
         ("/proc", "/vol/self/x", "masked path /vol/self/x of the container leads through a process's link in a proc"),
     ],
@@ -345,10 +346,22 @@ def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
 def test_path_in_a_volume_counts_where_others_can_change_it(node: Node, source: str, path: str, why: str) -> None:
     if source == "the node's /dev":
         node.within(lambda: node._call(node.share, Path("/dev"), MS_BIND))
-    node.mount("/vol", source if source in ("tmpfs", "/proc") else node.share)
+    node.mount(path[:4], source if source in ("tmpfs", "/proc") else node.share)
     node.mount("/etc/ssl", node.source)
     masked = spec(linux={"maskedPaths": [path]})
     found = node.look(node.edit(), of=masked)
     assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
-    assert node.look(node.edit(volumes_above=True), of=masked) == [], "then the rule lets them"
+    assert bool(node.look(node.edit(volumes_above=True), of=masked)) == bool(why), "it is not above"
     assert node.look(node.edit("/etc/other", mount=None), of=spec(linux={"maskedPaths": ["/etc/other"]})) == []
+
+
+def test_masked_path_in_a_volume_that_may_be_above_starts(node: Node) -> None:
+    """Who can write to that volume can take the reserved mount away too."""
+    node.mount("/etc", node.share)
+    node.within(lambda: [(node.rootfs / "etc" / name).mkdir() for name in ("ssl", "masked")])
+    node.mount("/etc/ssl", node.source)
+    edit, masked = node.edit(volumes_above=True), spec(linux={"maskedPaths": ["/etc/masked/x"]})
+    assert node.look(edit, of=masked) == []
+    node.mount("/vol", node.share)
+    [reason] = node.look(edit, of=spec(linux={"maskedPaths": ["/etc/masked/x", "/vol/x"]}))
+    assert reason.startswith(f"masked path /vol/x {IN_VOLUME}")
