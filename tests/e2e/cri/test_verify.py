@@ -95,6 +95,7 @@ def test_a_wrapper_that_forgets_exec_is_found_out(containerd: Containerd, node: 
     """It passes `create` on to reassert and all else to the real runtime."""
     wrapper = later(node, "runc")
     create = node.dispatcher(RUNTIMES["runc"])
+    wrapper.unlink(missing_ok=True)  # it may be a link of another test to `create`
     wrapper.write_text(
         f'#!/bin/sh\ncase " $* " in *" create "*) exec {create} "$@";; esac\nexec {RUNTIMES["runc"]} "$@"\n'
     )
