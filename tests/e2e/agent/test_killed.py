@@ -33,8 +33,9 @@ PROMISES = ("poll", "rename", "sendto")
 """Where a promise is kept: whether front still waits, the file that is put in place, the answer."""
 
 MAY_MISS = {"epoll_wait", "epoll_ctl", "recvmsg", "futex", "brk", "mmap", "munmap"}
+MAY_MISS |= {"gettid", "rseq", "rt_sigprocmask", "set_robust_list", "unshare"}
 """Calls whose number differs from request to request: whether front has sent its request yet, which thread takes it,
-and whether memory is there."""
+whether memory is there, and whether the thread had begun when strace attached."""
 
 READS = """#!/bin/busybox sh
 # In the place of a runtime: keeps the file that it would read.
