@@ -175,7 +175,7 @@ def test_nothing_of_a_request_stays(agent: Process) -> None:
     assert len(os.listdir(process / "task")) <= 5
 
 
-@pytest.mark.root
+@pytest.mark.users  # the machine's own CAP_SYS_NICE
 def test_its_place_among_the_nodes_processes(agent: Process) -> None:
     """Container starts wait for it; and it needs a descriptor for each client."""
     assert os.getpriority(os.PRIO_PROCESS, agent.process.pid) == -10

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.stalled import stalling
+from e2e.stalled import SECONDS, stalling
 from e2e.support import need
 
 from hook.core.policy.store import NoPolicy
@@ -226,7 +226,7 @@ def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path, monke
         assert plugin.plugin.stuck == []
 
 
-@pytest.mark.root
+@pytest.mark.users  # a mount of FUSE by the machine's own root
 @pytest.mark.parametrize("source", ["volume", "volume/below", "link"])
 def test_a_volume_that_does_not_answer_holds_no_thread(root_dir: Path, source: str) -> None:
     """A rule with `exclusive` looks at the sources of mounts, which the pod's author chooses."""
@@ -242,7 +242,7 @@ def test_a_volume_that_does_not_answer_holds_no_thread(root_dir: Path, source: s
                 [], mounts=[{"source": f"{root_dir}/{source}", "destination": "/v", "type": "bind"}]
             )
             assert response.status.code == 0, response.status.message
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < SECONDS, "it waited until the volume answered"
         assert plugin.plugin.stuck == []
 
 
