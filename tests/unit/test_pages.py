@@ -103,6 +103,11 @@ def test_every_hole_is_tried_by_a_test() -> None:
     assert fixed == sorted(fixed)
 
 
+def test_no_page_has_marks_of_a_merge() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    assert [page.name for page in pages if re.search(r"^(<{7}|>{7}) ", page.read_text(), re.MULTILINE)] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     listed = set(LINK.findall((ROOT / "docs/README.md").read_text()))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - listed == {"README.md"}
