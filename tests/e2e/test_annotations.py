@@ -97,7 +97,7 @@ def with_its_loader(name: str, directory: Path) -> str:
 @pytest.mark.parametrize("name", CRUNS)
 @pytest.mark.parametrize("annotated", [True, False])
 def test_agent_writes_no_message_there_either(
-    agent: Agent,  # noqa: F811
+    agent: Agent,  # noqa: F811  # that fixture
     bundle: Bundle,
     name: str,
     annotated: bool,
@@ -207,7 +207,7 @@ def test_all_that_a_runtime_declares_unsafe_is_in_the_table(node: Node, name: st
 
 
 @pytest.fixture
-def image(podman: Podman, node: Node) -> Iterator[str]:  # noqa: F811
+def image(podman: Podman, node: Node) -> Iterator[str]:  # noqa: F811  # that fixture
     """An image whose manifest asks crun for a file of the node, in the way of umoci(1)."""
     need(shutil.which("umoci") is not None, "umoci")
     layout = node.directory / "layout"
@@ -228,7 +228,7 @@ LOOK = ("/bin/cat", "/etc/ssl/certs/company.crt")
 
 @pytest.mark.parametrize("adapter", ["wrapper", "precreate"])
 def test_podman_brings_the_annotations_of_an_image_and_none_arrives(
-    podman: Podman,  # noqa: F811
+    podman: Podman,  # noqa: F811  # that fixture
     node: Node,
     image: str,
     adapter: str,
@@ -246,7 +246,7 @@ def test_podman_brings_the_annotations_of_an_image_and_none_arrives(
 
 
 @pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
-def test_what_podman_itself_asks_a_runtime_for_is_left(podman: Podman, node: Node, adapter: str) -> None:  # noqa: F811
+def test_what_podman_itself_asks_a_runtime_for_is_left(podman: Podman, node: Node, adapter: str) -> None:  # noqa: F811  # that fixture
     """org.systemd.property.KillSignal and TimeoutStopUSec always; run.oci.keep_original_groups by --group-add."""
     node.compile(MOUNT)
     if adapter == "wrapper":

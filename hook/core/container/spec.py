@@ -136,7 +136,7 @@ class Spec(Start):
         return shared_processes(self.linux.get("namespaces"))
 
     @property
-    def of_systemd(self) -> bool:  # type: ignore[override]
+    def of_systemd(self) -> bool:  # type: ignore[override]  # an attribute of Start
         """Whether systemd makes the cgroup: its path is then SLICE:PREFIX:NAME (runc's docs/systemd.md)."""
         path = self.linux.get("cgroupsPath")
         return isinstance(path, str) and path.count(":") == 2 and "/" not in path

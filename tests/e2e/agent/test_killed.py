@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,7 +323,7 @@ def test_stopped_and_resumed(several: Callable[[type[Call]], list[Call]], kind: 
         tracer = call.injected("SIGSTOP", name, number)
         call.make()
         assert call.agent.process
-        status = open(f"/proc/{call.agent.pid}/status").read()  # noqa: SIM115
+        status = Path(f"/proc/{call.agent.pid}/status").read_text()
         file = call.bundle / call.name
         file.write_text(again)
         _ended(tracer)
