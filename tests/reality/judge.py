@@ -81,7 +81,7 @@ class Trial:
         changed = self._not_the_runtimes(changed + outcome.elsewhere, adapter, name)
         if changed:
             found.append(Violation("node changed", ", ".join(changed)))
-        found += self._costs(outcome, name)
+        found += self._costs(outcome, adapter, name)
         if self.node.agents:
             found += self._unlike_cold(start, adapter, name)
         if outcome.started:
@@ -169,10 +169,13 @@ class Trial:
         theirs = alone.elsewhere + self.node.changed()
         return [one for one in changed if one not in theirs]
 
-    def _costs(self, outcome: Outcome, name: str) -> list[Violation]:
+    def _costs(self, outcome: Outcome, adapter: str, name: str) -> list[Violation]:
         if outcome.cpu < MOST_CPU and outcome.peak < MOST_PEAK:
             return []
-        alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([])
+        # runc itself takes long to take a container away that a hook refuses
+        path = "/bin/true" if outcome.started else "/bin/false"
+        hook = {"path": path, "args": [path], "env": ["PATH=/bin"]} if adapter in ("hook", "both") else None
+        alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
         cpu, peak = outcome.cpu - alone.cpu, outcome.peak - alone.peak
         found = [Violation("CPU", f"{outcome.cpu:.1f} s, the runtime alone {alone.cpu:.1f} s")] * (cpu > MOST_CPU)
         kib = f"{outcome.peak} KiB, the runtime alone {alone.peak} KiB"
