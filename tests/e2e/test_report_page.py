@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import BROWSER
-from unit.eventlog.support import CA, DENIED, MOUNT, NVIDIA, event, write
-from unit.eventlog.test_report import ATTACKS, hostile
+from unit.ops.events.support import CA, DENIED, MOUNT, NVIDIA, event, write
+from unit.ops.events.test_report import ATTACKS, hostile
 
 from e2e.support import REASSERT
 

@@ -43,7 +43,7 @@ from hook.nri.report import Report
 from hook.nri.request import CREATE, Request
 from hook.nri.validation import Validator
 from hook.ops.explain import explain
-from unit.adapters.nri.support import VALIDATE, create_request
+from unit.nri.support import VALIDATE, create_request
 from unit.support import CONTAINERD, ROOT, config, document
 
 Json = dict[str, Any]

@@ -95,7 +95,7 @@ from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.ops.audit.judge import actual
-from unit.adapters.nri.support import running
+from unit.nri.support import running
 from unit.support import policy
 directory, rule = Path(sys.argv[1]), json.loads(sys.argv[2])
 spec = Spec((directory / "config.json").read_bytes(), "config.json")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.adapters.nri.support import Peer, create_request
+from unit.nri.support import Peer, create_request
 
 from e2e.agent.support import PRINTER, Agent
 from e2e.agent.test_agent import RUNC, WANTED

@@ -54,7 +54,7 @@ class Claimed:
 
 @pytest.fixture
 def runtime() -> str:
-    """One of them: recordings of both are in unit/container/test_claims.py."""
+    """One of them: recordings of both are in unit/core/container/test_claims.py."""
     return "runc"
 
 

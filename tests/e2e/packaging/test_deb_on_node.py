@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from unit.trust.authority import bundle, ca, key, roots
+from unit.ops.trust.authority import bundle, ca, key, roots
 
 from e2e.cri.client import wait_for
 from e2e.node.booted import BootedNode, booted

@@ -1,0 +1,221 @@
+"""What is read of a request is all that the decision needs, at every request anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hook.core.base.errors import Unacceptable
+from hook.nri import ttrpc
+from hook.nri.creation import identify
+from hook.nri.requested import Mounts
+from unit.allocated import specs_in
+from unit.kubelet import claim, entry, state, write_checkpoint
+from unit.nri.support import RESPONSE, create_request, running, wait_until
+from unit.support import document
+
+DEVICES = {"name": "devices", "deviceAllocations": {"devices": True}}
+ANNOTATIONS = {"name": "annotations", "annotations": [{"name": "gpu.example/*", "absent": True}]}
+REPLACED = {"path": "/dev/gpu0", "type": "c", "major": 1, "minor": 5}
+ALLOCATED = {**REPLACED, "minor": 3}
+RULE = {"allow": True, "type": "c", "major": {"value": 1}, "minor": {"value": 3}, "access": "rw"}
+
+
+def adjusted(response: Any) -> Any:
+    """The adjustment in an answer."""
+    assert not response.status.code
+    return RESPONSE.FromString(response.payload).adjust
+
+
+def test_devices_matter_from_the_moment_that_kubelet_has_allocated_one(root_dir: Path) -> None:
+    with running(root_dir, document(DEVICES, kubelet={"root": str(root_dir)})) as plugin:
+
+        def devices(device: dict[str, Any], *rules: dict[str, Any]) -> list[tuple[str, int]]:
+            answer = plugin.create([], linux={"devices": [device], "resources": {"devices": rules}})
+            return [(device.path, device.minor) for device in adjusted(answer).linux.devices]
+
+        assert devices(REPLACED) == []
+        spec = {"container_path": "/dev/gpu0", "host_path": "/dev/null", "permissions": "rw"}
+        write_checkpoint(root_dir, entry("1-2-3", "app", "GPU-4", devices=[spec]))
+        assert devices(REPLACED, RULE) == [("/dev/gpu0", 3)]
+        assert plugin.logged()[-1]["edits"][0]["before"] == [REPLACED]
+        assert devices(ALLOCATED) == [("/dev/gpu0", 3)]  # for want of access
+        assert devices(ALLOCATED, RULE) == []
+        write_checkpoint(root_dir, entry("1-2-3", "other", "GPU-4", devices=[spec]))
+        assert devices(REPLACED, RULE) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "stays"),
+    [
+        ("2.1.9", [], True),
+        ("2.3.0", ["v.example/gpu=0"], True),
+        ("2.3.0", ["v.example/gpu=1"], False),
+        ("2.3.0", [], False),
+    ],
+)
+def test_cdi_devices_that_kubelet_asked_for_are_exact(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, version: str, asked: list[str], stays: bool
+) -> None:
+    """containerd hands them over from 2.3 on; before, each container of the pod may have its claims' devices."""
+    edits = {"mounts": [{"hostPath": "/lib/gpu", "containerPath": "/usr/gpu"}]}
+    devices = [{"name": "0", "containerEdits": edits}, {"name": "1", "containerEdits": {"env": ["A=1"]}}]
+    (root_dir / "cdi").mkdir()
+    (root_dir / "cdi/gpu.json").write_text(json.dumps({"kind": "v.example/gpu", "devices": devices}))
+    specs_in(root_dir, monkeypatch)
+    owned = claim("mine", "1-2-3", devices={"d": ["v.example/gpu=0", "v.example/gpu=1"]})
+    (root_dir / "dra_manager_state").write_bytes(state([owned]))
+    rule = {"name": "r", "deviceAllocations": {"exclusive": ["v.example/gpu"]}, "onConflict": "Deny"}
+    mount = {"destination": "/usr/gpu", "type": "bind", "source": "/lib/gpu", "options": ["bind"]}
+    with running(root_dir, document(rule, kubelet={"root": str(root_dir)}), version=version) as plugin:
+        answer = plugin.create([], mounts=[mount], CDI_devices=[{"name": name} for name in asked])
+        assert ("not allocated: mount /usr/gpu" in answer.status.message) is not stays
+
+
+def test_annotations_matter_to_a_container_without_an_allocation(root_dir: Path) -> None:
+    with running(root_dir, document(ANNOTATIONS, kubelet={"root": str(root_dir)})) as plugin:
+        answer = plugin.create([], annotations={"gpu.example/mine": "1", "other.example/mine": "1"})
+        assert dict(adjusted(answer).annotations) == {"-gpu.example/mine": ""}
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_mount_in_the_way_is_seen_wherever_it_stands(root_dir: Path, position: int) -> None:
+    rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
+    paths = ["/proc", "/data"]
+    paths.insert(position, "/ca/mine")
+    mounts = [{"destination": path, "type": "bind", "source": "/x", "options": ["rbind"]} for path in paths]
+    with running(root_dir, document(rule)) as plugin:
+        asked = [mount.destination for mount in adjusted(plugin.create([], mounts=mounts)).mounts]
+        assert asked == ["/ca", "-/ca/mine"]
+        assert plugin.logged()[-1]["edits"][0]["before"] == [{"destination": "/ca/mine", "source": "/x"}]
+
+
+def test_labels_that_the_engine_put_beside_the_pods_own_are_not_the_pods(root_dir: Path) -> None:
+    key = "io.cri-containerd.kind"
+    rule = {
+        "name": "r",
+        "match": {"podSelector": {"matchLabels": {key: "sandbox"}}},
+        "env": [{"name": "A", "value": "1"}],
+    }
+    with running(root_dir, document(rule)) as plugin:
+        assert not adjusted(plugin.create([], pod={"labels": {key: "sandbox", "app": "web"}})).env
+
+
+def test_every_container_is_held_against_the_files_as_they_are_now(root_dir: Path) -> None:
+    """The hostPath and the value's file too, not only the policy."""
+    value, source = root_dir / "value", root_dir / "ca"
+    mount = {"hostPath": str(source), "mountPath": "/ca", "onMissingSource": "Skip"}
+    rule = {"name": "r", "env": [{"name": "A", "valueFrom": {"file": str(value)}}], "mounts": [mount]}
+    value.write_text("1\n")
+    with running(root_dir, document(rule)) as plugin:
+
+        def got() -> tuple[list[str], list[str]]:
+            adjustment = adjusted(plugin.create(["A=0"]))
+            return [entry.value for entry in adjustment.env], [mount.destination for mount in adjustment.mounts]
+
+        assert got() == (["1"], [])
+        value.write_text("2\n")
+        source.mkdir()
+        assert got() == (["2"], ["/ca"])
+        source.rmdir()
+        assert got() == (["2"], [])
+        plugin.policy.write_text(document({**rule, "mounts": [], "env": [{"name": "A", "value": "3"}]}))
+        # A busy machine may take longer to compile it than a container waits.
+        wait_until(lambda: got() == (["3"], []))
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "env": {"env": ["A\0=1"]},
+    "args": {"env": [], "args": ["/bin/sh", "a\0b"]},
+    "mounts": {"env": [], "mounts": [{"destination": "/a\0b", "type": "bind", "source": "/x"}]},
+    "mounts ": {"env": [], "mounts": [{"destination": "/a"}, {"destination": "/b", "source": "/x\0"}]},
+    "mounts  ": {"env": [], "mounts": [{"destination": "/a", "options": ["ro", "rbind\0"]}]},
+    "annotations": {"env": [], "annotations": {"a\0": "b"}},
+}
+
+
+@pytest.mark.parametrize("part", ASKED)
+def test_a_nul_is_refused_whatever_the_failure_policy(root_dir: Path, part: str) -> None:
+    """crun ends a string there: of an env entry NAME, NUL, `=x` it unsets NAME."""
+    with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
+        status = plugin.create(**ASKED[part]).status
+        why = f"a string in the container's {part.strip()} holds a NUL"
+        assert status.message == f"reassert: refused team-a/web-1/app: {why}"
+        assert plugin.logged()[-1]["event"] == "container.denied"
+
+
+@pytest.mark.parametrize("part", ["mounts", "destinations", "devices", "device rules"])
+def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: Path, part: str) -> None:
+    """A text that is not UTF-8, in a field that is only decoded when a decision needs it."""
+    create = create_request([])
+    broken = {"mounts": b"\x0a\x05/ca/x\x1a\x01\xff", "destinations": b"\x0a\x01\xff"}.get(part, b"\x12\x01\xff")
+    if part in ("mounts", "destinations"):
+        create.container.mounts.append(broken)
+    elif part == "devices":
+        create.container.linux.devices.append(broken)
+    else:
+        create.container.linux.resources.devices.append(broken)
+    rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
+    with running(root_dir, document(rule, failurePolicy="Ignore")) as plugin:
+        status = plugin.peer.call("CreateContainer", create).status
+        assert "does not decode" in status.message
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200), st.text(st.characters(codec="utf-8")))
+def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, source: str) -> None:
+    mount = ttrpc.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
+    assume("\0" not in destination + source)
+    assert Mounts([mount]).destinations == [destination]
+    for end in range(1, min(len(mount), 2 + len(destination.encode()))):  # cut within the destination
+        with pytest.raises(Unacceptable):
+            Mounts([mount[:end]])
+
+
+def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path) -> None:
+    """One that does not decode is noticed only then."""
+    broken = ttrpc.get("Mount")(destination="/data").SerializeToString() + b"\x1a\x01\xff"
+    rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
+    with running(root_dir, document(rule), version="2.0.0") as plugin:
+
+        def refused(*paths: str) -> str:
+            mounts = [{"destination": path, "type": "bind", "source": "/x", "options": ["rbind"]} for path in paths]
+            create = create_request([], mounts=mounts)
+            create.container.mounts.append(broken)
+            message: str = plugin.peer.call("CreateContainer", create).status.message
+            return message
+
+        assert refused("/proc", "/cab", "/x/ca") == ""
+        assert "does not decode" in refused("/proc", "//ca/below")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"env": ["A"] * 100_001},
+        {"env": [], "args": ["A"] * 100_001},
+        {"env": [], "mounts": [{"destination": "/a"}] * 25_001},
+        {"env": [], "annotations": {str(number): "" for number in range(100_001)}},
+        {"env": [], "linux": {"devices": [{"path": "/a"}] * 25_001}},
+        {"env": [], "linux": {"resources": {"devices": [{"allow": True}] * 25_001}}},
+    ],
+    ids=["env", "args", "mounts", "annotations", "devices", "device rules"],
+)
+def test_more_entries_than_a_config_may_have_are_refused(root_dir: Path, asked: dict[str, Any]) -> None:
+    with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
+        status = plugin.create(**asked).status
+        assert "have more than the limit of 100000 entries together" in status.message
+        wait_until(lambda: plugin.logged()[-1]["event"] == "container.denied")
+
+
+def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:
+    notes = {"io.kubernetes.cri-o.ImageName": "registry.example/other:1"}
+    request = create_request([], annotations=notes)
+    assert identify(request.pod, request.container, "cri-o").image is None
+    request.container.annotations["io.kubernetes.cri-o.Image"] = "registry.example/app:1"
+    assert identify(request.pod, request.container, "cri-o").image == "registry.example/app:1"
+    assert identify(request.pod, request.container, "containerd").image is None

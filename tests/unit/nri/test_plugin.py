@@ -1,0 +1,440 @@
+"""The plugin against a runtime that behaves, one that does not, and decisions that take long."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.stalled import SECONDS, stalling
+from e2e.support import need
+
+from hook.core.policy.store import NoPolicy
+from hook.nri import ttrpc
+from hook.nri.plugin import DEADLINE, TICK
+from hook.nri.request import Request
+from hook.nri.ttrpc import PLUGIN, frames
+from unit.nri.support import RESPONSE, Running, create_request, running, wait_until
+from unit.support import document
+
+GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
+POLICY = document(GPU)
+
+
+def env(response: Any) -> dict[str, str]:
+    """What an answer sets."""
+    return {entry.key: entry.value for entry in RESPONSE.FromString(response.payload).adjust.env}
+
+
+def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        assert env(plugin.create(["A=1", "GPU=all"])) == {"GPU": "void"}
+        assert not plugin.create(["GPU=void"]).status.code
+        event = next(line for line in plugin.logged() if line["event"] == "container.edited")
+        assert event["container"] == {"namespace": "team-a", "pod": "web-1", "uid": "1-2-3", "container": "app"}
+        assert (event["adapter"], event["applied"], event["asked"], event["id"]) == ("nri", False, True, "c0")
+        assert event["verified"] == ""  # nobody has looked yet
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
+        assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") == 1
+        assert plugin.metric("reassert_nri_connected") == 1
+        assert plugin.metric("reassert_decision_seconds_count") == 2
+        assert plugin.metric("reassert_policy_loaded_timestamp_seconds") == plugin.resident.loaded_at > 0
+
+
+def test_it_is_connected_once_the_runtime_has_listed_its_containers(root_dir: Path) -> None:
+    """A runtime creates none while it waits for that answer; one that is created before it is not asked about."""
+    synchronize = ttrpc.get("SynchronizeRequest")
+    with running(root_dir, POLICY, take_in=False) as plugin:
+        plugin.peer.take_in(ends=True)
+        plugin.peer.call("Synchronize", synchronize(more=True))
+        assert plugin.metric("reassert_nri_connected") == 0
+        assert "nri.connected" not in [line["event"] for line in plugin.logged()]
+        plugin.peer.call("Synchronize", synchronize())
+        assert plugin.metric("reassert_nri_connected") == 1
+        assert [line["event"] for line in plugin.logged()].count("nri.connected") == 1
+
+
+def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rule, event in ((GPU, "container.edited"), ({**GPU, "onConflict": "Deny"}, "container.would-deny")):
+        with running(root_dir, document(rule, mode="Audit")) as plugin:
+            response = plugin.create(["GPU=all"])
+            assert (response.status.code, env(response)) == (0, {})
+            assert (plugin.logged()[-1]["event"], plugin.logged()[-1]["applied"]) == (event, False)
+            assert plugin.metric("reassert_containers_total", outcome="audited") == 1
+            assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="audited") == 1
+            refusals = plugin.metric("reassert_refusals_total", rule="gpu", result="audited")
+            assert refusals == (1 if event == "container.would-deny" else None)
+            with monkeypatch.context() as patch:  # nor if there is no decision at all
+                patch.setattr("hook.nri.creation.identify", lambda *_: 1 / 0)
+                assert plugin.create(["GPU=all"]).status.code == 0
+            assert plugin.logged()[-1]["event"] == "container.would-deny"
+
+
+def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
+    with running(root_dir, document({**GPU, "onConflict": "Deny"})) as plugin:
+        status = plugin.create(["GPU=all"]).status
+        assert status.code == 7
+        assert status.message.startswith("reassert: refused team-a/web-1/app: rule gpu: env GPU is reserved")
+        assert plugin.metric("reassert_refusals_total", rule="gpu", result="refused") == 1
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="refused") == 1
+
+
+def test_a_probe_is_marked_and_counted_apart(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a `node verify` alarms nobody, and is no proof that pods are corrected."""
+    marks = root_dir / "probes"
+    monkeypatch.setattr("hook.core.events.PROBES", str(marks))
+    marks.mkdir(mode=0o700)
+    (marks / "1-2-3").touch()  # the pod's UID, which a runtime says
+    with running(root_dir, POLICY) as plugin:
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        assert plugin.logged()[-1]["probe"] is True
+        assert plugin.metric("reassert_probes_total", outcome="adjusted") == 1
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") is None
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") is None
+        (marks / "1-2-3").unlink()
+        plugin.create(["GPU=all"])
+        assert "probe" not in plugin.logged()[-1]
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
+
+
+def test_pod_labels_decide(root_dir: Path) -> None:
+    rule = {**GPU, "match": {"podSelector": {"matchLabels": {"tier": "web"}}}}
+    with running(root_dir, document(rule)) as plugin:
+        for labels, wanted in (({"tier": "web"}, {"GPU": "void"}), ({"tier": "db"}, {}), ({}, {})):
+            assert env(plugin.create(["GPU=all"], pod={"labels": labels})) == wanted
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "wanted"),
+    [
+        ({"io.kubernetes.container.type": "init"}, {}, {}),
+        ({}, {"io.kubernetes.container.type": "init"}, {"GPU": "void"}),
+    ],
+    ids=["kubelet's", "the pod's"],
+)
+def test_a_type_counts_only_if_the_pod_cannot_have_written_it(
+    root_dir: Path, container: dict[str, str], pod: dict[str, str], wanted: dict[str, str]
+) -> None:
+    with running(root_dir, document(GPU, exclude={"containerTypes": ["init"]})) as plugin:
+        assert env(plugin.create(["GPU=all"], pod={"annotations": pod}, annotations={**pod, **container})) == wanted
+
+
+def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_never(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.policy.write_text(POLICY.replace("void", "none"))
+        # The first may get the one before, on a busy machine.
+        wait_until(lambda: env(plugin.create(["GPU=all"])) == {"GPU": "none"})
+        plugin.policy.write_text("broken: [")
+
+        def held_back() -> bool:
+            assert env(plugin.create(["GPU=all"])) == {"GPU": "none"}
+            return "the last good policy stays in force" in str(plugin.logged()[-1].get("warning"))
+
+        wait_until(held_back)
+        assert plugin.metric("reassert_policy_held_back") == 1
+
+
+def test_drift_of_running_containers_is_reported_and_nothing_changed(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        synchronize = ttrpc.get("SynchronizeRequest")
+        first, second, stopped = (create_request([f"GPU={value}"]) for value in ("all", "void", "all"))
+        for number, (request, state) in enumerate(((first, 3), (second, 3), (stopped, 4))):
+            request.container.id, request.container.state = f"c{number}", state
+        answer = plugin.peer.call("Synchronize", synchronize(pods=[first.pod], containers=[first.container], more=True))
+        assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is True
+        answer = plugin.peer.call("Synchronize", synchronize(containers=[second.container, stopped.container]))
+        assert answer.payload == b""
+        wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)
+        [event] = [line for line in plugin.logged() if line["event"] == "container.drifted"]
+        assert (event["id"], event["applied"], event["level"]) == ("c0", False, "warning")
+        assert plugin.metric("reassert_drift_total", rule="gpu", kind="env") == 1
+
+
+def slow(plugin: Running, name: str) -> threading.Event:
+    """Let containers of this name wait for an event, as a hanging file system would."""
+    go, create = threading.Event(), plugin.decider.create
+
+    def wait(request: Request, pod: Any, container: Any) -> Any:
+        if container.name == name:
+            go.wait(120)
+        return create(request, pod, container)
+
+    plugin.decider.create = wait  # type: ignore[method-assign]  # a decision that hangs
+    return go
+
+
+def test_a_slow_decision_holds_up_nobody_and_is_refused_in_time(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        go = slow(plugin, "slow")
+        late = plugin.peer.send("CreateContainer", create_request(["GPU=all"], name="slow"))
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}  # before the one that was there first
+        stream, response = plugin.peer.response()
+        assert (stream, response.status.code) == (late, 7)
+        assert "no decision in time" in response.status.message
+        assert plugin.plugin.stuck, "it was answered before it was decided"
+        assert DEADLINE + 2 * TICK < 2  # what a runtime waits
+        go.set()  # the late decision is not sent, and nobody is told that it was applied
+        wait_until(lambda: not plugin.plugin.stuck)
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))
+        events = [line for line in plugin.logged() if line["event"].startswith("container.")]
+        assert sorted((line["event"], line.get("asked")) for line in events) == [
+            ("container.denied", None),
+            ("container.edited", True),
+            ("container.edited", True),
+        ]
+        assert plugin.metric("reassert_errors_total", kind="deadline") == 1
+        assert plugin.metric("reassert_containers_total", outcome="adjusted") == 2
+        assert plugin.metric("reassert_containers_total", outcome="failed") == 1
+
+
+def test_what_a_runtime_waits_for_sets_the_deadline_if_it_is_less(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        go = slow(plugin, "app")
+        for timeout, limit in ((0.4, 0.3), (1000.0, DEADLINE)):
+            plugin.peer.send("CreateContainer", create_request(["GPU=all"]), timeout=timeout)
+            wait_until(lambda: bool(plugin.plugin.stuck))
+            [job] = plugin.plugin.stuck
+            assert job.deadline - job.started == pytest.approx(limit)
+            assert plugin.peer.response()[1].status.code == 7
+            go.set()
+            wait_until(lambda: not plugin.plugin.stuck)
+            go.clear()
+        go.set()
+
+
+def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hook.nri.plugin.THREADS", 1)
+    with running(root_dir, POLICY) as plugin:
+        told: list[bool] = []
+        plugin.plugin.on_tick = told.append
+        go = slow(plugin, "app")
+        wait_until(lambda: told[-1:] == [True])
+        for _ in range(2):
+            plugin.peer.send("CreateContainer", create_request(["GPU=all"]))
+        wait_until(lambda: told[-1:] == [False])
+        for _ in range(2):
+            assert plugin.peer.response()[1].status.code == 7
+        assert sum(thread.name == "reader" for thread in threading.enumerate()) == 2, "one is stuck, one reads"
+        go.set()
+        wait_until(lambda: told[-1:] == [True])
+        assert plugin.plugin.stuck == []
+
+
+@pytest.mark.users  # a mount of FUSE by the machine's own root
+@pytest.mark.parametrize("source", ["volume", "volume/below", "link"])
+def test_a_volume_that_does_not_answer_holds_no_thread(root_dir: Path, source: str) -> None:
+    """A rule with `exclusive` looks at the sources of mounts, which the pod's author chooses."""
+    need(os.path.exists("/dev/fuse"), "/dev/fuse")
+    rule = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}
+    text = document(rule, kubelet={"root": str(root_dir)})
+    with stalling(root_dir) as volume, running(root_dir, text) as plugin:
+        (root_dir / "link").symlink_to("volume/below")
+        volume.stall()
+        for _ in range(3):
+            began = time.monotonic()
+            response = plugin.create(
+                [], mounts=[{"source": f"{root_dir}/{source}", "destination": "/v", "type": "bind"}]
+            )
+            assert response.status.code == 0, response.status.message
+            assert time.monotonic() - began < SECONDS, "it waited until the volume answered"
+        assert plugin.plugin.stuck == []
+
+
+def test_a_log_that_hangs_holds_up_no_container(root_dir: Path) -> None:
+    fifo = root_dir / "fifo"  # opening it for writing waits for a reader
+    os.mkfifo(fifo)
+    with running(root_dir, POLICY) as plugin:
+        plugin.decider.report.events = str(fifo)
+        for _ in range(3):
+            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"]))
+            assert env(response) == {"GPU": "void"}
+        assert plugin.metric("reassert_errors_total", kind="deadline") is None
+        plugin.decider.report.events = str(plugin.events)
+        os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))  # lets the threads go
+
+
+@pytest.mark.parametrize(
+    ("hangs", "policy", "code", "event"),
+    [
+        ("hook.core.decide.gather", "Fail", 7, "container.error"),
+        ("hook.core.decide.gather", "Ignore", 0, "container.error"),
+        ("hook.core.decide.plan", "Fail", 7, "container.denied"),
+        ("hook.core.decide.plan", "Ignore", 7, "container.denied"),
+        ("hook.nri.creation.adjust", "Ignore", 7, "container.denied"),
+    ],
+)
+def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_refused(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch, hangs: str, policy: str, code: int, event: str
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(hangs, lambda *_: go.wait(20))
+    with running(root_dir, document(GPU, failurePolicy=policy)) as plugin:
+        response = plugin.create(["GPU=all"])
+        assert (response.status.code, env(response)) == (code, {})
+        wait_until(lambda: any(line["event"] == "nri.slow" for line in plugin.logged()))  # it follows
+        [told] = [line for line in plugin.logged() if line["event"].startswith("container.")]
+        assert (told["event"], told["container"]["pod"]) == (event, "web-1")
+        go.set()
+
+
+def test_very_long_paths_below_a_reserved_mount_are_refused_for_what_they_are(root_dir: Path) -> None:
+    """Looking for each of their names on the node took longer than the runtime waits, which `Ignore` let start."""
+    rule = {"name": "ca", "mounts": [{"hostPath": str(root_dir), "mountPath": "/etc/ssl"}]}
+    mounts = [{"destination": f"/etc/ssl/{at}{'/a' * 1990}", "type": "bind", "source": "/v"} for at in range(350)]
+    with running(root_dir, document(GPU, rule, failurePolicy="Ignore"), version="1.7.24") as plugin:
+        response = plugin.create(["GPU=all"], mounts=mounts)
+        assert response.status.code == 7
+        assert "conflicts with the reserved mount /etc/ssl" in response.status.message
+
+
+OVERSIZED = struct.pack(">II", PLUGIN, 1 << 30)
+LONG_MESSAGE = frames(PLUGIN, struct.pack(">IIBB", 1 << 30, 1, 1, 0))
+GARBAGE = frames(PLUGIN, struct.pack(">IIBB", 4, 1, 1, 0) + b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("wire", "why"),
+    [
+        (OVERSIZED, "a frame of 1073741824 bytes"),
+        (LONG_MESSAGE, "a message of 1073741824 bytes"),
+        (GARBAGE, "4 bytes do not decode as Request"),
+        (frames(PLUGIN, struct.pack(">IIBB", 0, 2, 2, 0)), "expected a request"),
+    ],
+    ids=["frame", "length", "garbage", "response"],
+)
+def test_a_hostile_runtime_is_dropped_with_an_event(root_dir: Path, wire: bytes, why: str) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.socket.sendall(wire)
+        with pytest.raises(EOFError):
+            plugin.peer.receive()
+        event = plugin.ended()
+        assert (event["event"], event["level"]) == ("nri.violation", "error")
+        assert why in event["message"]
+        assert plugin.metric("reassert_errors_total", kind="violation") == 1
+        assert plugin.metric("reassert_nri_connected") == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ({"method": "Explode"}, "unknown method 'Explode'"),
+        ({"method": "Configure", "service": "other.Service"}, "unknown service 'other.Service'"),
+    ],
+)
+def test_an_unknown_call_is_a_violation(root_dir: Path, call: dict[str, str], why: str) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.send(argument=ttrpc.get("Empty")(), **call)
+        assert why in plugin.ended()["message"]
+
+
+def test_a_call_of_a_later_nri_is_told_to_be_unknown(root_dir: Path) -> None:
+    """Its runtimes then do as with older plugins."""
+    with running(root_dir, POLICY) as plugin:
+        for method in ("PostCreateContainer", "StartContainer"):
+            assert plugin.peer.call(method, ttrpc.get("Empty")()).status.code == 12
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+
+
+def test_an_answer_that_no_runtime_takes_is_a_failed_decision(root_dir: Path) -> None:
+    long = {"name": "long", "env": [{"name": f"LONG_{at}", "value": "x" * 100_000} for at in range(6)]}
+    with running(root_dir, document(long)) as plugin:
+        status = plugin.create([]).status
+        assert (status.code, "an answer of 6" in status.message) == (7, True)
+        assert plugin.logged()[-1]["event"] == "container.error"
+
+
+def long_env(env: list[str]) -> list[str]:
+    """With more beside it than ttrpc takes; containerd 1.7 sends it all the same."""
+    return [*env, *(f"LONG_{number}=" + "x" * 100_000 for number in range(45))]
+
+
+@pytest.mark.parametrize(("more", "code"), [({}, 7), ({"failurePolicy": "Ignore"}, 7), ({"mode": "Audit"}, 0)])
+def test_a_container_with_too_much_env_is_refused_and_the_plugin_stays(
+    root_dir: Path, more: dict[str, str], code: int
+) -> None:
+    """A pod's author must not be able to send the plugin away."""
+    with running(root_dir, document(GPU, **more)) as plugin:
+        response = plugin.create(long_env(["GPU=all"]))
+        assert (response.status.code, env(response)) == (code, {})
+        assert bool(code) == response.status.message.startswith("reassert: refused a container: a message of 45")
+        assert plugin.logged()[-1]["event"] == ("container.denied" if code else "container.would-deny")
+        assert env(plugin.create(["GPU=all"])) == ({"GPU": "void"} if code else {})
+
+
+def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        create = create_request(long_env(["GPU=all"]), state=3)
+        synchronize = ttrpc.get("SynchronizeRequest")(pods=[create.pod], containers=[create.container])
+        answer = plugin.peer.call("Synchronize", synchronize)
+        assert (answer.status.code, answer.payload) == (0, b"")
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
+        assert "Synchronize was answered unread: a message of 45" in event["message"]
+        assert plugin.metric("reassert_errors_total", kind="decision") == 1
+
+
+def test_a_list_in_parts_is_not_kept_without_end(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hook.nri.plugin.LIST_LIMIT", 1000)
+    with running(root_dir, POLICY) as plugin:
+        create = create_request(["GPU=all", "A=" + "x" * 600], state=3)
+        synchronize = ttrpc.get("SynchronizeRequest")
+        for more in (True, True, False):
+            part = synchronize(pods=[create.pod], containers=[create.container], more=more)
+            answer = plugin.peer.call("Synchronize", part)
+            assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is more
+        [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
+        assert "bytes; the limit is 1000" in event["message"]
+        plugin.peer.call("Synchronize", synchronize(pods=[create.pod], containers=[create.container]))
+        wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)  # the next list is looked at
+
+
+def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptors left, or no store: what was good once is in memory."""
+    with running(root_dir, POLICY) as plugin:
+        monkeypatch.setattr("hook.core.policy.resident.store.load", lambda source, _: NoPolicy(source, "no more files"))
+        plugin.policy.write_text("broken: [")
+        assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        assert plugin.logged()[-1]["warning"] == "the last good policy stays in force: no more files"
+
+
+def test_a_policy_is_looked_at_again_when_there_was_no_thread_for_it(
+    root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.policy.write_text(POLICY.replace("void", "none"))
+        with monkeypatch.context() as patch:
+            patch.setattr("hook.core.policy.resident.threading.Thread", no_thread)
+            assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
+        wait_until(lambda: env(plugin.create(["GPU=all"])) == {"GPU": "none"})
+
+
+def no_thread(**_: object) -> threading.Thread:
+    """As Thread.start says it."""
+    raise RuntimeError("can't start new thread")
+
+
+def test_garbage_in_a_request_is_a_violation(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        request = ttrpc.get("Request")(service="nri.pkg.api.v1alpha1.Plugin", method="CreateContainer", payload=b"\xff")
+        plugin.peer.send_message(1, request.SerializeToString())
+        assert "1 bytes do not decode as CreateContainerRequest" in plugin.ended()["message"]
+
+
+def test_a_runtime_that_never_configures_is_given_up(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hook.nri.plugin.REGISTRATION", 0.2)
+    with running(root_dir, POLICY, take_in=False) as plugin:
+        assert "did not configure" in plugin.ended()["message"]
+
+
+def test_an_orderly_end_is_told(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
+        plugin.peer.socket.close()
+        assert plugin.ended()["event"] == "nri.disconnected"

@@ -1,0 +1,332 @@
+"""The metrics of every adapter, from the event log, the node's files and the processes' own counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pip._vendor.certifi import where
+
+from hook.core.base.errors import Usage
+from hook.core.base.logfile import append
+from hook.core.metrics import NoMetrics
+from hook.core.policy.compiler import refresh
+from hook.node.metrics import check_directory
+from hook.node.probe import report
+from hook.ops.metrics import service
+from hook.ops.metrics.log import LogCounter
+from hook.ops.metrics.node import NodeState, expiries
+from hook.ops.metrics.prometheus import Metrics
+from unit.ops.events.support import CA, DENIED, NVIDIA, event
+from unit.ops.metrics.support import samples
+from unit.support import ROOT, document
+
+BUNDLE = Path(where())
+
+
+def log(path: Path, *found: dict[str, Any]) -> None:
+    for each in found:
+        append(str(path), json.dumps(each).encode())
+
+
+# -- from the event log
+
+
+def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) -> None:
+    metrics, path = Metrics(), root_dir / "events.jsonl"
+    log(path, event("edited", "old", edits=[NVIDIA]))
+    counter = LogCounter(str(path), str(root_dir), metrics)
+    log(
+        path,
+        event("edited", "a", 1, edits=[NVIDIA, CA]),
+        event("edited", "a", 2, edits=[CA], start="cold", cold="absent"),
+        event("denied", "a", 3, adapter="hook", denials=[DENIED], edits=[CA]),
+        event("would-deny", "a", 4, mode="Audit", denials=[DENIED], edits=[NVIDIA]),
+        event("edited", "a", 5, mode="Audit", applied=False),
+        event("edited", "a", 10, tried=True, applied=False, edits=[{**CA, "mode": "Audit"}]),
+        event("error", "a", 6, errors=[{"rule": "", "message": "x"}]),
+        event("edited", "a", 7, adapter="nri", start="", applied=False, asked=True, edits=[NVIDIA]),
+        event("would-deny", "a", 11, tried=True, applied=True, edits=[CA], denials=[{**DENIED, "mode": "Audit"}]),
+        event("drifted", "a", 8, adapter="nri", edits=[NVIDIA]),
+        event("denied", "a", 9, probe=True, denials=[DENIED]),
+        {"event": "policy.held", "adapter": "precreate", "start": "cold"},
+        {"event": "agent.ended", "adapter": "agent"},
+        {"event": "container.edited", "adapter": "evil", "edits": 7},
+    )
+    counter.count()
+    found = samples(metrics)
+
+    def starts(adapter: str, outcome: str, start: str, cold: str = "") -> float:
+        labels = f'adapter="{adapter}",cold="{cold}",outcome="{outcome}",start="{start}"'
+        return found.get(f"reassert_containers_total{{{labels}}}", 0)
+
+    assert starts("runtime", "adjusted", "warm") == 1
+    assert starts("runtime", "adjusted", "cold", "absent") == 1
+    assert starts("hook", "refused", "warm") == 1
+    assert starts("runtime", "audited", "warm") == 4
+    assert starts("runtime", "failed", "warm") == 1
+    assert starts("nri", "adjusted", "") == 1
+    assert starts("precreate", "unchanged", "cold") == 1
+    assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 10
+    edits = {name: value for name, value in found.items() if name.startswith("reassert_edits_total")}
+    assert edits == {
+        'reassert_edits_total{adapter="runtime",kind="env",result="applied",rule="gpu"}': 1,
+        'reassert_edits_total{adapter="runtime",kind="env",result="applied",rule="company-ca"}': 3,
+        'reassert_edits_total{adapter="runtime",kind="env",result="audited",rule="company-ca"}': 1,
+        'reassert_edits_total{adapter="runtime",kind="env",result="audited",rule="gpu"}': 1,
+        'reassert_edits_total{adapter="hook",kind="env",result="refused",rule="company-ca"}': 1,
+        'reassert_edits_total{adapter="nri",kind="env",result="asked",rule="gpu"}': 1,
+    }
+    assert found['reassert_refusals_total{adapter="hook",result="refused",rule="gpu"}'] == 1
+    assert found['reassert_refusals_total{adapter="runtime",result="audited",rule="gpu"}'] == 2
+    assert found['reassert_drift_total{kind="env",rule="gpu"}'] == 1
+    assert found['reassert_probes_total{adapter="runtime",outcome="refused"}'] == 1
+    assert found['reassert_errors_total{kind="decision"}'] == 1
+
+
+def test_what_this_process_counts_itself_is_not_counted_twice(root_dir: Path) -> None:
+    metrics, path = Metrics(), root_dir / "events.jsonl"
+    counter = LogCounter(str(path), str(root_dir), metrics, own=("nri",))
+    log(path, event("edited", "a", 1, adapter="nri", edits=[NVIDIA]), event("drifted", "a", 2, adapter="nri"))
+    counter.count()
+    assert not [name for name in samples(metrics) if name.startswith(("reassert_containers", "reassert_edits"))]
+
+
+def test_starts_while_no_agent_ran_are_counted_by_the_next_one(root_dir: Path) -> None:
+    path = root_dir / "events.jsonl"
+    log(path, event("edited", "a", 1))
+    first = LogCounter(str(path), str(root_dir), NoMetrics())
+    log(path, event("edited", "a", 2))
+    first.count()
+    log(path, event("edited", "a", 3, start="cold", cold="absent"))
+    metrics = Metrics()
+    LogCounter(str(path), str(root_dir), metrics).count()
+    found = {name: value for name, value in samples(metrics).items() if name.startswith("reassert_containers_total")}
+    assert found == {'reassert_containers_total{adapter="runtime",cold="absent",outcome="adjusted",start="cold"}': 1}
+
+
+def test_the_first_events_of_a_node_count_though_the_agent_ends_before_it_has_counted_them(root_dir: Path) -> None:
+    path, metrics = root_dir / "events.jsonl", Metrics()
+    LogCounter(str(path), str(root_dir), NoMetrics())
+    log(path, event("edited", "a", 1))
+    LogCounter(str(path), str(root_dir), metrics).count()
+    assert any(name.startswith("reassert_containers_total") for name in samples(metrics))
+
+
+# -- starts that change nothing, and so have no event
+
+
+# -- the node
+
+
+@pytest.fixture
+def policy(root_dir: Path) -> Path:
+    source = root_dir / "policy.yaml"
+    mounts = [
+        {"hostPath": str(root_dir / "ca.pem"), "mountPath": "/ca.pem"},
+        {"hostPath": str(root_dir), "mountPath": "/directory"},
+        {"hostPath": "/none", "mountPath": "/none", "onMissingSource": "Skip"},
+    ]
+    source.write_text(document({"name": "ca", "mounts": mounts}, mode="Audit"))
+    return source
+
+
+def authorities() -> list[float]:
+    """When the certificates of BUNDLE expire, as OpenSSL reads them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(BUNDLE)
+    return sorted(ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs())
+
+
+def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> None:
+    metrics = Metrics()
+    state = NodeState(metrics, str(policy), str(root_dir / "store"), has_plugin=False)
+    state.refresh()
+    assert samples(metrics)["reassert_policy_held_back"] == 1, "never compiled"
+    refresh(str(policy), str(root_dir / "store"))
+    report.record_result("containerd", 1, str(root_dir / "store"))
+    report.record_result("docker", 0, str(root_dir / "store"))
+    state.refresh()
+    found = samples(metrics)
+    (info,) = [name for name in found if name.startswith("reassert_policy_info")]
+    assert 'mode="Audit"' in info
+    assert abs(found["reassert_policy_compiled_timestamp_seconds"] - time.time()) < 60
+    assert found["reassert_policy_held_back"] == 0
+    assert found['reassert_verify_exit_status{engine="containerd"}'] == 1
+    assert abs(found['reassert_verify_timestamp_seconds{engine="docker"}'] - time.time()) < 60
+    policy.write_text("spec: [")
+    refresh(str(policy), str(root_dir / "store"))
+    state.refresh()
+    assert samples(metrics)["reassert_policy_held_back"] == 1
+
+
+def test_the_version_is_there() -> None:
+    assert any(name.startswith("reassert_build_info{version=") for name in samples(Metrics()))
+
+
+def test_expiring_authorities_of_the_files_that_the_policy_mounts(policy: Path, root_dir: Path) -> None:
+    wanted, bad = authorities(), b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+    (root_dir / "ca.pem").write_bytes(BUNDLE.read_bytes() + bad)
+    refresh(str(policy), str(root_dir))
+    metrics = Metrics()
+    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
+    state.refresh()
+    path = f'{{path="{root_dir}/ca.pem"}}'
+    found = samples(metrics)
+    valid = [when for when in wanted if when > time.time()]
+    assert found["reassert_ca_certificates" + path] == len(wanted)
+    assert found["reassert_ca_expired_certificates" + path] == len(wanted) - len(valid)
+    assert found["reassert_ca_next_expiry_timestamp_seconds" + path] == valid[0]
+    assert len([name for name in found if name.startswith("reassert_ca_certificates")]) == 1, "no other file"
+    metrics.authorities({"x": [1.0, 2.0, 9.0]}, 3.0)
+    found = samples(metrics)
+    assert found['reassert_ca_expired_certificates{path="x"}'] == 2
+    assert found['reassert_ca_next_expiry_timestamp_seconds{path="x"}'] == 9
+
+
+def test_a_mounted_trust_store_is_looked_at_for_its_bundle(policy: Path, root_dir: Path) -> None:
+    (root_dir / "live").mkdir()
+    (root_dir / "live/ca-certificates.crt").write_bytes(BUNDLE.read_bytes())
+    policy.write_text(policy.read_text().replace(f"{root_dir}/ca.pem", f"{root_dir}/live"))
+    refresh(str(policy), str(root_dir))
+    metrics = Metrics()
+    NodeState(metrics, str(policy), str(root_dir), has_plugin=False).refresh()
+    path = f'{{path="{root_dir}/live/ca-certificates.crt"}}'
+    assert samples(metrics)["reassert_ca_certificates" + path] == len(authorities())
+
+
+def test_containers_with_an_old_file_are_counted_by_its_path(
+    policy: Path, root_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh(str(policy), str(root_dir))
+    rounds = []
+
+    def look(_: object) -> list[SimpleNamespace]:
+        rounds.append(1)
+        return [SimpleNamespace(source="/etc/ca.pem"), SimpleNamespace(source="/etc/ca.pem")]
+
+    monkeypatch.setattr("hook.ops.metrics.node.stale", look)
+    metrics = Metrics()
+    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
+    state.refresh()
+    state.refresh()
+    assert samples(metrics)['reassert_stale_containers{path="/etc/ca.pem"}'] == 2
+    assert len(rounds) == 1
+
+
+def test_expiry_is_read_as_openssl_reads_it() -> None:
+    assert len(authorities()) > 50
+    assert sorted(expiries(BUNDLE.read_bytes())) == authorities()
+
+
+def test_bytes_that_are_no_certificate_are_left_out() -> None:
+    begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+    for body in (b"", b"MA==", b"!!!!", b"MIIB", b"MIL/////", b"MAOgAQA=", b"A" * 4000):
+        assert expiries(begin + body + b"\n" + end) == []
+    assert expiries(begin * 1000) == []
+
+
+# -- how they are served
+
+
+def options(directory: Path, **more: Any) -> argparse.Namespace:
+    given = {"metrics": None, "textfile": None, "policy": "/none", "store": str(directory)}
+    return argparse.Namespace(**{**given, "events": str(directory / "events.jsonl"), **more})
+
+
+def test_without_an_option_nothing_is_counted(tmp_path: Path) -> None:
+    assert type(service.start(options(tmp_path), False, False)) is NoMetrics
+
+
+def test_a_node_without_the_plugin_is_none_without_a_connection() -> None:
+    metrics = Metrics()
+    assert samples(metrics)["reassert_nri_connected"] == 0
+    metrics.without_plugin()
+    assert not [name for name in samples(metrics) if name.startswith(("reassert_nri", "reassert_decision"))]
+
+
+def test_textfile_must_be_a_directory(tmp_path: Path) -> None:
+    for path in ("relative", str(tmp_path / "none")):
+        with pytest.raises(Usage, match="--textfile takes the directory"):
+            check_directory(path)
+
+
+def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None:
+    """node_exporter reads while it is written."""
+    metrics = Metrics()
+    for number in range(300):
+        metrics.edit(f"rule-{number}", "env", "applied", "runtime")
+    work = service._Work(metrics, str(tmp_path), None)
+    work.write()
+    path, stop, bad = tmp_path / service.FILE, threading.Event(), list[str]()
+
+    def read() -> None:
+        while not stop.is_set():
+            text = path.read_text()
+            if "rule-299" not in text or not text.endswith("\n"):
+                bad.append(text)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(30):
+        work.write()
+    stop.set()
+    reader.join()
+    assert bad == []
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == [service.FILE], "no other file that node_exporter could read"
+
+
+def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod on the node's network can occupy the port; the agent answers container starts all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = "import sys; from unit.ops.metrics.test_metrics import serve; serve(*sys.argv[1:])"
+        path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+        running = subprocess.Popen(
+            [sys.executable, "-c", command, address, str(tmp_path)], env={"PYTHONPATH": path}, stderr=subprocess.PIPE
+        )
+        assert running.stderr
+        assert b"Address already in use" in running.stderr.readline()
+        assert running.poll() is None
+    try:
+        host, port = address.split(":")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with socket.create_connection((host, int(port))) as client:
+                    client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                    assert client.recv(100).startswith(b"HTTP/1.0 200")
+                    break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        running.kill()
+        running.wait()
+        running.stderr.close()
+
+
+def serve(address: str, directory: str) -> None:
+    """The agent's part of it, in a process of its own."""
+    service._COUNT = 0.2
+    service.start(options(Path(directory), metrics=address), False, True)
+    time.sleep(60)
+
+
+def test_a_textfile_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = service._Work(Metrics(), str(tmp_path / "none"), None)
+    work.write()
+    work.write()
+    assert capsys.readouterr().err.count("--textfile") == 1

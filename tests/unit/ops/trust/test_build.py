@@ -1,0 +1,372 @@
+"""Generations and live files: what a build changes, in which order, and what a killed one leaves."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hook.core.policy import trust_layout as layout
+from hook.ops.trust import source
+from hook.ops.trust.build import Sources, build
+from hook.ops.trust.certificate import TrustError
+from hook.ops.trust.generation import Store, read_tree
+from unit.ops.trust.authority import DAY, NOW, Made, bundle, ca, key, roots
+from unit.ops.trust.conftest import Node
+from unit.support import ROOT, reassert
+
+OTHER = ca("Another CA", signer=key(2))
+FILES = (
+    layout.BUNDLE, layout.ADDED, layout.JAVA, layout.MANIFEST,
+    *(f"{layout.CERTS}/{name}" for name in (
+        layout.BUNDLE, layout.ADDED, layout.JAVA, layout.CERTS_BUNDLE, layout.CERTS_TRUST)),
+    *(f"{layout.EXTRACTED}/{name}" for name in (
+        layout.JAVA, layout.EXTRACTED_TLS, layout.EXTRACTED_EMAIL, layout.EXTRACTED_CODE, layout.EXTRACTED_TRUST,
+        f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
+)  # fmt: skip
+
+
+def test_a_store_has_every_file_of_the_layout(built: Node) -> None:
+    assert set(FILES) <= built.files().keys()
+    assert read_tree(built.live) == read_tree(built.store / "generations/000001")
+
+
+def test_a_build_of_the_same_sources_changes_nothing(built: Node) -> None:
+    before = {path: path.stat() for path in built.live.rglob("*")}
+    again = built.build()
+    assert (again.number, again.is_new, again.repaired) == (1, False, False)
+    for path, status in before.items():
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+
+
+def test_a_live_file_that_somebody_changed_is_repaired(built: Node) -> None:
+    before = built.files()
+    (built.live / "certs/ca-certificates.crt").unlink()
+    (built.live / "certs/ca-certificates.crt").write_text("mine")
+    (built.live / "certs/ffffffff.0").write_text("mine")
+    (built.live / "extracted/java/cacerts").unlink()
+    again = built.build()
+    assert (again.number, again.is_new, again.repaired) == (1, False, True)
+    assert built.files() == before
+
+
+@pytest.mark.parametrize("name", ["live/ca-certificates.crt", "generations/000001/java/cacerts", "live/java/cacerts"])
+def test_a_generation_that_somebody_changed_is_built_again(built: Node, name: str) -> None:
+    """In place, which changes live and the generation."""
+    before = built.files()
+    (built.store / name).write_text("mine")
+    assert built.build().number == 2
+    after = built.files()
+    for path in before.keys() - {"manifest.json"}:
+        assert after[path] == before[path] or path.endswith("java/cacerts")
+        assert after[path] != b"mine"
+
+
+def test_directories_of_live_keep_their_inodes(built: Node) -> None:
+    """A container has them mounted: another inode would stay invisible to it."""
+    before = {path: path.stat().st_ino for path in built.live.rglob("*") if path.is_dir()}
+    unchanged = (built.live / f"certs/{ca_file(built, 'System_Root_0')}").stat().st_ino
+    built.add("another.pem", OTHER)
+    assert built.build().number == 2
+    assert {path: path.stat().st_ino for path in built.live.rglob("*") if path.is_dir()} == before
+    assert (built.live / f"certs/{ca_file(built, 'System_Root_0')}").stat().st_ino == unchanged
+    assert OTHER.pem in (built.live / "certs/ca-certificates.crt").read_bytes()
+
+
+def ca_file(node: Node, start: str) -> str:
+    [path] = [path.name for path in (node.live / "certs").iterdir() if path.name.startswith(start)]
+    return path
+
+
+def test_a_reader_beside_rotations_gets_whole_bundles_only(built: Node) -> None:
+    bundle_file, hashed = built.live / "certs/ca-certificates.crt", built.live / "certs"
+    seen: set[bytes] = set()
+    missing: list[str] = []
+    name = next(path.name for path in hashed.glob("*.0") if path.read_bytes() == roots()[0].pem)
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(bundle_file.read_bytes())
+            if roots()[0].pem != (hashed / name).read_bytes():
+                missing.append(name)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    expected = {bundle_file.read_bytes()}
+    try:
+        for number in range(10):
+            built.add("another.pem", ca(f"CA {number}", signer=key(number)))
+            built.build(allow_removal=True)
+            expected.add(bundle_file.read_bytes())
+    finally:
+        stop.set()
+        reader.join()
+    assert seen <= expected
+    assert not missing
+
+
+def killed_at(step: int, node: Node) -> bool:
+    """A build in a child process that is killed before its rename or removal of this number. Whether it was."""
+    pid = os.fork()
+    if not pid:
+        count = 0
+
+        def counted(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*arguments: object, **options: object) -> object:
+                nonlocal count
+                count += 1
+                if count == step:
+                    os._exit(9)
+                return real(*arguments, **options)
+
+            return call
+
+        Path.rename = counted(Path.rename)  # type: ignore[assignment,method-assign]  # counts calls
+        Path.unlink = counted(Path.unlink)  # type: ignore[assignment,method-assign]  # counts calls
+        try:
+            node.build(allow_removal=True)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+def test_a_build_that_is_killed_at_any_step_is_completed_by_the_next(built: Node, tmp_path: Path) -> None:
+    company = ca_file(built, "System_Root_1")
+    step, killed, sources = 0, True, (OTHER, ca("Company CA"))
+    while killed:
+        step += 2
+        made = sources[step // 2 % 2]
+        before = built.files()
+        built.add("company.pem", made)
+        killed = killed_at(step, built)
+        after = built.files()
+        assert (built.live / f"certs/{company}").read_bytes() == roots()[1].pem
+        for one in roots():
+            assert one.pem in after["ca-certificates.crt"]
+            assert one.pem in [
+                content for path, content in after.items() if path.startswith("certs/") and path.endswith(".0")
+            ]
+        built.build(allow_removal=True)
+        newest = Store(str(built.store))
+        assert built.files() == read_tree(newest.path(newest.numbers()[-1]))
+        assert made.pem in built.files()["added.pem"]
+        assert {path.name for path in built.store.iterdir()} == {"generations", "live", "lock"}
+        assert not killed or step < 3 or before != built.files()
+    assert step > 20
+
+
+@pytest.mark.parametrize("step", [2, 3, 5, 8])
+def test_a_disk_that_is_full_at_the_first_renames_leaves_the_old_generation(
+    built: Node, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """The first rename is the generation's. A directory may have to grow for a new name."""
+    before, rename, count = built.files(), Path.rename, 0
+
+    def full(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == step:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return rename(path, target)
+
+    built.add("more.pem", *(ca(f"CA {number}", signer=key(number)) for number in range(3)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        with pytest.raises(TrustError, match="No space left on device"):
+            built.build()
+    assert built.files() == before
+    assert [path.name for path in (built.store / "generations").iterdir()] == ["000001"]
+    assert built.build().number == 2
+
+
+def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:
+    """20 processes, half of which add one CA and half another; each generation is whole."""
+    context = multiprocessing.get_context("fork")
+    sources = [built.directory / "a", built.directory / "b"]
+    for path, made in zip(sources, (OTHER, ca("Third CA", signer=key(3))), strict=True):
+        path.mkdir()
+        made.at(path / "one.pem")
+    given = [Sources([str(sources[n % 2])], str(built.system), allow_removal=True) for n in range(8)]
+    children = [context.Process(target=build, args=(str(built.store), one)) for one in given]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 8
+    store = Store(str(built.store))
+    assert built.files() == read_tree(store.path(store.numbers()[-1]))
+
+
+def rotate(node: Node, times: int) -> None:
+    for number in range(times):
+        node.add("another.pem", ca(f"CA {number}", signer=key(number)))
+        node.build(allow_removal=True)
+
+
+def test_the_newest_generations_stay(built: Node) -> None:
+    rotate(built, 5)
+    assert sorted(path.name for path in (built.store / "generations").iterdir()) == ["000004", "000005", "000006"]
+
+
+@pytest.mark.root
+def test_a_generation_stays_while_a_process_has_a_mount_of_it(built: Node) -> None:
+    point = built.directory / "point"
+    point.touch()
+    file = built.store / "generations/000001/ca-certificates.crt"
+    command = f"mount --bind {file} {point} && echo mounted && read line"
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout
+        assert holder.stdout.readline() == "mounted\n"
+        rotate(built, 5)
+        names = sorted(path.name for path in (built.store / "generations").iterdir())
+        assert names == ["000001", "000004", "000005", "000006"]
+    finally:
+        holder.communicate("\n")
+    built.build()
+    assert not (built.store / "generations/000001").exists()
+
+
+@pytest.mark.root
+def test_a_rotation_reaches_a_mounted_directory_and_not_a_mounted_file(built: Node) -> None:
+    """What a container sees: its own mount namespace, with private propagation."""
+    (built.directory / "directory").mkdir()
+    (built.directory / "file").touch()
+    file = "ca-certificates.crt"
+    script = (
+        f"mount --bind {built.live}/certs directory && mount -o remount,bind,ro directory && "
+        f"mount --bind {built.live}/{file} file && echo ready && read line && "
+        f"cmp directory/{file} {built.live}/{file} && ! cmp -s file {built.live}/{file} && echo as expected"
+    )
+    container = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        cwd=built.directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert container.stdout
+    assert container.stdout.readline() == "ready\n"
+    rotate(built, 1)
+    assert container.communicate("\n")[0] == "as expected\n"
+
+
+@pytest.fixture
+def default_sources(monkeypatch: pytest.MonkeyPatch, root_dir: Path) -> Path:
+    path = root_dir / "trust.d"
+    path.mkdir()
+    monkeypatch.setattr(source, "SOURCES", str(path))
+    return path
+
+
+@pytest.mark.root
+def test_the_default_sources_are_a_directory_that_only_root_can_write(node: Node, default_sources: Path) -> None:
+    OTHER.at(default_sources / "company.pem")
+    sources = Sources(None, str(node.system))
+    assert [one["subject"] for one in build(str(node.store), sources).added] == ["Another CA"]
+    (default_sources / "company.pem").chmod(0o666)
+    with pytest.raises(TrustError, match="writable by others"):
+        build(str(node.store), sources)
+
+
+@pytest.mark.root
+def test_without_sources_there_are_the_systems_roots(node: Node, default_sources: Path) -> None:
+    built = build(str(node.store), Sources(None, str(node.system)))
+    assert (len(built.certificates), built.added) == (3, [])
+    assert (node.live / "added.pem").read_bytes() == b""
+    assert any("warning: no CA was added: " in line for line in built.warnings)
+    with pytest.raises(TrustError, match=r"no certificate: .* Name the CA's certificate with --add FILE"):
+        build(str(node.directory / "empty"), Sources(None, None, no_system=True))
+
+
+def test_the_nodes_own_roots_are_found(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"), str(node.system)))
+    add = [node.add("company.pem", OTHER)]
+    assert len(build(str(node.store), Sources(add)).certificates) == 4
+    monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"),))
+    with pytest.raises(TrustError, match=r"no system roots on this node: none of .* exists\. Install ca-certificates"):
+        build(str(node.store), Sources(add))
+
+
+def test_system_roots_may_be_a_directory_as_debian_has_it(node: Node) -> None:
+    directory = node.directory / "certs"
+    directory.mkdir()
+    for number, made in enumerate(roots()):
+        made.at(node.directory / f"{number}.crt")
+        (directory / f"{number}.pem").symlink_to(node.directory / f"{number}.crt")
+        (directory / f"0000000{number}.0").symlink_to(f"{number}.pem")
+    (directory / "ca-certificates.crt").write_bytes(bundle(*roots()))
+    built = build(str(node.store), Sources([node.add("company.pem", OTHER)], str(directory)))
+    assert len(built.certificates) == 4
+    assert not [line for line in built.warnings if "writable by others" not in line]
+
+
+def test_no_system_roots_on_request(node: Node) -> None:
+    build(str(node.store), Sources([node.add("company.pem", OTHER)], no_system=True))
+    assert (node.live / "ca-certificates.crt").read_bytes() == (node.live / "added.pem").read_bytes()
+
+
+def command(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return reassert("trust", "build", "--out", str(node.store), "--system", str(node.system), *arguments)
+
+
+def test_the_command_says_what_it_made_and_names_doubtful_certificates(node: Node) -> None:
+    old = node.add("old.pem", ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY))
+    good: Made = ca("Company CA")
+    result = command(node, "--add", node.add("company.pem", good), old)
+    assert (result.returncode, result.stdout) == (
+        0,
+        f"{node.store}: generation 1 (new): 4 certificates, 3 system roots and 1 added\n",
+    )
+    assert f"{old}: entry 1 (line 1): left out: Old CA: expired on " in result.stderr
+    again = command(node, "--add", node.add("company.pem", good), "--add", old)
+    assert "generation 1 (unchanged): " in again.stdout
+
+
+def test_the_command_says_what_stays_in_force(node: Node) -> None:
+    assert command(node, "--add", node.add("company.pem", ca("Company CA"))).returncode == 0
+    result = command(node, "--add", str(node.directory / "gone.pem"))
+    assert (result.returncode, result.stdout) == (1, "")
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"reassert: {node.directory}/gone.pem: No such file or directory; correct that, or name ")
+    assert second == "generation 1 stays in force"
+
+
+def test_a_name_is_no_path() -> None:
+    result = reassert("trust", "build", "--name", "../x")
+    assert (result.returncode, result.stderr) == (2, "reassert: --name ../x: a name, not a path; a path is for --out\n")
+
+
+@pytest.mark.root
+def test_a_store_that_others_can_write_to_is_a_warning(node: Node, root_dir: Path) -> None:
+    add = node.add("company.pem", OTHER)
+    (root_dir / "store").mkdir(mode=0o777)
+    (root_dir / "store").chmod(0o777)
+    built = build(str(root_dir / "store"), Sources([add], str(node.system)))
+    assert any(f"{root_dir}/store is writable by others" in line for line in built.warnings)
+
+
+def test_help_needs_no_cryptography() -> None:
+    """The commands of a container start are in the same program."""
+    code = """
+import sys, hook.cli
+try:
+    hook.cli.main(["trust", "build", "--help"])
+except SystemExit:
+    assert not [name for name in sys.modules if name.startswith("cryptography")]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,236 @@
+"""Each format of a trust store, read by its own programs where this machine has them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from hook.ops.trust import formats
+from hook.ops.trust.build import Built, Sources, build
+from hook.ops.trust.certificate import Certificate, Place
+from hook.ops.trust.source import SYSTEM
+from unit.ops.trust.authority import Made, ca, key, roots
+from unit.ops.trust.conftest import Node
+
+COMPANY = ca("Company CA")
+SERVER = ca("server.example", by=COMPANY, signer=key(4), is_ca=False)
+FOREIGN = ca("server.example", by=ca("Somebody else", signer=key(5)), signer=key(4), is_ca=False)
+
+TRUSTED_KEY_USAGE = "2.16.840.1.113894.746875.1.1"
+"""The attribute without which Java takes a certificate of a PKCS12 file for a client's, not a trusted one."""
+
+
+def openssl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.fixture
+def store(node: Node) -> Node:
+    node.add("company.pem", COMPANY)
+    node.build()
+    SERVER.at(node.directory / "server.pem")
+    FOREIGN.at(node.directory / "foreign.pem")
+    return node
+
+
+BUNDLES = (
+    "ca-certificates.crt", "added.pem", "certs/ca-certificates.crt", "certs/ca-bundle.crt", "certs/added.pem",
+    "certs/ca-bundle.trust.crt", "extracted/pem/tls-ca-bundle.pem", "extracted/pem/email-ca-bundle.pem",
+    "extracted/pem/objsign-ca-bundle.pem", "extracted/openssl/ca-bundle.trust.crt",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_openssl_verifies_with_each_bundle(store: Node, name: str) -> None:
+    good = openssl(
+        "verify",
+        "-no-CApath",
+        "-no-CAstore",
+        "-CAfile",
+        store.live / name,
+        "-purpose",
+        "sslserver",
+        store.directory / "server.pem",
+    )
+    assert good.returncode == 0, good.stderr
+    bad = openssl("verify", "-no-CApath", "-no-CAstore", "-CAfile", store.live / name, store.directory / "foreign.pem")
+    assert bad.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["certs", "extracted/pem/directory-hash"])
+def test_openssl_verifies_with_each_hashed_directory(store: Node, name: str) -> None:
+    good = openssl("verify", "-no-CAfile", "-no-CAstore", "-CApath", store.live / name, store.directory / "server.pem")
+    assert good.returncode == 0, good.stderr
+    bad = openssl("verify", "-no-CAfile", "-no-CAstore", "-CApath", store.live / name, store.directory / "foreign.pem")
+    assert bad.returncode == 2
+
+
+def test_only_the_added_file_lacks_the_systems_roots(store: Node) -> None:
+    for name in BUNDLES:
+        found = (store.live / name).read_bytes().count(b"-----BEGIN ")
+        assert found == (1 if "added.pem" in name else 4), name
+    assert roots()[0].pem in (store.live / "ca-certificates.crt").read_bytes()
+    assert (store.live / "ca-certificates.crt").read_text().startswith("# System Root 0\n-----BEGIN CERTIFICATE-----\n")
+
+
+def test_java_reads_a_trust_store_of_trusted_certificates(store: Node) -> None:
+    for name in ("java/cacerts", "certs/java/cacerts", "extracted/java/cacerts"):
+        content = (store.live / name).read_bytes()
+        stored = pkcs12.load_pkcs12(content, b"changeit")
+        assert (stored.cert, stored.key) == (None, None)
+        assert {one.certificate for one in stored.additional_certs} == {
+            made.certificate for made in (*roots(), COMPANY)
+        }
+        aliases = [one.friendly_name for one in stored.additional_certs]
+        assert len(set(aliases)) == 4
+        assert all(alias and alias == alias.lower() for alias in aliases)
+    shown = openssl("pkcs12", "-in", store.live / "java/cacerts", "-passin", "pass:changeit", "-nokeys", "-info")
+    assert (shown.returncode, shown.stdout.count(TRUSTED_KEY_USAGE)) == (0, 4)
+    assert "MAC is absent" in shown.stderr
+
+
+def test_a_jvm_reads_its_default_store_without_a_password(store: Node) -> None:
+    """It finds no certificate in an encrypted store then, and trusts nothing."""
+    content = (store.live / "java/cacerts").read_bytes()
+    assert all(made.der in content for made in (*roots(), COMPANY))
+
+
+def test_the_same_certificates_give_the_same_java_store(store: Node) -> None:
+    given = [Certificate(made.der, Place("c")) for made in roots()]
+    assert formats.java_store(given) == formats.java_store(given)
+
+
+def test_keytool_lists_trusted_certificates(store: Node) -> None:
+    """Where the machine has a JDK: it is too large to install for this. The test above has what Java looks for."""
+    for keytool in [tool for tool in [shutil.which("keytool")] if tool]:
+        for password in (["-storepass", "changeit"], []):
+            command = [keytool, "-list", "-keystore", store.live / "java/cacerts", *password]
+            listed = subprocess.run(command, capture_output=True, text=True, check=True, input="\n").stdout
+            assert listed.count("trustedCertEntry") == 4
+
+
+def test_every_file_is_a_real_one_that_anybody_can_read(node: Node) -> None:
+    node.add("company.pem", COMPANY)
+    old = os.umask(0o077)
+    try:
+        node.build()
+    finally:
+        os.umask(old)
+    paths = list(node.store.rglob("*"))
+    assert not [path for path in paths if path.is_symlink()]
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_file() and path.name != "lock"} == {0o644}
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {0o755}
+
+
+ODD = [
+    x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text, kind)])
+    for text, kind in (
+        ("  Two   Spaces\tand a tab ", None),
+        ("Ünïcödé ÄÖÜ", None),
+        ("Latin-1", x509.name._ASN1Type.T61String),
+        ("BMP Äpfel", x509.name._ASN1Type.BMPString),
+        ("ia5@example", x509.name._ASN1Type.IA5String),
+        ("Printable", x509.name._ASN1Type.PrintableString),
+        ("", None),
+    )
+    if text
+]
+ODD += [
+    x509.Name(
+        [
+            x509.RelativeDistinguishedName(
+                [
+                    x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Ex AMPLE"),
+                    x509.NameAttribute(x509.NameOID.COMMON_NAME, "A"),
+                    x509.NameAttribute(x509.NameOID.COUNTRY_NAME, "DE"),
+                ]
+            ),
+            x509.RelativeDistinguishedName([x509.NameAttribute(x509.NameOID.DOMAIN_COMPONENT, "Example")]),
+        ]
+    ),
+    x509.Name([]),
+]
+
+
+@pytest.mark.parametrize("name", ODD, ids=str)
+def test_the_hash_of_a_name_is_openssls(tmp_path: Path, name: x509.Name) -> None:
+    made = ca(name)
+    expected = openssl("x509", "-in", made.at(tmp_path / "c.pem"), "-noout", "-subject_hash").stdout.strip()
+    assert Certificate(made.der, Place("c")).hash == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "readable", "file"),
+    [
+        (
+            {"ORGANIZATION_NAME": "O", "ORGANIZATIONAL_UNIT_NAME": "U", "COMMON_NAME": "My CA (1)"},
+            "My CA (1)",
+            "My_CA_1",
+        ),
+        ({"ORGANIZATION_NAME": "O", "ORGANIZATIONAL_UNIT_NAME": "U"}, "U", "U"),
+        ({"COUNTRY_NAME": "DE", "ORGANIZATION_NAME": "O"}, "O", "O"),
+        ({"COUNTRY_NAME": "DE"}, "C=DE", "C_DE"),
+        ({"COMMON_NAME": "é"}, "é", "certificate"),
+        ({"COMMON_NAME": "x" * 60}, "x" * 60, "x" * 48),
+        ({}, "(no subject)", "no_subject"),
+    ],
+)
+def test_readable_name_and_file_of_a_certificate(name: dict[str, str], readable: str, file: str) -> None:
+    made = ca(x509.Name([x509.NameAttribute(getattr(x509.NameOID, kind), text) for kind, text in name.items()]))
+    found = Certificate(made.der, Place("c"))
+    assert (found.subject, found.issuer, found.self_issued) == (readable, readable, True)
+    assert found.file_name == f"{file}_{found.sha256[:8]}"
+
+
+def test_a_subject_cannot_write_lines_of_a_bundle(node: Node) -> None:
+    """The comment above each certificate has its subject."""
+    text = "x\n-----BEGIN CERTIFICATE-----\nAAAA\n\x1b[2J"
+    node.add("company.pem", COMPANY, ca(text, signer=key(1)), ca("-----BEGIN CERTIFICATE-----", signer=key(2)))
+    built = node.build()
+    lines = (node.live / "ca-certificates.crt").read_text().splitlines()
+    assert len(built.certificates) == lines.count("-----BEGIN CERTIFICATE-----") == 6
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    again = build(str(node.directory / "again"), Sources([str(node.live / "ca-certificates.crt")], no_system=True))
+    assert len(again.certificates) == 6
+
+
+def test_two_cas_of_one_name_are_both_found(node: Node) -> None:
+    """A CA that got a new key: both its old and its new servers are accepted."""
+    renewed = ca("Company CA", signer=key(6))
+    node.add("company.pem", COMPANY, renewed)
+    node.build()
+    for number, authority in enumerate((COMPANY, renewed)):
+        server = ca("x", by=authority, signer=key(4), is_ca=False).at(node.directory / f"{number}.pem")
+        for way in (["-CApath", node.live / "certs"], ["-CAfile", node.live / "ca-certificates.crt"]):
+            assert openssl("verify", "-no-CAstore", *way, server).returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+def test_this_machines_roots_and_20_cas_take_less_than_2_seconds(tmp_path: Path) -> None:
+    """CPU time, and every hash of a real root is OpenSSL's. tests/bench/trust.py measures the frozen program."""
+    system = next((path for path in SYSTEM if os.path.isfile(path)), "")
+    if not system:
+        system = str(tmp_path / "system.pem")
+        Path(system).write_bytes(b"".join(one.pem for one in roots(140)))
+    made: list[Made] = [ca(f"Company {number}", signer=key(number)) for number in range(20)]
+    (tmp_path / "20.pem").write_bytes(b"".join(one.pem for one in made))
+    before = os.times()
+    built: Built = build(str(tmp_path / "store"), Sources([str(tmp_path / "20.pem")], system))
+    after = os.times()
+    assert after.user + after.system - before.user - before.system < 2
+    assert len(built.added) == 20
+    assert len(built.certificates) > 100
+    rehashed = tmp_path / "rehashed"
+    rehashed.mkdir()
+    for path in (tmp_path / "store/live/certs").glob("*.pem"):
+        if path.name != "added.pem":
+            shutil.copy(path, rehashed)
+    subprocess.run(["openssl", "rehash", str(rehashed)], check=True, capture_output=True)
+    ours = {path.name for path in (tmp_path / "store/live/certs").iterdir() if path.suffix[1:].isdigit()}
+    assert ours == {path.name for path in rehashed.iterdir() if path.is_symlink()}
