@@ -31,7 +31,7 @@ class WarmStarts:
         adapter = case.adapter
         if FLAG in options.flags:  # the hook completes the work of the wrapper, which alone tells it the path
             adapter = RUNTIME if options.config else "precreate"
-        probe = events.is_probe(case.adapter, case.container_id, case.who)
+        probe = events.is_probe(case.adapter, case.container_id, case.identity)
         if not is_exec:
             self.metrics.unchanged(adapter, probe)
         elif not probe:

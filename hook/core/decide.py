@@ -85,9 +85,9 @@ class Case:
     `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
     (docs/agent.md); none where the adapter is a process that stays. `error_path`: the file of an OSError without a
     path. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
-    reading the policy or files of the node (`gather`); such a read may hang. `who`: the container's identity, None
-    until it is known. `trial`: what rules would do that are only tried. `still_waits`: called between two steps, and
-    may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
+    reading the policy or files of the node (`gather`); such a read may hang. `identity`: the container's identity, None
+    until it is known. `audited_rules`: what the rules in mode Audit would do. `still_waits`: called between two steps,
+    and may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
     """
 
     def __init__(
@@ -107,34 +107,34 @@ class Case:
         self.status: Callable[[str], posix.stat_result] = posix.stat
         self.error_path = ""
         self.began = time.time_ns(), time.monotonic_ns()
-        self.reads_node, self.tries = False, True  # `tries`: whether to make a `trial`
+        self.reads_node, self.decides_audited = False, True  # whether to decide `audited_rules` as well
         self.policy: Policy | None = None
-        self.who: Identity | None = None
-        self.trial: Trial | None = None
-        self.trying: Plan | None = None  # what was decided, while `trial` is made
+        self.identity: Identity | None = None
+        self.audited_rules: AuditedRules | None = None
+        self.enforced: Plan | None = None  # what was decided, while `audited_rules` is made
 
-    def decide(self, who: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
+    def decide(self, identity: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
 
         Raises Undecided; Unacceptable for what a pod author can cause.
         """
-        self.who = who
+        self.identity = identity
         self.reads_node = True
         self.policy = self.load()
-        matches = select(self.policy, who)
-        self.container = self.contain(self.policy, who, target, matches)
+        matches = select(self.policy, identity)
+        self.container = self.contain(self.policy, identity, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)
-        if self.tries and any(match.tried for match in decided.matches):
-            self.trial = attempt(self, decided, target, kinds)
+        if self.decides_audited and any(match.is_audited for match in decided.matches):
+            self.audited_rules = attempt(self, decided, target, kinds)
         return decided
 
-    def contain(self, policy: Policy, who: Identity, start: "Start", matches: "list[Match]") -> Container:
+    def contain(self, policy: Policy, identity: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
-        facts = gather(policy, who, matches, self.read)
+        facts = gather(policy, identity, matches, self.read)
         self.reads_node = False
         if facts.devices is not None:
             facts.devices.add_sources(start.mounts, self.status)  # the pod's author chose them, also one that hangs
-        return Container(who, start, facts)
+        return Container(identity, start, facts)
 
     def run(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
@@ -145,9 +145,9 @@ class Case:
         the result; not called for a container that the plan refuses.
         """
         try:
-            who, target = read()
+            identity, target = read()
             self.still_waits()
-            decided = self.decide(who, target, kinds)
+            decided = self.decide(identity, target, kinds)
             self.still_waits()
             done = Done() if decided.refusal() else act(decided, target)
         except Exception as error:  # of any type: `failed` applies the failure policy
@@ -163,13 +163,13 @@ class Case:
     def event(self, decided: Plan, done: Done, is_draft: bool = False) -> "dict[str, object] | None":
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
-        other = done.draft or done.denials or done.remountable or self.trial or decided.policy.warning
+        other = done.draft or done.denials or done.remountable or self.audited_rules or decided.policy.warning
         if not (made or decided.denials or decided.errors or other):
             return None
         event = draft_event(self) if is_draft else container_event(self)
         plan_event(event, decided, done, made)
-        if self.trial or "tried" in (done.draft or ()):
-            tell(event, decided, self.trial, done.draft, bool(made))
+        if self.audited_rules or "tried" in (done.draft or ()):
+            tell(event, decided, self.audited_rules, done.draft, bool(made))
         return event
 
     def failed(self, error: Exception) -> Verdict:
@@ -184,7 +184,7 @@ class Case:
         """The line for the engine."""
         from hook.core.base.errors import named
 
-        return f"refused {named(str(self.who or self.container_id or 'a container'), 1024)}: {reasons}"
+        return f"refused {named(str(self.identity or self.container_id or 'a container'), 1024)}: {reasons}"
 
 
 def container_event(case: Case) -> "dict[str, object]":
@@ -195,12 +195,12 @@ def container_event(case: Case) -> "dict[str, object]":
         "timestamp": timestamp(case.began[0]),
         "adapter": case.adapter,
         "id": case.container_id,
-        "container": case.who.as_dict() if case.who else {},
+        "container": case.identity.as_dict() if case.identity else {},
         "mode": policy.mode if policy else "",
         "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
         "durationMs": case.milliseconds(),
     }
-    if is_probe(case.adapter, case.container_id, case.who):
+    if is_probe(case.adapter, case.container_id, case.identity):
         event["probe"] = True
     event.update(case.start)
     return event
@@ -306,7 +306,7 @@ MARK = "tried"
 """A member of an event: some of its entries have `mode: Audit` and say what a rule in Audit mode would have done."""
 
 
-class Trial:
+class AuditedRules:
     """What the tried rules would have done with one container.
 
     `edits`, `denials`, `errors`: as in Plan, those that the enforced rules do not cause. `plan` and `container`: the
@@ -330,19 +330,19 @@ class Trial:
         return bool(self.edits or self.denials or self.errors)
 
 
-def attempt(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> Trial:
+def attempt(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> AuditedRules:
     """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises."""
-    case.trying = decided
+    case.enforced = decided
     try:
         return _attempted(case, decided, target, kinds)
     finally:
-        case.trying = None
+        case.enforced = None
 
 
-def _attempted(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> Trial:
-    trial = Trial()
+def _attempted(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> AuditedRules:
+    audited = AuditedRules()
     matches = [match for match in decided.matches if match.applies]
-    matches += [_switched_on(match) for match in decided.matches if match.tried]
+    matches += [_switched_on(match) for match in decided.matches if match.is_audited]
     case.reads_node = True
     try:
         container = case.contain(decided.policy, case.container.identity, target, matches)
@@ -350,18 +350,18 @@ def _attempted(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset
     except Exception as error:  # whatever a tried rule causes, the container starts as decided
         reason = [Reason("", "", describe(error))]
         if isinstance(error, CAUSED_BY_THE_CONTAINER):
-            trial.denials = reason
+            audited.denials = reason
         else:
-            trial.errors = reason
-        return trial
-    trial.plan, trial.container = whole, container
+            audited.errors = reason
+        return audited
+    audited.plan, audited.container = whole, container
     known = [_wanted(edit) for edit in decided.edits]
-    tried = {match.rule.name for match in decided.matches if match.tried}
-    trial.edits = [edit for edit in whole.edits if edit.rule in tried and _wanted(edit) not in known]
-    trial.would_refuse(whole.denials, decided.denials)
+    names = {match.rule.name for match in decided.matches if match.is_audited}
+    audited.edits = [edit for edit in whole.edits if edit.rule in names and _wanted(edit) not in known]
+    audited.would_refuse(whole.denials, decided.denials)
     errors = {str(error) for error in decided.errors}
-    trial.errors = [error for error in whole.errors if str(error) not in errors]
-    return trial
+    audited.errors = [error for error in whole.errors if str(error) not in errors]
+    return audited
 
 
 def _switched_on(match: Match) -> Match:
@@ -375,7 +375,7 @@ def _wanted(edit: Edit) -> "tuple[object, ...]":
 
 
 def tell(
-    event: "dict[str, Any]", decided: "Plan", trial: "Trial | None", draft: "dict[str, Any] | None", made: bool
+    event: "dict[str, Any]", decided: "Plan", audited: "AuditedRules | None", draft: "dict[str, Any] | None", made: bool
 ) -> None:
     """Add to an event what the tried rules would have done, each entry with `mode: Audit`.
 
@@ -387,9 +387,9 @@ def tell(
         edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
     known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
     cut = (draft or {}).get("omitted") or {}  # of a list that a draft has cut, the rest was counted there
-    own = [e for e in trial.edits if (e.kind, e.name) not in known] if trial and "/edits" not in cut else []
+    own = [e for e in audited.edits if (e.kind, e.name) not in known] if audited and "/edits" not in cut else []
     _add(event, "edits", [], [{**edit.describe(), "applied": False} for edit in own])
-    for key, reasons in (("denials", trial.denials), ("errors", trial.errors)) if trial else ():
+    for key, reasons in (("denials", audited.denials), ("errors", audited.errors)) if audited else ():
         _add(event, key, _drafted(draft, key), [reason.describe() for reason in reasons if "/" + key not in cut])
     enforced = [edit for edit in event["edits"] if edit.get("mode") != AUDIT]
     if not enforced and not made:

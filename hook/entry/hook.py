@@ -147,9 +147,9 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = created.draft if created else None
-        if case.trial and HANDED_ON not in options.flags:
-            wrong = [e for e in case.trial.edits if not _can_mount(e) and not _takes_effect(e)]
-            case.trial.would_refuse([_too_late(edit) for edit in wrong])
+        if case.audited_rules and HANDED_ON not in options.flags:
+            wrong = [e for e in case.audited_rules.edits if not _can_mount(e) and not _takes_effect(e)]
+            case.audited_rules.would_refuse([_too_late(edit) for edit in wrong])
         if late or not decided.is_seen_in_the_container():
             return Done(CONFIG, late, [], draft=draft)
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)

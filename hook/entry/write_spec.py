@@ -170,6 +170,8 @@ def not_restored(decided: Plan, case: Case) -> "list[Reason]":
     A restored container has the env and mounts of its checkpoint, whatever config.json says.
     """
     message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
-    if case.trial:
-        case.trial.would_refuse([Reason(match.rule.name, "", message) for match in decided.matches if match.tried])
+    if case.audited_rules:
+        case.audited_rules.would_refuse(
+            [Reason(match.rule.name, "", message) for match in decided.matches if match.is_audited]
+        )
     return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]

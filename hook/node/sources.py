@@ -56,7 +56,7 @@ def look_at(policy: Policy) -> list[Finding]:
 
 def _severity(rule: Rule) -> str:
     """WARNING for a rule in Audit mode while others are enforced: it refuses nothing."""
-    return WARNING if rule.tried else ERROR
+    return WARNING if rule.is_audited else ERROR
 
 
 def unreadable(policy: Policy) -> list[Finding]:

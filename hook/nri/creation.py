@@ -43,7 +43,7 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
     notes = container.annotations
     kind = notes.get(_TYPE, "") if _TYPE not in pod.annotations else ""
     labels = pod.labels
-    who = Identity(
+    identity = Identity(
         engine,
         True,
         namespace=pod.namespace or None,
@@ -55,8 +55,8 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
         labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
     )
     if sends_cdi:
-        who.cdi = [device.name for device in container.CDI_devices]
-    return who
+        identity.cdi = [device.name for device in container.CDI_devices]
+    return identity
 
 
 class _Decided(Case):
@@ -67,8 +67,8 @@ class _Decided(Case):
         self.began, self.policy, self.container = case.began, case.policy, case.container
         self._decided = decided
 
-    def decide(self, who: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:
-        self.who = who
+    def decide(self, identity: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:
+        self.identity = identity
         return self._decided
 
 
@@ -103,8 +103,8 @@ class Decider:
         reply = Reply(case)
 
         def read() -> tuple[Identity, RequestedContainer]:
-            case.who = self.identify(pod, container)
-            return case.who, RequestedContainer(pod, container)
+            case.identity = self.identify(pod, container)
+            return case.identity, RequestedContainer(pod, container)
 
         return reply.settle(case.run(read, lambda decided, _: self._adjusted(reply, decided)))
 
@@ -114,9 +114,9 @@ class Decider:
         if not decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
             case = reply.case
             adjustment, denials = adjust(decided, case.container, self.removes_mounts)
-            if case.trial and case.trial.plan and case.trial.container:
-                _, tried = adjust(case.trial.plan, case.trial.container, self.removes_mounts)
-                case.trial.would_refuse(tried, denials)
+            if case.audited_rules and case.audited_rules.plan and case.audited_rules.container:
+                _, audited = adjust(case.audited_rules.plan, case.audited_rules.container, self.removes_mounts)
+                case.audited_rules.would_refuse(audited, denials)
             if decided.edits and not denials and not decided.audit_only():
                 reply.payload = ttrpc.bounded(adjustment.payload())
         reply.done = Done(NOWHERE, denials, handed_on=True)
@@ -142,16 +142,16 @@ class Decider:
         `failurePolicy`. If only what tried rules would do takes too long, the reply is made without that.
         """
         case = request.case
-        decided = case.trying if case else None
-        if case and case.who and decided:
-            who, container = case.who, case.container
+        decided = case.enforced if case else None
+        if case and case.identity and decided:
+            identity, container = case.identity, case.container
             reply = Reply(_Decided(case, decided))
-            verdict = reply.case.run(lambda: (who, container.start), lambda plan, _: self._adjusted(reply, plan))
+            verdict = reply.case.run(lambda: (identity, container.start), lambda plan, _: self._adjusted(reply, plan))
             return reply.settle(verdict)
         late = Case(ADAPTER, request.container, lambda: self.resident.last)
         why: Exception = Unacceptable("no decision in time for the runtime")
         if case:
-            late.who = case.who
+            late.identity = case.identity
             if case.reads_node:
                 why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
         return Reply(late, "deadline").settle(late.failed(why))
@@ -170,11 +170,11 @@ class Decider:
                 continue
             case = self._case(container.id)
             try:
-                who = self.identify(by_id[container.pod_sandbox_id], container)
+                identity = self.identify(by_id[container.pod_sandbox_id], container)
                 asked = RequestedContainer(by_id[container.pod_sandbox_id], container)
-                decided = case.decide(who, asked)
+                decided = case.decide(identity, asked)
                 wrong = still_wrong(decided, case.container)
-                wrong = self._really(wrong, case, who, asked) if wrong else wrong
+                wrong = self._really(wrong, case, identity, asked) if wrong else wrong
                 event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
             except Exception as error:  # one unreadable container must not hide the others
                 self.report.metrics.error("decision")
@@ -190,7 +190,7 @@ class Decider:
         self.report.metrics.drifted(drifted)
         return drifted
 
-    def _really(self, wrong: list[Edit], case: Case, who: Identity, asked: RequestedContainer) -> list[Edit]:
+    def _really(self, wrong: list[Edit], case: Case, identity: Identity, asked: RequestedContainer) -> list[Edit]:
         """Those edits that the running container needs in fact: the wrapper may have made some after the record.
 
         All of them if this process cannot look at the container.
@@ -198,7 +198,7 @@ class Decider:
 
         def decide(actual: Any) -> Plan:
             actual.pod_annotations = asked.pod_annotations
-            return case.decide(who, actual)
+            return case.decide(identity, actual)
 
         found = self.compare(case.container_id, decide)
         return wrong if found is None else [edit for edit in wrong if (edit.kind, edit.name) in found]

@@ -85,15 +85,15 @@ class Reply:
             report.container(event)
 
     def _count(self, report: Report, verdict: Verdict, event: dict[str, object] | None) -> None:
-        metrics, decided, trial = report.metrics, verdict.plan, self.case.trial
+        metrics, decided, audited = report.metrics, verdict.plan, self.case.audited_rules
         if decided is None:
             metrics.error(self._failure)
             outcome = "failed"
-        elif (decided.audit_only() and not decided.is_empty()) or (trial and decided.is_empty()):
+        elif (decided.audit_only() and not decided.is_empty()) or (audited and decided.is_empty()):
             outcome = "audited"
         else:
             outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
-        if event.get("probe") if event else events.is_probe(ADAPTER, self.case.container_id, self.case.who):
+        if event.get("probe") if event else events.is_probe(ADAPTER, self.case.container_id, self.case.identity):
             metrics.probe(outcome)
             return
         metrics.container(outcome, self._took / 1000)
@@ -102,10 +102,10 @@ class Reply:
             metrics.edit(edit.rule, edit.kind, result)
         for reason in verdict.reasons:
             metrics.refusal(reason.rule, result)
-        if decided and trial:
-            for edit in trial.edits:
+        if decided and audited:
+            for edit in audited.edits:
                 metrics.edit(edit.rule, edit.kind, AUDITED)
-            for reason in trial.denials:
+            for reason in audited.denials:
                 metrics.refusal(reason.rule, AUDITED)
 
 

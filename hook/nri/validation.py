@@ -66,7 +66,7 @@ class Validator(Decider):
         `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
         """
         case = request.case = self._case(asked.container.id)
-        case.tries = False  # the first event has it
+        case.decides_audited = False  # the first event has it
         reply, first = Reply(case), self.pending.held(asked.container.id)
         reply.is_repeated = True
         before = first.verdict if first else None
@@ -76,11 +76,11 @@ class Validator(Decider):
         reasons = {str(each) for each in before.reasons} if before else set()
 
         def read() -> tuple[Identity, Merged]:
-            case.who = self.identify(asked.pod, asked.container)
+            case.identity = self.identify(asked.pod, asked.container)
             case.reads_node = bool(asked.adjust.CDI_devices)
             merged = Merged(asked)
             case.reads_node = False
-            return case.who, merged
+            return case.identity, merged
 
         def act(decided: Plan, merged: Merged) -> Done:
             if merged.problem and any(match.applies for match in decided.matches):

@@ -15,7 +15,7 @@ from hook.core.base.system import Untrusted, read_file, trusted
 from hook.core.base.text import printable
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
-from hook.core.decide import Case, Trial
+from hook.core.decide import AuditedRules, Case
 from hook.core.facts import Container
 from hook.core.plan import Plan
 from hook.core.policy import store
@@ -69,9 +69,13 @@ def explain_pod(file: str, policy_file: str | None, store_directory: str, output
         decided = case.decide(*pod.start(kind, container, Given()))
         found.append((decided, case))
     if output == "json":
-        print(json.dumps([as_json(decided, case.container, file, case.trial) for decided, case in found], indent=2))
+        print(
+            json.dumps(
+                [as_json(decided, case.container, file, case.audited_rules) for decided, case in found], indent=2
+            )
+        )
     else:
-        print("\n\n".join(as_table(decided, case.container, file, case.trial) for decided, case in found))
+        print("\n\n".join(as_table(decided, case.container, file, case.audited_rules) for decided, case in found))
     return 0
 
 
@@ -87,11 +91,11 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     container = case.container
     outcome = _outcome_of_running(decided, container) if runs else _outcome(decided, container)
     if output == "json":
-        print(json.dumps({**as_json(decided, container, config, case.trial), "outcome": outcome}, indent=2))
+        print(json.dumps({**as_json(decided, container, config, case.audited_rules), "outcome": outcome}, indent=2))
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
-        print(as_table(decided, container, config, case.trial, outcome))
+        print(as_table(decided, container, config, case.audited_rules, outcome))
     return 0
 
 
@@ -121,7 +125,7 @@ def policy_of(policy_file: str | None, store_directory: str) -> Policy:
     return compiled.policy()
 
 
-def as_json(decided: Plan, container: Container, config: str, trial: Trial | None = None) -> dict[str, Any]:
+def as_json(decided: Plan, container: Container, config: str, audited: AuditedRules | None = None) -> dict[str, Any]:
     """The decision as data."""
     identity = container.identity
     return {
@@ -143,7 +147,7 @@ def as_json(decided: Plan, container: Container, config: str, trial: Trial | Non
             {
                 "name": match.rule.name,
                 "applies": match.applies,
-                "tried": match.tried,
+                "tried": match.is_audited,
                 "because": [
                     {"condition": c.field, "wanted": wanted(c), "seen": actual(c), "met": c.met}
                     for c in match.conditions
@@ -158,12 +162,12 @@ def as_json(decided: Plan, container: Container, config: str, trial: Trial | Non
         ],
         "claims": [{"name": c.name, "cdiDevices": c.cdi} for c in container.facts.claims],
         **_described(decided),
-        "tried": _described(trial) if trial is not None else None,
+        "tried": _described(audited) if audited is not None else None,
         "outcome": _outcome(decided, container),
     }
 
 
-def _described(decided: Plan | Trial) -> dict[str, Any]:
+def _described(decided: Plan | AuditedRules) -> dict[str, Any]:
     return {
         kind: [entry.describe() for entry in entries]
         for kind, entries in (("edits", decided.edits), ("denials", decided.denials), ("errors", decided.errors))
@@ -197,7 +201,7 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     return f"its config.json is not what the policy wants: a new container would be {would}. See `reassert audit`"
 
 
-def as_table(decided: Plan, container: Container, config: str, trial: Trial | None, outcome: str = "") -> str:
+def as_table(decided: Plan, container: Container, config: str, audited: AuditedRules | None, outcome: str = "") -> str:
     """The decision as text. `outcome`: the result, where it is not that of a start."""
     parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
@@ -216,16 +220,16 @@ def as_table(decided: Plan, container: Container, config: str, trial: Trial | No
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
     parts += ["", _line("result", outcome or _outcome(decided, container))]
-    if trial:
+    if audited:
         parts += ["", "the rules in Audit mode would do, if they were enforced:"]
-        if trial.edits:
-            parts.append(_edits(trial.edits))
-        parts += [_line("refuse", str(reason)) for reason in [*trial.denials, *trial.errors]]
+        if audited.edits:
+            parts.append(_edits(audited.edits))
+        parts += [_line("refuse", str(reason)) for reason in [*audited.denials, *audited.errors]]
     return "\n".join(parts)
 
 
 def _applies(match: Match) -> str:
-    return "tried" if match.tried else "yes" if match.applies else "no"
+    return "tried" if match.is_audited else "yes" if match.applies else "no"
 
 
 def _line(label: str, text: str) -> str:
@@ -248,7 +252,7 @@ def _identity(identity: Identity, config: str) -> list[str]:
 def _why(match: Match) -> str:
     if not match.conditions:
         return "no conditions: every container"
-    counts = match.applies or match.tried or not match.rule.skip_unknown
+    counts = match.applies or match.is_audited or not match.rule.skip_unknown
     words = []
     for condition in match.conditions:
         if condition.met is None:

@@ -47,7 +47,7 @@ EXECS = ("runtime", "both")
 """Adapters that promise something about the env of `exec`."""
 
 
-class Trial:
+class AuditedRules:
     """One case on one node."""
 
     def __init__(self, node: Node, case: Case, runtime: str) -> None:

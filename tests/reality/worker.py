@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reality.generate import case as generated
-from reality.judge import Trial, Violation
+from reality.judge import AuditedRules, Violation
 from reality.node import LIBC, Node
 from reality.reading import Case
 from reality.shrink import like, shape, shrink
@@ -64,10 +64,10 @@ class Worker:
         """Try the job's case through each adapter."""
         result = Result(job.number, job.runtime)
         case = job.case or generated(job.seed, job.number, attack=job.attack)
-        trial = Trial(self.node, case, job.runtime)
+        audited = AuditedRules(self.node, case, job.runtime)
         adapters = [adapter for adapter in job.adapters if calls(case, adapter)]
         for adapter in [adapters[job.number // 2 % len(adapters)]] if job.one_adapter and adapters else adapters:
-            outcome, found = self._try(trial, adapter)
+            outcome, found = self._try(audited, adapter)
             result.outcomes[adapter] = outcome
             for kind in dict.fromkeys(violation.kind for violation in found):
                 detail = next(violation.detail for violation in found if violation.kind == kind)
@@ -76,16 +76,16 @@ class Worker:
             result.agent = self.node.agents.counts()
         return result
 
-    def _try(self, trial: Trial, adapter: str) -> tuple[str, list[Violation]]:
+    def _try(self, audited: AuditedRules, adapter: str) -> tuple[str, list[Violation]]:
         self._count += 1
-        return trial.through(adapter, f"{self._name}-{self._count}")
+        return audited.through(adapter, f"{self._name}-{self._count}")
 
     def _find(self, job: Job, case: Case, adapter: str, violation: Violation) -> dict[str, Any]:
         small, detail = case, violation.detail
         if job.shrink_seconds:
 
             def fails(candidate: Case) -> str:
-                found = self._try(Trial(self.node, candidate, job.runtime), adapter)[1]
+                found = self._try(AuditedRules(self.node, candidate, job.runtime), adapter)[1]
                 return next((one.detail for one in found if one.kind == violation.kind), "")
 
             known = self._known.setdefault(violation.kind, [])

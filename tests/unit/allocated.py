@@ -40,27 +40,27 @@ class Node:
         """Write the checkpoint."""
         return write_checkpoint(self.root, *entries)
 
-    def decide(self, spec: Spec, who: Identity = POD) -> Plan:
+    def decide(self, spec: Spec, identity: Identity = POD) -> Plan:
         """What would be done about a container."""
-        matches = select(self.policy, who)
-        facts = gather(self.policy, who, matches)
+        matches = select(self.policy, identity)
+        facts = gather(self.policy, identity, matches)
         if facts.devices is not None:
             facts.devices.add_sources(spec.mounts)
-        container = Container(who, spec, facts)
+        container = Container(identity, spec, facts)
         return plan(self.policy, container, matches)
 
-    def correct(self, spec: Spec, who: Identity = POD) -> Spec:
+    def correct(self, spec: Spec, identity: Identity = POD) -> Spec:
         """The container as the real runtime finds it; planned a second time, nothing is left to do."""
-        decided = self.decide(spec, who)
+        decided = self.decide(spec, identity)
         assert decided.refusal() == ""
         decided.apply(spec)
         corrected = Spec(spec.render(), "config.json")
-        assert self.decide(corrected, who).is_empty()
+        assert self.decide(corrected, identity).is_empty()
         return corrected
 
-    def env(self, *env: str, who: Identity = POD) -> list[str]:
+    def env(self, *env: str, identity: Identity = POD) -> list[str]:
         """The env that a container gets instead of this one."""
-        return self.correct(spec(env=list(env)), who).env
+        return self.correct(spec(env=list(env)), identity).env
 
 
 def spec(**fields: Any) -> Spec:

@@ -80,17 +80,17 @@ def lines(text: str | bytes) -> list[str]:
 def container(
     env: list[str] | None = None,
     mounts: list[dict[str, object]] | None = None,
-    who: Identity = POD,
+    identity: Identity = POD,
     facts: Facts | None = None,
 ) -> Container:
     """A container before its start."""
-    return Container(who, Start(env or [], mounts or []), facts)
+    return Container(identity, Start(env or [], mounts or []), facts)
 
 
-def case(adapter: str, container_id: str, in_force: Policy | None, who: Identity = POD) -> Case:
+def case(adapter: str, container_id: str, in_force: Policy | None, identity: Identity = POD) -> Case:
     """A container at an adapter that knows its identity and the policy."""
     made = Case(adapter, container_id, policy)
-    made.who, made.policy = who, in_force
+    made.identity, made.policy = identity, in_force
     return made
 
 

@@ -48,8 +48,8 @@ def fields(text: str) -> "list[tuple[str, str]]":
             said.append(str(entry.get("message") or f"{entry.get('kind')} {entry.get('name')}"))
     if len(said) > _REASONS:
         said[_REASONS:] = [f"and {len(said) - _REASONS} more"]
-    who = "/".join([container[name] for name in _NAMES[:3] if name in container]) or event.get("id", "")
-    parts = [event["event"], who, "; ".join(said) or event.get("message") or event.get("warning", "")]
+    identity = "/".join([container[name] for name in _NAMES[:3] if name in container]) or event.get("id", "")
+    parts = [event["event"], identity, "; ".join(said) or event.get("message") or event.get("warning", "")]
     found = [
         ("MESSAGE", " ".join([part for part in parts if part])),
         ("PRIORITY", _PRIORITIES.get(event.get("level"), "6")),

@@ -29,7 +29,7 @@ def gather(
 
         gather_allocated(facts, policy, identity, rules, read, check_source)
     skipped: dict[str, str] = {}
-    if policy.mode == AUDIT or True in [rule.tried for rule in rules]:
+    if policy.mode == AUDIT or True in [rule.is_audited for rule in rules]:
         from hook.core.facts.network_filesystems import untouched
 
         skipped = untouched(rules, facts)

@@ -22,8 +22,8 @@ def untouched(rules: "list[Rule]", facts: "Facts") -> "dict[str, str]":
     Those of the rules that are tried; of all rules, if none is enforced. The files are noted as unreadable. A hostPath
     counts as there.
     """
-    tried = [rule for rule in rules if rule.tried]
-    paths = _paths(tried) - _paths([rule for rule in rules if not rule.tried]) if tried else _paths(rules)
+    audited = [rule for rule in rules if rule.is_audited]
+    paths = _paths(audited) - _paths([rule for rule in rules if not rule.is_audited]) if audited else _paths(rules)
     if not paths:
         return {}
     mounts = _mounts()

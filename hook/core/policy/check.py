@@ -339,9 +339,9 @@ def _contradiction(source: Source, thing: str, one: _Want, other: _Want) -> Prob
     if one.path[-1] == other.path[-1] == "trust":
         thing = "trust"
     message = f"rules {one.rule.name} and {other.rule.name} want different things for {thing}"
-    if one.rule.tried != other.rule.tried:
-        tried = one.rule.name if one.rule.tried else other.rule.name
-        then = f"{tried} is only tried (mode: Audit), so nothing is refused for that until it is enforced"
+    if one.rule.is_audited != other.rule.is_audited:
+        audited = one.rule.name if one.rule.is_audited else other.rule.name
+        then = f"{audited} is only tried (mode: Audit), so nothing is refused for that until it is enforced"
         return source.problem(other.path, f"{message}; {then}", severity="warning")
     if always_overlap(one.rule, other.rule):
         line = source.place(one.path)[0]

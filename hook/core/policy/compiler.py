@@ -72,7 +72,7 @@ def rule_to_line(rule: Rule) -> list[object]:
         rule.deny,
         rule.raw_lists,
         rule.allocations,
-        rule.tried,
+        rule.is_audited,
     ]
 
 
@@ -228,9 +228,9 @@ def _mode(source: Source, rules: list[Rule]) -> str:
     """Enforce if any rule is enforced: then those in Audit mode are tried. If none is, the whole policy is in Audit."""
     if not rules:
         return source.mode()
-    if all(rule.tried for rule in rules):
+    if all(rule.is_audited for rule in rules):
         for rule in rules:
-            rule.tried = False
+            rule.is_audited = False
         return AUDIT
     return ENFORCE
 

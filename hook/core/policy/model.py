@@ -49,7 +49,7 @@ class Rule:
         deny: bool,
         raw_lists: "dict[str, Any]",
         allocations: "list[str]",
-        tried: bool,
+        is_audited: bool,
     ) -> None:
         self.name = name
         self.conditions = conditions
@@ -59,7 +59,7 @@ class Rule:
         self.deny = deny
         self.raw_lists = raw_lists
         self.allocations = allocations
-        self.tried = tried
+        self.is_audited = is_audited
         listed = allocations or raw_lists.get("annotations") or raw_lists.get("exclusive")
         self.uses_allocations = bool(listed) or ALLOCATED in [entry.source for entry in env]
 
@@ -129,7 +129,7 @@ class Match:
         self.conditions = conditions
         met = [condition.met for condition in conditions]
         matches = False not in met and not (None in met and rule.skip_unknown and not tampered)
-        self.applies, self.tried = matches and not rule.tried, matches and rule.tried
+        self.applies, self.is_audited = matches and not rule.is_audited, matches and rule.is_audited
 
 
 def select(policy: Policy, identity: "Identity") -> "list[Match]":

@@ -79,7 +79,7 @@ def reserved_env(policy: Policy) -> list[str]:
     """
     values: dict[str, str] = {}
     for rule in policy.candidates(None):
-        for env in [] if rule.tried else rule.env:
+        for env in [] if rule.is_audited else rule.env:
             value = _value(env)
             if value is not None:
                 values.setdefault(env.name, value)
@@ -105,7 +105,7 @@ def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
         raise ReassertError(policy.missing)
     if policy.mode == AUDIT:
         raise ReassertError(f"{policy.path}: mode is Audit, which changes nothing, and a CDI spec does")
-    edits = {rule.name: _edits(rule) for rule in policy.candidates(None) if not rule.conditions and not rule.tried}
+    edits = {rule.name: _edits(rule) for rule in policy.candidates(None) if not rule.conditions and not rule.is_audited}
     devices = [{"name": name, "containerEdits": content} for name, content in edits.items() if content]
     if not devices:
         raise ReassertError(f"{policy.path}: no rule without match gives an env name a value or mounts something")

@@ -48,11 +48,11 @@ def preexisting_pods(state: str) -> list[Identity]:
         config = f"{os.path.dirname(options)}/config.json"
         try:
             binary = str(json.loads(Path(options).read_bytes()).get("binary_name", ""))
-            who = identify(Spec(Path(config).read_bytes(), config))
+            identity = identify(Spec(Path(config).read_bytes(), config))
         except (OSError, ValueError, AttributeError, ReassertError):  # the pod has ended
             continue
-        if who.types == (SANDBOX,) and not (binary and real_of(binary)):
-            found.append(Identity(who.engine, True, who.namespace, who.pod, types=APP_TYPES))
+        if identity.types == (SANDBOX,) and not (binary and real_of(binary)):
+            found.append(Identity(identity.engine, True, identity.namespace, identity.pod, types=APP_TYPES))
     return found
 
 

@@ -43,11 +43,11 @@ class DeviceAttempt:
     absent: bool = False
 
 
-def closed_world(rules: list[Rule], facts: Facts, who: Identity) -> Closed | None:
+def closed_world(rules: list[Rule], facts: Facts, identity: Identity) -> Closed | None:
     """The devices that a container without an allocation must not have; None without a rule about that."""
     if facts.devices is None:
         return None
-    return Closed(rules, facts.devices, Container(who, Start([], []), facts), [])
+    return Closed(rules, facts.devices, Container(identity, Start([], []), facts), [])
 
 
 def ways(rules: list[Rule], closed: Closed | None) -> list[DeviceAttempt]:

@@ -17,14 +17,14 @@ PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
 """The two values that a reserved name gets, in kubelet's order: the device plugin's, then the pod's."""
 
 
-def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]]:
+def covering(policy: Policy, identity: Identity) -> tuple[list[Match], dict[str, str]]:
     """Returns the rules that match a container for every adapter, and for each other rule why it is not tried."""
-    judged = [{match.rule.name: match for match in select(policy, each)} for each in _views(who)]
+    judged = [{match.rule.name: match for match in select(policy, each)} for each in _views(identity)]
     certain: list[Match] = []
     others: dict[str, str] = {}
     for rule in policy.candidates(None):
         seen = [matches.get(rule.name) for matches in judged]
-        if rule.tried:
+        if rule.is_audited:
             others[rule.name] = "mode: Audit changes nothing"
         elif all(match is not None and match.applies for match in seen):
             certain += [match for match in seen[:1] if match]
@@ -32,22 +32,32 @@ def covering(policy: Policy, who: Identity) -> tuple[list[Match], dict[str, str]
             others[rule.name] = "whether it matches a test container depends on what the adapter can see"
         else:
             others[rule.name] = "; ".join(
-                _why_not(condition, who) for condition in evaluate(rule, who) if condition.met is False
+                _why_not(condition, identity) for condition in evaluate(rule, identity) if condition.met is False
             )
     return certain, others
 
 
-def _why_not(condition: Condition, who: Identity) -> str:
-    if who.kubernetes is False and condition.field in ("namespaces", "podSelector"):
+def _why_not(condition: Condition, identity: Identity) -> str:
+    if identity.kubernetes is False and condition.field in ("namespaces", "podSelector"):
         return f"{condition.field}: the test container is not in a pod"
     return f"{condition.field} {actual(condition)} is not {wanted(condition)}"
 
 
-def _views(who: Identity) -> Iterator[Identity]:
+def _views(identity: Identity) -> Iterator[Identity]:
     """Yields the container as different adapters see it: pod labels, image and container type may be unknown."""
-    labels = (who.labels, {}) if who.kubernetes else (who.labels,)
-    for seen, image, types in product(labels, {who.image, None}, {who.types, (CONTAINER,)}):
-        yield Identity(who.engine, who.kubernetes, who.namespace, who.pod, who.uid, who.container, types, image, seen)
+    labels = (identity.labels, {}) if identity.kubernetes else (identity.labels,)
+    for seen, image, types in product(labels, {identity.image, None}, {identity.types, (CONTAINER,)}):
+        yield Identity(
+            identity.engine,
+            identity.kubernetes,
+            identity.namespace,
+            identity.pod,
+            identity.uid,
+            identity.container,
+            types,
+            image,
+            seen,
+        )
 
 
 def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:

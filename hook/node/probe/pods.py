@@ -116,12 +116,17 @@ class PodStarter:
         self._attempt += 1  # an engine reserves the names of a pod until it is completely removed
         token = new_token()
         logs = scratch()
-        who = self.identity
+        identity = self.identity
         security = {"namespace_options": _NAMESPACES, "privileged": extra.privileged}
-        labels = {f"{_KUBELETS}pod.{key}": getattr(who, key) for key in ("namespace", "uid")}
-        labels[f"{_KUBELETS}pod.name"] = who.pod
+        labels = {f"{_KUBELETS}pod.{key}": getattr(identity, key) for key in ("namespace", "uid")}
+        labels[f"{_KUBELETS}pod.name"] = identity.pod
         config = {
-            "metadata": {"name": who.pod, "uid": who.uid, "namespace": who.namespace, "attempt": self._attempt},
+            "metadata": {
+                "name": identity.pod,
+                "uid": identity.uid,
+                "namespace": identity.namespace,
+                "attempt": self._attempt,
+            },
             "log_directory": logs,
             "labels": {LABEL: token, **labels},
             "annotations": dict(extra.pod_annotations),
@@ -131,10 +136,10 @@ class PodStarter:
             },
         }
         container = {
-            "metadata": {"name": who.container},
+            "metadata": {"name": identity.container},
             # CRI-O checks the signature of the second one (signature_policy).
             "image": {"image": self._image, "user_specified_image": self._image},
-            "labels": {**labels, f"{_KUBELETS}container.name": who.container},
+            "labels": {**labels, f"{_KUBELETS}container.name": identity.container},
             "envs": [{"key": name, "value": value} for name, value in (*env, (MARKER, token))],
             "mounts": [{"host_path": host, "container_path": path} for host, path in mounts],
             "devices": [{"host_path": h, "container_path": path, "permissions": "rwm"} for h, path in extra.devices],

@@ -233,7 +233,7 @@ def _errors(seen: NodeState) -> Iterator[Check]:
         if found:
             last = found[-1]
             reasons = [reason for key in ("errors", "denials") for reason in select.entries(last, key)]
-            messages = [str(reason.get("message", "")) for reason in reasons if not select.is_tried(reason)]
+            messages = [str(reason.get("message", "")) for reason in reasons if not select.entry_is_audited(reason)]
             text = f"{len(found)} {kind} in 24 h, the last at {last.get('timestamp')}: {(messages or ['?'])[0]}"
             yield Check(ERRORS, state, text, f"reassert events --event {kind} --since 24h")
     if not any(event.get("event") in (events.ERROR, events.DENIED) for event in recent):

@@ -90,7 +90,7 @@ def _some(said: list[str], limit: int | None) -> list[str]:
 
 def _reason(entry: Event) -> str:
     rule = entry.get("rule")
-    would = "would refuse: " if select.is_tried(entry) else ""
+    would = "would refuse: " if select.entry_is_audited(entry) else ""
     return would + (f"rule {rule}: " if rule else "") + str(entry.get("message", ""))
 
 
@@ -98,7 +98,7 @@ def _done(event: Event, edit: Event) -> str:
     """What was done about an edit."""
     if event["event"] == "container.drifted":
         return "differs:"
-    if select.is_tried(edit):
+    if select.entry_is_audited(edit):
         return "would set"
     if event.get("applied"):
         return "set"

@@ -82,7 +82,7 @@ def entries(event: Event, key: str) -> list[Event]:
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
-def is_tried(entry: Event) -> bool:
+def entry_is_audited(entry: Event) -> bool:
     """Whether an edit, denial or error is of a rule that is only tried: it changed or refused nothing."""
     return entry.get("mode") == AUDIT
 
@@ -90,8 +90,8 @@ def is_tried(entry: Event) -> bool:
 def is_audited(event: Event) -> bool:
     """Whether no edit of an event was to be made: the policy is in Audit mode, or every rule that wants one is."""
     edits = entries(event, "edits")
-    tried = event.get("tried") is True and not event.get("applied") and all(map(is_tried, edits))
-    return event.get("mode") == AUDIT or tried
+    audited = event.get("tried") is True and not event.get("applied") and all(map(entry_is_audited, edits))
+    return event.get("mode") == AUDIT or audited
 
 
 def rules_of(event: Event) -> list[str]:

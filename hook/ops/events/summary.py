@@ -251,7 +251,7 @@ def _items(event: Event, outcome: str) -> list[Item]:
     for reason in select.entries(event, "denials"):
         rule, message = str(reason.get("rule") or ""), str(reason.get("message", ""))
         refused = {_key(edit) for edit in edits if edit.get("rule") == rule and str(edit.get("name")) in message}
-        makes = "would make" if select.is_tried(reason) else "makes"
+        makes = "would make" if select.entry_is_audited(reason) else "makes"
         ask = f"change what {makes} {'rule ' + rule if rule else 'reassert'} refuse the {subject}{where}: {message}"
         found.append(Item(rule, message, "" if refused else ask, refuses=True))
         refused_names |= refused

@@ -94,7 +94,7 @@ class LogCounter:
 
 def _result(event: Event, entry: Event) -> str:
     """What became of an edit or a reason of an event."""
-    if event.get("mode") == AUDIT or select.is_tried(entry):
+    if event.get("mode") == AUDIT or select.entry_is_audited(entry):
         return AUDITED
     if event["event"] == events.DENIED:
         return REFUSED

@@ -108,7 +108,7 @@ def enforced(path: str) -> Policy:
     policy = compile_bytes(path, content).policy()
     policy.mode = ENFORCE
     for rule in policy.candidates(None):
-        rule.tried = False
+        rule.is_audited = False
     return policy
 
 
@@ -120,7 +120,7 @@ class Tested(Case):
         self._node = node
         self._where = error_path
 
-    def contain(self, policy: Policy, who: Identity, start: Start, matches: list[Match]) -> Container:
+    def contain(self, policy: Policy, identity: Identity, start: Start, matches: list[Match]) -> Container:
         """See Case. hostPaths exist, but for those that the case calls missing; files have what the case gives them."""
         facts = Facts()
         facts.allocations = [_allocation(a, self._where) for a in _list(self._node.get("allocations"), self._where)]
@@ -131,7 +131,7 @@ class Tested(Case):
             for env in match.rule.env if match.applies else []:
                 if env.source == "file" and env.text not in facts.files:
                     facts.unreadable[str(env.text)] = f"the case does not say what {env.text} has (node.files)"
-        return Container(who, start, facts)
+        return Container(identity, start, facts)
 
 
 def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> Iterator[Result]:

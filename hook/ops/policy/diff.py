@@ -138,10 +138,10 @@ def touched(
     It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
     nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
     """
-    tried = old.mode == new.mode == AUDIT
+    audited = old.mode == new.mode == AUDIT
     for identity, target in containers:
         decisions = [Case("diff", "", lambda policy=policy: policy).decide(identity, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
-        one, other = (_wanted(decided) if tried or not decided.audit_only() else {} for decided in decisions)
+        one, other = (_wanted(decided) if audited or not decided.audit_only() else {} for decided in decisions)
         wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
         if wrong:
             yield identity, wrong

@@ -115,7 +115,7 @@ def _event_log(settings: list[Any]) -> dict[str, Any]:
 
 
 def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.tried else mode}
+    shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.is_audited else mode}
     match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
     if "podSelector" in rule.conditions:
         wanted: Any = rule.conditions["podSelector"]

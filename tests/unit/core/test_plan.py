@@ -56,7 +56,7 @@ def test_two_rules_against_each_other_refuse_the_container_and_are_both_named() 
     node = policy(one, two)
     assert plan(node, container()).refusal() == "rule two: wants another value for env A than rule one"
     elsewhere = Identity("containerd", True, "other", "p", "1", "c", ("container",), "registry.example/x")
-    assert plan(node, container(["A=1"], who=elsewhere)).refusal() == ""
+    assert plan(node, container(["A=1"], identity=elsewhere)).refusal() == ""
 
 
 def test_two_mounts_against_each_other_refuse_the_container_and_are_both_named() -> None:

@@ -51,10 +51,12 @@ def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
     return set_env(rule, name, None, before)
 
 
-def logged(decided: Decided, container_id: str = "0a", who: Identity = POD) -> dict[str, Any]:
+def logged(decided: Decided, container_id: str = "0a", identity: Identity = POD) -> dict[str, Any]:
     """The event about a plan, as logged."""
     made = decided.plan()
-    event = decide.plan_event(decide.container_event(case("hook", container_id, NODE, who)), made, Done(), made.edits)
+    event = decide.plan_event(
+        decide.container_event(case("hook", container_id, NODE, identity)), made, Done(), made.edits
+    )
     text = line(event)
     assert text == excerpt.line(event), "what is not looked at for its length is short"
     assert len(text) < LINE
@@ -95,8 +97,8 @@ def test_long_string_is_cut_and_measured_where_it_stands() -> None:
 
 
 def test_id_and_names_of_a_container_are_cut() -> None:
-    who = Identity("podman", False, namespace="n" * 300, pod="p" * 300, container="c" * 300, image="i" * 300)
-    record = logged(Decided(), "0" * 300, who)
+    identity = Identity("podman", False, namespace="n" * 300, pod="p" * 300, container="c" * 300, image="i" * 300)
+    record = logged(Decided(), "0" * 300, identity)
     cut = {entry["at"]: entry["bytes"] for entry in record["truncated"]}
     assert cut == dict.fromkeys(["/id", *(f"/container/{k}" for k in ("namespace", "pod", "container", "image"))], 300)
 
@@ -166,8 +168,8 @@ def test_line_is_bounded_for_the_costliest_characters(character: str) -> None:
     decided.edits = [PlaceMount(long, long, {"source": long, "options": [long] * 100}, frozenset(), mounts, long)] * 100
     decided.denials = [Reason(long, "env", long)] * 100
     decided.errors = [Reason(long, "env", long)] * 100
-    who = Identity(long, True, long, long, long, long, (), long)
-    record = logged(decided, long, who)
+    identity = Identity(long, True, long, long, long, long, (), long)
+    record = logged(decided, long, identity)
     assert record["edits"]
     assert record["denials"]
     assert record["errors"]

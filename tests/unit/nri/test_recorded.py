@@ -47,9 +47,9 @@ def test_methods_and_who_the_container_is(recorded: bytes) -> None:
     synchronize = ttrpc.get("SynchronizeRequest").FromString(found["Synchronize"])
     assert "early" in [container.name for container in synchronize.containers]
     create = REQUEST.FromString(found["CreateContainer"])
-    who = identify(create.pod, create.container, "containerd")
-    assert (who.namespace, who.pod, who.container) == ("team-a", "web-1", "app")
-    assert (who.image, who.labels) == ("reassert.test/hostile:1", {"tier": "web"})
+    identity = identify(create.pod, create.container, "containerd")
+    assert (identity.namespace, identity.pod, identity.container) == ("team-a", "web-1", "app")
+    assert (identity.image, identity.labels) == ("reassert.test/hostile:1", {"tier": "web"})
     values = [entry for entry in create.container.env if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
     assert [value.partition("=")[2] for value in values] == ["all", "GPU-4", "all"]
 

@@ -123,9 +123,9 @@ class Containerd(Engine[Dump]):
     def preexisting(self, now: Dump, policy: Policy, hooked: bool) -> list[str]:
         """Returns a warning about pods whose sandbox has another BinaryName: the CRI plugin keeps using it there."""
         names = [
-            f"{who.namespace}/{who.pod}"
-            for who in shims.preexisting_pods(self._state(now))
-            if not excluded(policy, who)
+            f"{identity.namespace}/{identity.pod}"
+            for identity in shims.preexisting_pods(self._state(now))
+            if not excluded(policy, identity)
         ]
         if not names:
             return []

@@ -130,9 +130,9 @@ def test_of_a_claim_only_the_devices_that_kubelet_asked_for_count(
     """NRI hands them over, and they are exact for one container; kubelet's record names pods."""
     both = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=0", "example.com/gpu=1"]})
     (node.root / "dra_manager_state").write_bytes(state([both]))
-    who = copy.copy(POD)
-    who.cdi = asked
-    left = [n for n in (0, 1) if node.decide(spec(mounts=[EACH[1 + n]]), who).is_empty()]
+    identity = copy.copy(POD)
+    identity.cdi = asked
+    left = [n for n in (0, 1) if node.decide(spec(mounts=[EACH[1 + n]]), identity).is_empty()]
     assert left == stays
 
 

@@ -65,15 +65,15 @@ def by(engine: str, *annotations: dict[str, str]) -> Identity:
     return noted(*annotations, cgroup=CGROUPS[engine])
 
 
-def known(who: Identity) -> tuple[object, ...]:
+def known(identity: Identity) -> tuple[object, ...]:
     """All fields of an identity, for a comparison."""
-    return tuple(vars(who).values())
+    return tuple(vars(identity).values())
 
 
 def test_containerd_container() -> None:
-    who = recorded("containerd-container.json")
-    assert (who.engine, who.kubernetes, who.types, who.labels) == ("containerd", True, APPS, None)
-    assert who.as_dict() == {
+    identity = recorded("containerd-container.json")
+    assert (identity.engine, identity.kubernetes, identity.types, identity.labels) == ("containerd", True, APPS, None)
+    assert identity.as_dict() == {
         "namespace": "default",
         "pod": "victim-labnode",
         "uid": "720176327c71c863979a705b8a60913d",
@@ -83,8 +83,8 @@ def test_containerd_container() -> None:
 
 
 def test_containerd_sandbox() -> None:
-    who = recorded("containerd-sandbox.json")
-    assert (who.engine, who.namespace, who.pod, who.container, who.types) == (
+    identity = recorded("containerd-sandbox.json")
+    assert (identity.engine, identity.namespace, identity.pod, identity.container, identity.types) == (
         "containerd",
         "default",
         "victim-labnode",
@@ -98,9 +98,9 @@ def test_containerd_does_not_believe_a_type_that_a_pod_may_have_written() -> Non
 
 
 def test_dockershim_container_is_known_by_uid_and_name() -> None:
-    who = recorded("dockershim-container.json")
-    assert (who.engine, who.kubernetes, who.types, who.namespace) == ("docker", True, APPS, None)
-    assert who.as_dict() == {"uid": "79a3cc685b68dbeb0caaea052c524305", "container": "evil"}
+    identity = recorded("dockershim-container.json")
+    assert (identity.engine, identity.kubernetes, identity.types, identity.namespace) == ("docker", True, APPS, None)
+    assert identity.as_dict() == {"uid": "79a3cc685b68dbeb0caaea052c524305", "container": "evil"}
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_dockershim_container_is_known_by_uid_and_name() -> None:
 )
 def test_dockershim_pod_is_known_by_its_cgroup(cgroup: str, uid: str | None) -> None:
     """Without a termination log it may be pause, or of a user who gave that cgroup parent: nothing is certain."""
-    who = identify(spec(linux={"cgroupsPath": cgroup}))
-    assert (who.uid, who.kubernetes) == (uid, None if uid else False)
-    assert who.types == (TYPES if uid else ("container",))
-    assert excluded(EVERYTHING, who) == ("" if uid else "container type container")
+    identity = identify(spec(linux={"cgroupsPath": cgroup}))
+    assert (identity.uid, identity.kubernetes) == (uid, None if uid else False)
+    assert identity.types == (TYPES if uid else ("container",))
+    assert excluded(EVERYTHING, identity) == ("" if uid else "container type container")
 
 
 def test_dockershim_container_name_comes_from_its_own_pods_directory_only() -> None:
@@ -130,8 +130,8 @@ def test_dockershim_container_name_comes_from_its_own_pods_directory_only() -> N
 
 
 def test_crio_container() -> None:
-    who = by("cri-o", CRIO)
-    assert known(who) == known(
+    identity = by("cri-o", CRIO)
+    assert known(identity) == known(
         Identity("cri-o", True, "team-a", "web-1", "1-2-3", "app", APPS, "registry.example/app:1")
     )
 
@@ -139,8 +139,13 @@ def test_crio_container() -> None:
 def test_crio_labels_in_json_are_not_believed() -> None:
     """For a sandbox they can be the pod's own annotation; kubelet's labels stand there one by one, and last."""
     labels = json.dumps({"io.kubernetes.pod.namespace": "kube-system", "io.kubernetes.pod.uid": "9", "tier": "web"})
-    who = by("cri-o", CRIO, {"io.kubernetes.cri-o.Labels": labels, "io.kubernetes.cri-o.ContainerType": "sandbox"})
-    assert (who.namespace, who.uid, who.labels, who.types) == ("team-a", "1-2-3", None, ("sandbox",))
+    identity = by("cri-o", CRIO, {"io.kubernetes.cri-o.Labels": labels, "io.kubernetes.cri-o.ContainerType": "sandbox"})
+    assert (identity.namespace, identity.uid, identity.labels, identity.types) == (
+        "team-a",
+        "1-2-3",
+        None,
+        ("sandbox",),
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,8 +171,13 @@ def test_crio_is_known_by_its_cgroup_in_both_forms() -> None:
 @pytest.mark.parametrize("engine", ["containerd", "cri-o"])
 def test_names_that_an_engine_does_not_write_for_a_sandbox_are_not_believed_there(engine: str) -> None:
     notes = {"containerd": (CONTAINERD, "cri.container-type"), "cri-o": (CRIO, "cri-o.ContainerType")}[engine]
-    who = by(engine, notes[0], {f"io.kubernetes.{notes[1]}": "sandbox"})
-    assert (who.types, who.namespace, who.container, who.image) == (("sandbox",), "team-a", None, None)
+    identity = by(engine, notes[0], {f"io.kubernetes.{notes[1]}": "sandbox"})
+    assert (identity.types, identity.namespace, identity.container, identity.image) == (
+        ("sandbox",),
+        "team-a",
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("manager", ["libpod", "cri-o"])
@@ -186,8 +196,8 @@ def test_podman_container_is_of_no_pod_and_no_sandbox_whatever_its_image_says(
     manager: str, kind: str, cgroup: str, where: str
 ) -> None:
     said = {"io.container.manager": manager, "io.kubernetes.cri-o.ContainerType": kind}
-    who = noted(PODMAN, CONTAINERD, CRIO, said, cgroup=cgroup, where=where)
-    assert known(who) == known(Identity("podman", False, types=("container",)))
+    identity = noted(PODMAN, CONTAINERD, CRIO, said, cgroup=cgroup, where=where)
+    assert known(identity) == known(Identity("podman", False, types=("container",)))
 
 
 def test_docker_has_no_annotations_of_its_own() -> None:
@@ -246,10 +256,10 @@ def test_claim_of_a_pod_by_no_known_engine_is_unknown(claim: dict[str, str], cgr
 def test_claims_of_no_known_engine_neither_escape_a_rule_nor_reach_an_exclusion(
     claim: dict[str, str], cgroup: str, if_unknown: str
 ) -> None:
-    who = noted(claim, cgroup=cgroup)
+    identity = noted(claim, cgroup=cgroup)
     narrow = policy({"name": "r", "match": {**NARROW, "ifUnknown": if_unknown}, "env": [{"name": "X", "absent": True}]})
-    assert [match.applies for match in select(narrow, who)] == [True]
-    assert excluded(EVERYTHING, who) == ""
+    assert [match.applies for match in select(narrow, identity)] == [True]
+    assert excluded(EVERYTHING, identity) == ""
 
 
 @pytest.mark.parametrize("claim", [*CLAIMS, {"io.container.manager": "libpod"}])

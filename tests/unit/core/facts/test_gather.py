@@ -83,9 +83,9 @@ GPU = {"name": "gpu", "env": [{"name": "GPU", "valueFrom": {"deviceAllocation": 
 def test_identity_that_its_own_annotations_make_unknown_is_no_failure_of_the_node() -> None:
     """`failurePolicy: Ignore` would let the container keep what it set."""
     one = rule(**GPU)
-    who = Identity("ambiguous", None)
+    identity = Identity("ambiguous", None)
     with pytest.raises(Unacceptable, match="annotations claim a pod"):
-        gather(policy(GPU), who, [Match(one, evaluate(one, who))])
+        gather(policy(GPU), identity, [Match(one, evaluate(one, identity))])
 
 
 def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_host_path_that_cannot_be_looked_at_is_not_left_out(root_dir: Path, on
 
 def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() -> None:
     one = rule(**GPU)
-    who = Identity("docker", None, uid="1-2-3")
-    facts = gather(policy(GPU), who, [Match(one, evaluate(one, who))])
+    identity = Identity("docker", None, uid="1-2-3")
+    facts = gather(policy(GPU), identity, [Match(one, evaluate(one, identity))])
     assert (facts.allocations, facts.allocation_problem) == ([], "")
 
 
@@ -156,7 +156,7 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
         env = [{"name": "A", "valueFrom": {"file": left[0]}}]
         mounts = [{"hostPath": path, "mountPath": f"/m{number}"} for number, path in enumerate(touched + left)]
         one = rule(env=env, mounts=mounts, **fields)
-        one.tried = "mode" in fields
+        one.is_audited = "mode" in fields
         match = Match(one, [])
         match.applies = True
         node = policy(mode=policy_mode) if policy_mode == "Audit" else policy()
@@ -165,9 +165,9 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
         assert facts.absent_sources == {touched[1], touched[2]}
         assert facts.unreadable[left[0]] == f"{left[0]} is on nfs4, which may hang: not read in Audit mode"
         assert facts.files == {}
-    one.tried = True
+    one.is_audited = True
     enforced = Match(rule("e", mounts=[{"hostPath": left[1], "mountPath": "/e"}]), [])
     facts = gather(policy(), POD, [match, enforced])
     assert facts.absent_sources & {*left} == {left[1]}, "a path of an enforced rule is looked at"
-    one.tried = False
+    one.is_audited = False
     assert set(left) <= gather(policy(), POD, [match]).absent_sources, "an enforced rule looks"

@@ -25,10 +25,10 @@ def pod(**known: Any) -> Identity:
     return Identity("cri-o", True, **known)
 
 
-def applies(match: dict[str, Any], who: Identity) -> bool:
+def applies(match: dict[str, Any], identity: Identity) -> bool:
     """Whether a rule with these conditions applies to a container."""
     one = rule(match=match)
-    return Match(one, evaluate(one, who)).applies
+    return Match(one, evaluate(one, identity)).applies
 
 
 @given(st.text("ab/*?", max_size=8), st.text("ab/", max_size=8))
@@ -170,10 +170,10 @@ def test_namespace_index_loses_no_rule_and_keeps_their_order(
 ) -> None:
     env = [{"name": "X", "value": "1"}]
     rules = [{"name": f"r{n}", "env": env, "match": {"namespaces": w} if w else {}} for n, w in enumerate(wanted)]
-    who = pod(namespace=namespace)
+    identity = pod(namespace=namespace)
     expected = [
         f"r{number}"
         for number, patterns in enumerate(wanted)
         if not patterns or namespace is None or any(glob_match(pattern, namespace) for pattern in patterns)
     ]
-    assert [match.rule.name for match in select(policy(*rules), who) if match.applies] == expected
+    assert [match.rule.name for match in select(policy(*rules), identity) if match.applies] == expected

@@ -193,9 +193,9 @@ def test_without_a_good_policy_only_what_mends_the_node_may_start(
     spoil(node)
     policy = node.load()
     assert complaint in policy.missing
-    who = POD.__class__("containerd", True, namespace="kube-system", types=("container",))
-    assert plan(policy, container(who=who)).refusal() == ""
-    assert plan(policy, container(who=POD)).refusal() == f"no node policy: {policy.missing}"
+    identity = POD.__class__("containerd", True, namespace="kube-system", types=("container",))
+    assert plan(policy, container(identity=identity)).refusal() == ""
+    assert plan(policy, container(identity=POD)).refusal() == f"no node policy: {policy.missing}"
 
 
 def test_links_that_only_root_can_change_are_followed(node: Node) -> None:

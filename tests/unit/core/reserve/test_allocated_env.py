@@ -95,7 +95,7 @@ def test_every_name_that_any_vendors_plugin_set_is_put_back(root_dir: Path) -> N
 def test_every_container_of_a_pod_has_its_own_allocation(root_dir: Path) -> None:
     node = Node(root_dir, GPU)
     node.allocate(entry(UID, "init", "GPU-7", envs={"VISIBLE": "GPU-7"}), ours(envs={"VISIBLE": "GPU-4"}))
-    assert node.env("VISIBLE=all", who=INIT) == ["VISIBLE=GPU-7"]
+    assert node.env("VISIBLE=all", identity=INIT) == ["VISIBLE=GPU-7"]
     assert node.env("VISIBLE=all") == ["VISIBLE=GPU-4"]
 
 
@@ -238,12 +238,12 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
 def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) -> None:
     node = Node(root_dir, GPU)
     truncated(node.allocate(ours()))  # is not even looked at
-    for who in (
+    for identity in (
         Identity("podman", False, types=("container",)),
         Identity("containerd", True, "n", "p", UID, None, ("sandbox",)),
         Identity("containerd", True, "n", "p", None, None, ("sandbox",)),
     ):
-        assert node.env("VISIBLE=all", who=who) == ["VISIBLE=void"]
+        assert node.env("VISIBLE=all", identity=identity) == ["VISIBLE=void"]
 
 
 @pytest.mark.parametrize(
@@ -254,11 +254,11 @@ def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) ->
     ],
 )
 def test_container_of_unknown_identity_is_undecided_and_never_given_a_default(
-    root_dir: Path, who: Identity, unknown: str
+    root_dir: Path, identity: Identity, unknown: str
 ) -> None:
     node = Node(root_dir, GPU)
     node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
-    decided = node.decide(spec(env=["VISIBLE=all"]), who)
+    decided = node.decide(spec(env=["VISIBLE=all"]), identity)
     assert decided.refusal() == f"rule gpu: {unknown} is unknown, so its device allocation is too"
     assert decided.edits == ()
 

@@ -45,13 +45,13 @@ def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def pod(namespace: str) -> Identity:
-    who = copy.copy(POD)
-    who.namespace = namespace
-    return who
+    identity = copy.copy(POD)
+    identity.namespace = namespace
+    return identity
 
 
 def visible(node: Node, *values: str, namespace: str = "research-a") -> str:
-    [only] = node.env(*(f"{VISIBLE}={value}" for value in values), who=pod(namespace))
+    [only] = node.env(*(f"{VISIBLE}={value}" for value in values), identity=pod(namespace))
     return only.partition("=")[2]
 
 

@@ -56,4 +56,4 @@ def test_pods_of_before_are_those_whose_sandbox_calls_no_dispatcher(tmp_path: Pa
     broken = tmp_path / "io.containerd.runtime.v2.task" / "k8s.io" / "broken"
     broken.mkdir()
     (broken / "options.json").write_text("{")
-    assert [str(who) for who in preexisting_pods(str(tmp_path))] == ["shop/a/container", "shop/b/container"]
+    assert [str(identity) for identity in preexisting_pods(str(tmp_path))] == ["shop/a/container", "shop/b/container"]

@@ -94,9 +94,9 @@ def test_gently_no_rule_is_provoked_that_denies(tmp_path: Path, source: Path) ->
     assert mounts(tmp_path, {"hostPath": str(source), "mountPath": "/x"}, gentle=True, deny=True) == {}
 
 
-def covering(who: Identity, **match: Any) -> tuple[bool, str]:
+def covering(identity: Identity, **match: Any) -> tuple[bool, str]:
     """Whether a rule with this match is tried, and why not."""
-    tried, others = hostile.covering(policy({"name": "r", "env": VALUE, "match": match}), who)
+    tried, others = hostile.covering(policy({"name": "r", "env": VALUE, "match": match}), identity)
     assert [match.rule.name for match in tried] + list(others) == ["r"]
     return bool(tried), others.get("r", "")
 

@@ -193,13 +193,13 @@ def test_a_probe_has_what_kubelet_sends() -> None:
     starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]  # a stand-in
     with pytest.raises(NotStarted, match="enough"):
         starter.start("")
-    who = starter.identity
+    identity = starter.identity
     labels = {
         "io.kubernetes.pod.namespace": "team",
-        "io.kubernetes.pod.name": who.pod,
-        "io.kubernetes.pod.uid": who.uid,
+        "io.kubernetes.pod.name": identity.pod,
+        "io.kubernetes.pod.uid": identity.uid,
     }
     assert labels.items() <= asked["RunPodSandbox"]["config"]["labels"].items()
     container = asked["CreateContainer"]["config"]
-    assert container["labels"] == {**labels, "io.kubernetes.container.name": who.container}
+    assert container["labels"] == {**labels, "io.kubernetes.container.name": identity.container}
     assert container["image"] == {"image": "pause:1", "user_specified_image": "pause:1"}

@@ -94,8 +94,8 @@ def test_the_outermost_container_of_a_cgroup_counts() -> None:
         assert inventory._id_in([path]) == ""
 
 
-def container(container_id: str, name: str = "", who: Identity | None = None) -> Running:
-    return Running(container_id, 1, 1, "", "", 0.0, name, identity=who)
+def container(container_id: str, name: str = "", identity: Identity | None = None) -> Running:
+    return Running(container_id, 1, 1, "", "", 0.0, name, identity=identity)
 
 
 def test_a_name_that_looks_like_an_id_hides_nobody() -> None:

@@ -90,7 +90,7 @@ def test_touched_containers_are_those_about_which_the_decision_differs() -> None
     rule = {"name": "r", "match": {"namespaces": ["a"]}, "env": [{"name": "X", "value": "1"}]}
     changed = {**rule, "env": [{"name": "X", "value": "2"}]}
     told = list(touched(policy(CA, rule), policy(CA, changed), both))
-    assert [(who.namespace, wrong) for who, wrong in told] == [("a", ["env X"])]
+    assert [(identity.namespace, wrong) for identity, wrong in told] == [("a", ["env X"])]
 
 
 def test_a_policy_in_audit_mode_touches_nothing_until_it_is_enforced() -> None:

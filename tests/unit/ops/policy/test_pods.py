@@ -39,14 +39,20 @@ def env(own: str, given: Given | None = None) -> list[str]:
 
 
 def test_identity_is_that_of_the_pod() -> None:
-    who, _ = both("  containers: [{name: c, image: i}]")
-    assert (who.namespace, who.pod, who.uid, who.container, who.image) == ("team-a", "web", UID, "c", "i")
-    assert (who.types, who.labels) == (("container",), {"app": "web"})
+    identity, _ = both("  containers: [{name: c, image: i}]")
+    assert (identity.namespace, identity.pod, identity.uid, identity.container, identity.image) == (
+        "team-a",
+        "web",
+        UID,
+        "c",
+        "i",
+    )
+    assert (identity.types, identity.labels) == (("container",), {"app": "web"})
 
 
 def test_wrapper_sees_no_labels_and_no_annotations_of_the_pod() -> None:
-    who, found = both("  containers: [{name: c, image: i}]", sees_labels=False)
-    assert (who.labels, len(who.types), found.pod_annotations) == (None, 3, None)
+    identity, found = both("  containers: [{name: c, image: i}]", sees_labels=False)
+    assert (identity.labels, len(identity.types), found.pod_annotations) == (None, 3, None)
 
 
 def test_env_comes_from_image_plugin_and_pod_in_this_order() -> None:
@@ -128,8 +134,8 @@ def test_template_of_a_workload(kind: str) -> None:
     )
     found = pod(f"kind: {kind}\nmetadata: {{name: w, namespace: n}}\nspec:\n  {inner.strip()}\n")
     [(container_type, container)] = found.containers()
-    who = found.start(container_type, container, Given())[0]
-    assert (who.namespace, who.pod, who.labels) == ("n", "w", {"a": "b"})
+    identity = found.start(container_type, container, Given())[0]
+    assert (identity.namespace, identity.pod, identity.labels) == ("n", "w", {"a": "b"})
 
 
 def test_init_and_ephemeral_containers_have_their_type() -> None:
